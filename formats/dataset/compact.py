@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -76,13 +77,10 @@ def plan_compaction(
     ]
     flat = [each for leaf in wear for each in leaf]
     chosen = [not each.is_fixed for each in flat] if everything else _chosen(flat)
-    found: list[tuple[bool, ...]] = []
-    at = 0
-    for leaf in wear:
-        found.append(tuple(chosen[at : at + len(leaf)]))
-        at += len(leaf)
-    rows = sum(each.rows for each, rewritten in zip(flat, chosen, strict=True) if rewritten)
-    return CompactionPlan(tuple(found), rows, sum(chosen))
+    each = iter(chosen)
+    rewritten = tuple(tuple(islice(each, len(leaf))) for leaf in wear)
+    rows = sum(fragment.rows for fragment, is_chosen in zip(flat, chosen, strict=True) if is_chosen)
+    return CompactionPlan(rewritten, rows, sum(chosen))
 
 
 def compact_dataset(
@@ -178,8 +176,7 @@ def _rewrite(
 def _wear(fragment: Fragment, target_bytes: int, budget_bytes: int) -> Wear:
     deleted = fragment.deletions.deleted if fragment.deletions is not None else 0
     patched = max(
-        (sum(len(patch.offsets) for patch in each) for each in fragment.patches.values()),
-        default=0,
+        (sum(len(patch.offsets) for patch in each) for each in fragment.patches.values()), default=0
     )
     entries = [known_entries(column) for column in fragment.columns]
     foreign = any((each["codec"] == PAGE_FOREIGN).any() for each in entries)

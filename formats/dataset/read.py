@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -66,6 +65,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.threads import ordered_map
 
 ABSENT_BYTES = 1 << 30
 
@@ -300,10 +300,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 
     `parts` are fragments, as `tree_read.leaf_part` cuts them out.
     """
-    rows, deleted = (
-        sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)
-        for name in ("rows", "deleted")
-    )
+    counts = [leaf.counts for leaf, _ in parts]
+    rows, deleted = (sum(each[at] for each in counts) for at in (1, 2))
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
     memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
@@ -355,9 +353,9 @@ def dataset_leaves(dataset: StoredDataset) -> tuple[tuple[Leaf, Links], ...]:
     """All leaves, each with the links of its object. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001  # the handle's own module
     if memory.leaves is None:
-        with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
-            read = partial(read_leaf, dataset.objects, dataset.links)
-            memory.leaves = tuple(threads.map(read, dataset.root.leaves))
+        read, entries = partial(read_leaf, dataset.objects, dataset.links), dataset.root.leaves
+        threads = READ_THREADS if len(entries) > 1 else 0
+        memory.leaves = tuple(ordered_map(entries, read, threads=threads, name="leaf"))
     return memory.leaves
 
 
@@ -367,18 +365,25 @@ def fragment_records(dataset: StoredDataset) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
 
 
+def _placed_leaves(
+    dataset: StoredDataset,
+) -> Iterator[tuple[Leaf, Links, NDArray[np.int64], NDArray[np.int64]]]:
+    """Leaves with their links, and of each fragment its first row in the dataset and its rows."""
+    first = 0
+    for leaf, links in dataset_leaves(dataset):
+        rows = leaf.fragments["rows"].astype(np.int64)
+        yield leaf, links, first + np.cumsum(rows) - rows, rows
+        first += int(rows.sum())
+
+
 def live_rows(dataset: StoredDataset) -> LiveRows | None:
     """Which rows are not deleted; None: all. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
     if dataset.root.deleted and memory.live is None:
         dead = [np.zeros(0, np.int64)]
-        first = 0
-        for leaf, links in dataset_leaves(dataset):
-            rows = leaf.fragments["rows"].astype(np.int64)
-            starts = first + np.cumsum(rows) - rows
+        for leaf, links, starts, rows in _placed_leaves(dataset):
             for at, each in sorted(read_deletions(dataset.objects, leaf, links).items()):
                 dead.append(starts[at] + unpack_deletions(each, int(rows[at])))
-            first += int(rows.sum())
         memory.live = LiveRows(dataset.root.rows, np.concatenate(dead))
     return memory.live
 
@@ -405,11 +410,11 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
         for leaf, links in dataset_leaves(dataset)
         for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
     ]
-    if any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted):
-        with ThreadPoolExecutor(READ_THREADS, "index") as threads:
-            parts = list(threads.map(lambda each: _index_part(dataset, *each), wanted))
-    else:
-        parts = [_index_part(dataset, *each) for each in wanted]
+    is_far = any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted)
+    threads = READ_THREADS if is_far else 0
+    parts = list(
+        ordered_map(wanted, lambda each: _index_part(dataset, *each), threads=threads, name="index")
+    )
     has_default = column.nullable or column.default is not None
     index = join_indexes(
         column.id,
@@ -439,10 +444,7 @@ def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:
     """All patches of a column, by row of the dataset: of several for one row the last."""
     rows = [np.zeros(0, np.int64)]
     parts: list[IndexPart] = []
-    first_row = 0
-    for leaf, links in dataset_leaves(dataset):
-        counts = leaf.fragments["rows"].astype(np.int64)
-        starts = first_row + np.cumsum(counts) - counts
+    for leaf, links, starts, counts in _placed_leaves(dataset):
         for span in leaf.patches:
             if span.group == column.id:
                 patch, patch_links = read_patches(dataset.objects, span, links)
@@ -450,7 +452,6 @@ def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:
                 rows.append(patched_rows(patch, starts[some], counts[some]))
                 count = np.array([len(rows[-1])], np.uint32)
                 parts.append(IndexPart(patch.index, patch_links, count))
-        first_row += int(counts.sum())
     if not parts:
         return None
     every = np.concatenate(rows)

@@ -58,14 +58,19 @@ sys.path += json.loads(sys.argv[1])
 sys.modules["numpy"] = None
 runpy.run_path(sys.argv[2])["serve"](int(sys.argv[3]))
 """
-_TITLES = {"parquet": "Parquet file", "arrow": "Arrow file", "lmdb": "LMDB file"}
+_TITLES = {
+    "parquet": "Parquet file",
+    "arrow": "Arrow file",
+    "lmdb": "LMDB file",
+    "lance": "Lance dataset",
+}
 
 
 class _Unreadable(Exception):
     """What the library in a child says of bytes that are wrong."""
 
 
-def open_files(reader: str, files: Sequence[Path], **options: str | None) -> dict[Path, TableFile]:
+def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Path, TableFile]:
     """Open files of one source in a child, which lives until what is returned is dropped.
 
     Args:
@@ -78,8 +83,9 @@ def open_files(reader: str, files: Sequence[Path], **options: str | None) -> dic
         InvalidInputError: a file that its reader refuses, or of which the child died.
     """
     for file in files:
-        with refusals(file, "file"), file.open("rb"):
-            pass
+        with refusals(file, "file"):
+            if not file.is_dir():
+                file.open("rb").close()
     child = _Child(reader, files, options)
     opened = {}
     for number, file in enumerate(files):
@@ -96,7 +102,7 @@ class _Child:
     """The parent's side of one child; closed, and the child ended, when nothing refers to it."""
 
     def __init__(
-        self, reader: str, files: Sequence[Path], options: dict[str, str | None] | None = None
+        self, reader: str, files: Sequence[Path], options: dict[str, object] | None = None
     ) -> None:
         self._title = _TITLES[reader]
         self._socket = _server().fork()

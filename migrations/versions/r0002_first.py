@@ -10,6 +10,7 @@ Revises:
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,7 +22,7 @@ branch_labels = None
 depends_on = None
 
 # Each type as both databases spell it: strict tables of SQLite know few names.
-_TYPES: dict[str, sa.types.TypeEngine[object]] = {
+_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "text": sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql"),
     "whole": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
     "flag": sa.Boolean().with_variant(sa.Integer(), "sqlite"),

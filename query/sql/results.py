@@ -1,6 +1,6 @@
 """Query results: lazy rows, interruptible by Ctrl-C.
 
-Rows as they come: nothing is read before somebody asks, and what was handed out is not kept. DuckDB
+Nothing is read before somebody asks, and what was handed out is not kept. DuckDB
 works on a thread of its own, so that Ctrl-C is heard while it does.
 """
 

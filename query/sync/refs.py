@@ -28,14 +28,9 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.registry.cards import BRANCH, Card, CardText, described
 from tensorrepo.repo.registry.versions import SPACE, Registered, registered
 
-Refs = "Mapping[str, Digest]"
-
 
 def move_refs(
-    objects: ObjectSource,
-    loader: Loader,
-    old: Mapping[str, Digest],
-    new: Mapping[str, Digest],
+    objects: ObjectSource, loader: Loader, old: Mapping[str, Digest], new: Mapping[str, Digest]
 ) -> None:
     """Make the rows of refs those of `new`; they are those of `old`."""
     gone = [name for name in old if name not in new]
@@ -76,10 +71,8 @@ def _delete_entries(connection: Connection, ref: str, changes: list[PathChange])
 
 def _entry_rows(ref: str, changes: Iterator[PathChange]) -> TableRows:
     for change in changes:
-        found = change.new
-        if found is not None:
-            row = (ref, change.path, found.kind.label, found.digest, found.storage)
-            yield tables.entry, row
+        if (new := change.new) is not None:
+            yield tables.entry, (ref, change.path, new.kind.label, new.digest, new.storage)
 
 
 _TABLES = (tables.registered_model, tables.registered_version, tables.registered_alias)

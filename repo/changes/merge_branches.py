@@ -1,11 +1,8 @@
 """Merge of branches, cherry-pick and revert of commits.
 
-One merge commit or nothing: there is no half-merged state to come back to. Rebasing a transaction
-(`transaction`) and merging a branch are the same three-way merge of trees.
-
-Both are the three-way merge of whole trees, with the commit and its parent as the two sides: to
-repeat a change its parent is the base, to undo it the commit is. One commit or nothing: there is
-no half-picked state to come back to.
+One commit or nothing: there is no half-merged state to come back to. All are the three-way merge of
+whole trees, as is the rebase of a transaction. To pick a change, the commit and its parent are two
+sides: to repeat the change its parent is the base, to undo it the commit is.
 
 Source:
     docs/spec/trees.md, section "Merge".
@@ -281,10 +278,8 @@ def _apply(
 def _picked_tree(transaction: CommitTransaction, tip: Digest | None, change: _Change) -> bytes:
     """Root page of `tip`'s tree with the change made in it."""
     base, theirs = change.sides
-    ours, generation = (
-        tree_of(transaction.objects, tip),
-        generation_of(transaction.objects, tip),
-    )
+    ours = tree_of(transaction.objects, tip)
+    generation = generation_of(transaction.objects, tip)
     merged = merge_trees(
         transaction.objects,
         base,

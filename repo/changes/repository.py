@@ -1,7 +1,6 @@
 """Repository core: a handle over a backend, its log and its objects.
 
-A handle over a backend, its log and its objects; the verbs are functions in `transaction`, `refs`,
-`revisions` and `history`.
+The verbs are functions in `transaction`, `merge_branches`, `refs` and `revisions`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,7 @@ import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.registry import probe
-from tensorrepo.repo.errors import (
-    ConflictError,
-    CorruptError,
-    NotFoundError,
-    UnsupportedError,
-)
+from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import Commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
@@ -182,12 +176,7 @@ def open_repository(
         return decode_ref_updates(objects.get(digest).payload)
 
     log = RepositoryLog(
-        backend,
-        data,
-        read_bulk,
-        pending=remembered.pending,
-        memory=remembered.memory,
-        hint=hint,
+        backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory, hint=hint
     )
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(

@@ -426,12 +426,7 @@ def _refuse_protected(view: LogView, name: str, alias: str) -> None:
 
 def _append(repository: RepositoryCore, decide: Callable[[LogView], LogEntry | None]) -> None:
     """Append what is decided on the head; None: nothing has to change."""
-
-    def entries(view: LogView) -> tuple[LogEntry, ...]:
-        entry = decide(view)
-        return () if entry is None else (entry,)
-
-    repository.append(entries)
+    repository.append(lambda view: tuple(entry for entry in (decide(view),) if entry is not None))
 
 
 def _entry(kind: str, actor: str, *updates: Update, note: str = "") -> LogEntry:

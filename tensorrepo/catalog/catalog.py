@@ -31,10 +31,10 @@ from tensorrepo.models.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
 from tensorrepo.query.catalog import database as core
+from tensorrepo.query.catalog import tables
 from tensorrepo.query.sql.catalog_tables import (
     CatalogTable,
     DerivedColumn,
-    catalog_names,
     catalog_table,
 )
 from tensorrepo.query.sql.pushdown import Scanned
@@ -204,7 +204,7 @@ class Catalog:
 
     def names(self) -> Iterator[str]:
         """Names of all tables."""
-        return catalog_names()
+        return iter(tables.METADATA.tables)
 
     def catch_up(self, *, progress: Callable[[CatchUpProgress], None] | None = None) -> CaughtUp:
         """Take in what happened in the repository since the last time; makes tables at first."""

@@ -22,10 +22,10 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, imported_from
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
-from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
+from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model

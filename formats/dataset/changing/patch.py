@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.schema.equality import differing_alike
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Json
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
 from tensorrepo.formats.dataset.writing.column_write import (
     STEP_BYTES,
     ColumnPartWriter,
@@ -40,10 +41,6 @@ from tensorrepo.formats.dataset.writing.column_write import (
     page_filler,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
-
 
 # The values of a column for rows of a dataset, given their physical numbers and which of the values
 # given each takes; both int64 (n,).

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,7 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
-
+from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
@@ -280,7 +277,9 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
         ):
             raise CorruptError(f"{what}: a table of tiles in a column that has none")
         name = f"{record['id']:016x}"
-        of_pages = _of_pages(tiles, part) if storage.layout is ColumnLayout.TILED else ()
+        of_pages: tuple[tuple[int, ...], ...] = ()
+        if storage.layout is ColumnLayout.TILED:
+            of_pages = tuple(tuple(tiles.get(at, ())) for at in range(part.start, part.stop))
         columns.append(
             ColumnPages(name, storage, entries[part], tags[part], chunk_of[part], of_pages)
         )
@@ -298,10 +297,6 @@ def _tiles(
     for entry, chunk in records.tolist():
         found.setdefault(entry, []).append(chunk)
     return found
-
-
-def _of_pages(tiles: Mapping[int, list[int]], part: slice) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tiles.get(entry, ())) for entry in range(part.start, part.stop))
 
 
 def decode_columns(

@@ -43,7 +43,6 @@ Allocate = Callable[[int], NDArray[np.uint8]]
 ALIGNMENT = 64
 TAG_BYTES = 16
 SUMMED_ROW_BYTES = 256  # rows of at least this many bytes have sums of their own
-MAX_PAGE_ROWS = (1 << 32) - 1
 FEW_LABELS_BYTES = 64 << 10  # scalars of fewer bytes are not compressed automatically
 
 # One page, as the page index and the chunk's footer keep it; in memory as on disk.

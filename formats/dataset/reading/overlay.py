@@ -119,8 +119,8 @@ def _collect_items(pieces: Sequence[RowPiece], rows: int) -> tuple[NDArray[np.in
     out = np.empty(int(offsets[-1]), _items(pieces[0].values)[1].dtype)
     alone = len(out) >= ALONE_ELEMENTS * rows
     for piece, begin in zip(pieces, starts, strict=True):
-        copy = _copy_rows if alone else _copy_elements
-        copy(_items(piece.values)[1], begin, lengths[piece.places], out, offsets[piece.places])
+        items, places = _items(piece.values)[1], piece.places
+        _copy_items(items, begin, lengths[places], out, offsets[places], alone=alone)
     return offsets, out
 
 
@@ -129,30 +129,24 @@ def _items(values: ColumnValues) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return values.offsets, values.data if isinstance(values, BinaryValues) else values.elements
 
 
-def _copy_rows(
+def _copy_items(
     items: NDArray[Any],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[Any],
     at: NDArray[np.int64],
+    *,
+    alone: bool,
 ) -> None:
-    for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
-        out[to : to + length] = items[start : start + length]
-
-
-def _copy_elements(
-    items: NDArray[Any],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    out: NDArray[Any],
-    at: NDArray[np.int64],
-) -> None:
-    """The same with one index per element: costs 8 bytes an element, but no Python per row."""
+    if alone:
+        for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
+            out[to : to + length] = items[start : start + length]
+        return
+    # One index per element: costs 8 bytes an element, but no Python per row.
     before = offsets_of(lengths)
     steps = np.arange(int(before[-1]))
-    out[steps + np.repeat(at - before[:-1], lengths)] = items[
-        steps + np.repeat(starts - before[:-1], lengths)
-    ]
+    shift = np.repeat(at - before[:-1], lengths)
+    out[steps + shift] = items[steps + np.repeat(starts - before[:-1], lengths)]
 
 
 def _collect_dims(

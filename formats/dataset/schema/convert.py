@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
 from tensorrepo.formats.common.tensors import is_torch, tensor_of
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ColumnType,
     Json,
@@ -36,10 +37,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.images.headers import raster_formats
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column
-
 
 # Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
 _SAFE: Final = {

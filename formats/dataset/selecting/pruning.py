@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_float
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Scalar, Timestamp
 from tensorrepo.formats.dataset.selecting.expression import (
     Call,
@@ -31,11 +33,6 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
     field_names,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.formats.dataset.schema.schema import Column
-
 
 Bools = NDArray[np.bool_]
 

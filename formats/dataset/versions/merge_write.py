@@ -406,9 +406,7 @@ def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
 
 
 def _with_defaults(
-    column: Column,
-    source: Callable[[NDArray[np.int64]], ColumnValues],
-    rows: NDArray[np.int64],
+    column: Column, source: Callable[[NDArray[np.int64]], ColumnValues], rows: NDArray[np.int64]
 ) -> ColumnValues:
     """Values of `rows`; those below 0 have the default, or what nobody reads."""
     there = np.flatnonzero(rows >= 0)

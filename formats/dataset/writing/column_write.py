@@ -32,12 +32,7 @@ from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
 from tensorrepo.formats.dataset.schema.coerce import null_values
 from tensorrepo.formats.dataset.schema.derived import derived_values
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema
-from tensorrepo.formats.dataset.schema.values import (
-    ColumnValues,
-    RaggedValues,
-    TiledValues,
-    concat,
-)
+from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues, concat
 from tensorrepo.formats.dataset.writing.fragment_write import (
     MIN_QUARTER_BYTES,
     tile_page,

@@ -99,7 +99,11 @@ class WriteOptions:
 
 
 class FragmentWriter:
-    """Cuts rows into fragments and gives them to a tree. Used by one thread."""
+    """Cuts rows into fragments and gives them to a tree. Used by one thread.
+
+    `tree` makes the tree, once groups of columns are chosen: by what the first rows weigh, unless
+    `groups` says them.
+    """
 
     def __init__(
         self,
@@ -108,14 +112,6 @@ class FragmentWriter:
         tree: Callable[[Groups], TreeWriter],
         groups: Groups,
     ) -> None:
-        """Begin.
-
-        Args:
-            schema: with column ids.
-            options: how.
-            tree: makes the tree, once groups are chosen.
-            groups: of the columns; empty: choose them by what the first rows weigh.
-        """
         self.rows = 0
         self.bytes = 0
         self._schema = schema

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, BatchForm
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.streaming.collate.gather import (
     teach_allocator,
 )
 from tensorrepo.formats.dataset.streaming.load.downloads import Downloads, means_of
+from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunLoader
 from tensorrepo.formats.dataset.streaming.load.prefetch import (
     Loaded,
     LocalPrefetch,
@@ -43,12 +44,8 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
     stretches,
 )
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.threads import OrderedMap
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunLoader
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-
 
 Walk = Callable[[Share, int, int, Items], Iterator[StepStretch]]
 
@@ -195,7 +192,7 @@ def plan_stretches(
         # Rows of a full shuffle share no pages, so what two stretches need is the window.
         run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
         least = most = max(1, plan.window_bytes // max(1, 2 * run_bytes))
-    found = stretches(
+    counted = stretches(
         plan.order(seed, epoch, items),
         items.counts,
         share,
@@ -204,7 +201,7 @@ def plan_stretches(
         stretch_rows=most,
         first_rows=least,
     )
-    return (placed(stretch, items) for stretch in found)
+    return (placed(stretch, items) for stretch in counted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,7 +209,7 @@ class _Prepared:
     """A stretch, and the numbers of its rows in the dataset."""
 
     stretch: StepStretch
-    numbers: NDArray[np.int64]
+    numbers: Ints
 
 
 class _Walk:
@@ -267,11 +264,11 @@ class _Walk:
 
     def _expected(self, upcoming: Iterator[_Prepared]) -> _Prepared | None:
         began = self._clock()
-        found = next(upcoming, None)
-        if found is not None:
-            self._fetcher.expect(found.stretch.opened.tolist())
+        prepared = next(upcoming, None)
+        if prepared is not None:
+            self._fetcher.expect(prepared.stretch.opened.tolist())
         self._stats.plan_seconds += self._clock() - began
-        return found
+        return prepared
 
     def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Batch]]:
         stretch = current.stretch
@@ -324,7 +321,7 @@ class _Walk:
         self._stats.gather_seconds += self._clock() - began
         return batches
 
-    def _without_lost(self, batch: Batch, runs: NDArray[np.int64]) -> Batch:
+    def _without_lost(self, batch: Batch, runs: Ints) -> Batch:
         """The rows whose runs could be loaded."""
         lost = np.isin(runs, list(self._lost))
         if not lost.any():

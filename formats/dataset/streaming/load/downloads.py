@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest, spans
 from tensorrepo.formats.dataset.streaming.load.prefetch import RunPrefetch
@@ -32,14 +32,12 @@ from tensorrepo.formats.dataset.streaming.load.requests import (
     RequestQueue,
     RunJob,
 )
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
 from tensorrepo.repo.threads import join_all
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.stats import FetchStats
-    from tensorrepo.repo.objects.cache import PageDiskCache
 
 
 class ThreadPool:

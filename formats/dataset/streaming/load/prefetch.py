@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -29,12 +29,9 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, in_memory
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, PurgedError, StorageError
 from tensorrepo.repo.threads import Waiting, join_all
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
-
 
 Loaded = list[list[InMemory]]
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     low_bits,
     low_bits_of,
@@ -37,9 +38,9 @@ class Rings(NamedTuple):
     bands: int
     stride: int
     key: int
-    start: NDArray[np.int64]
-    cut: NDArray[np.int64]
-    first: NDArray[np.int64]
+    start: Ints
+    cut: Ints
+    first: Ints
 
 
 class Walked(NamedTuple):
@@ -48,10 +49,10 @@ class Walked(NamedTuple):
     `piece` says between which two of `Rings.start` a row is, `place` where after the first.
     """
 
-    position: NDArray[np.int64]
-    band: NDArray[np.int64]
-    piece: NDArray[np.int64]
-    place: NDArray[np.int64]
+    position: Ints
+    band: Ints
+    piece: Ints
+    place: Ints
 
 
 class OrderKernel:
@@ -60,11 +61,7 @@ class OrderKernel:
     name = "numpy"
 
     def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
+        self, keys: NDArray[np.uint64], counts: Ints, at: Ints, out: NDArray[np.uint32]
     ) -> None:
         """Write ``perm(keys[i], counts[i])`` to `out`, beginning at ``at[i]``.
 
@@ -82,7 +79,7 @@ class OrderKernel:
             real = place < count[:, None]
             out[(at[alike][:, None] + place)[real]] = shuffled[real]
 
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def scatter(self, key: int, count: int, positions: Ints) -> Ints:
         """Which of `count` rows stands at each of `positions` of the global order.
 
         Raises:
@@ -92,14 +89,12 @@ class OrderKernel:
             raise ValueError("a position is not one of the order")
         return scattered(key, count, positions)
 
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
         """In which piece of a line each row is, and at which place there.
 
         Args:
             start: where each piece begins, ascending; one more: where the last one ends.
-            rows: of the line.
+            rows: rows of the line.
 
         Raises:
             ValueError: a row that is not one of the line.
@@ -109,13 +104,7 @@ class OrderKernel:
         piece = np.searchsorted(start, rows, side="right") - 1
         return piece, rows - start[piece]
 
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def look_up(self, shuffled: NDArray[np.uint32], slot: Ints, run: Ints, place: Ints) -> Ints:
         """``shuffled[slot[run] + place]``.
 
         Raises:
@@ -126,7 +115,7 @@ class OrderKernel:
         at = slot[run] + place
         if not ((at >= 0) & (at < shuffled.size)).all():
             raise ValueError("a place is not one of a run")
-        found: NDArray[np.int64] = shuffled[at].astype(np.int64)
+        found: Ints = shuffled[at].astype(np.int64)
         return found
 
     def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
@@ -143,7 +132,7 @@ class OrderKernel:
             pieces.append(_partial_block(rings, full, bands))
         return Walked(*map(np.concatenate, zip(*pieces, strict=True)))
 
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
         """Places in `run` where a run that is not open comes first; now all of them are.
 
         Raises:
@@ -158,20 +147,20 @@ class OrderKernel:
 
     def closed(
         self,
-        run: NDArray[np.int64],
+        run: Ints,
         busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
+        following: Ints,
         is_open: NDArray[np.bool_],
         marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Places in `run` where a run comes last that is not `busy` there; now they are not open.
 
         Args:
-            run: of each row.
-            busy: of each row.
+            run: run of each row.
+            busy: whether the run of each row comes again.
             following: runs that stay open.
-            is_open: of each run.
-            marks: of each run, room for the search: zeros, before and after.
+            is_open: whether each run is open.
+            marks: room for the search, per run: zeros, before and after.
 
         Raises:
             ValueError: a run that `is_open` says nothing of.
@@ -193,33 +182,21 @@ class NativeOrder(OrderKernel):
     name = "native"
 
     def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
+        self, keys: NDArray[np.uint64], counts: Ints, at: Ints, out: NDArray[np.uint32]
     ) -> None:
         kernels.shuffle(keys, counts, at, out)
 
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def scatter(self, key: int, count: int, positions: Ints) -> Ints:
         out = np.empty_like(positions)
         kernels.scatter(key, count, positions, out)
         return out
 
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
         piece, place = np.empty_like(rows), np.empty_like(rows)
         kernels.find(start, rows, piece, place)
         return piece, place
 
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def look_up(self, shuffled: NDArray[np.uint32], slot: Ints, run: Ints, place: Ints) -> Ints:
         out = np.empty_like(place)
         kernels.look_up(shuffled, slot, run, place, out)
         return out
@@ -228,7 +205,7 @@ class NativeOrder(OrderKernel):
         lanes, bands_of_all, stride, key, start, cut, first = rings
         most = len(blocks) * len(bands) * (lanes // bands_of_all)
         out = np.empty((4, most), dtype=np.int64)
-        found = kernels.walk_lanes(
+        rows = kernels.walk_lanes(
             start,
             cut,
             first,
@@ -240,35 +217,35 @@ class NativeOrder(OrderKernel):
             (bands.start, bands.stop),
             out,
         )
-        return Walked(*out[:, :found])
+        return Walked(*out[:, :rows])
 
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
         out = np.empty_like(run)
         return out[: kernels.opened(run, is_open, out)]
 
     def closed(
         self,
-        run: NDArray[np.int64],
+        run: Ints,
         busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
+        following: Ints,
         is_open: NDArray[np.bool_],
         marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         out = np.empty_like(run)
         return out[: kernels.closed(run, busy, following, is_open, marks, out)]
 
 
-def _check_runs(run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> None:
+def _check_runs(run: Ints, is_open: NDArray[np.bool_]) -> None:
     if not ((run >= 0) & (run < is_open.size)).all():
         raise ValueError("a run is none of those that are known")
 
 
-def _alike(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+def _alike(counts: Ints) -> Iterator[Ints]:
     """Places of counts of one magnitude, not too many at a time; none of zeros."""
     bits = np.where(counts > 0, low_bits_of(np.maximum(counts, 1)), 0)
-    for one in np.unique(bits[bits > 0]).tolist():
-        alike = np.flatnonzero(bits == one)
-        at_once = max(1, _PERMUTED_AT_ONCE >> one)
+    for magnitude in np.unique(bits[bits > 0]).tolist():
+        alike = np.flatnonzero(bits == magnitude)
+        at_once = max(1, _PERMUTED_AT_ONCE >> magnitude)
         for start in range(0, alike.size, at_once):
             yield alike[start : start + at_once]
 
@@ -299,9 +276,7 @@ def _partial_block(rings: Rings, block: int, bands: range) -> Walked:
     return Walked(position[mine], band[mine], *_line_rows(rings, lane[mine], blocks))
 
 
-def _lanes_of(
-    rings: Rings, blocks: NDArray[np.int64], bands: range
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lanes_of(rings: Rings, blocks: Ints, bands: range) -> tuple[Ints, Ints]:
     """Slots of a block that these bands have, ascending, and the lane in each, per block."""
     each = rings.lanes // rings.bands
     band_at = (np.arange(rings.bands) * rings.stride) % rings.bands
@@ -312,7 +287,7 @@ def _lanes_of(
     return slots, lane.reshape(blocks.size, -1)
 
 
-def _turns(rings: Rings, blocks: NDArray[np.int64], bands: range) -> NDArray[np.int64]:
+def _turns(rings: Rings, blocks: Ints, bands: range) -> Ints:
     """In each block, the order of the lanes inside each band: (blocks, bands, lanes)."""
     each = rings.lanes // rings.bands
     shape = (blocks.size, len(bands), each)
@@ -327,9 +302,7 @@ def _turns(rings: Rings, blocks: NDArray[np.int64], bands: range) -> NDArray[np.
     return (drawn & mask).view(np.int64)
 
 
-def _line_rows(
-    rings: Rings, lane: NDArray[np.int64], block: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _line_rows(rings: Rings, lane: Ints, block: Ints) -> tuple[Ints, Ints]:
     """Piece and place of each lane in each block; the two arrays broadcast."""
     ring = lane // 2
     size = rings.cut[ring + 1] - rings.cut[ring]

@@ -177,7 +177,7 @@ def test_true_and_false_are_words_for_orders(shuffle: bool, kind: str) -> None:
 
 def test_a_saved_arrangement_decides() -> None:
     saved = Arrangement("pages", 6, 3)
-    found = plan([("a", HEAVY)], shuffle=False, arrangement=saved)
+    found = plan([("a", HEAVY)], shuffle=False).arranged_as(saved)
     order = found.order(0, 0)
     assert found.arrangement == saved
     assert isinstance(order, PairedLanes)
@@ -198,7 +198,7 @@ def test_a_fragment_belongs_to_the_group_in_which_it_begins() -> None:
     heavy = index([10] * 12, 1000)
     heavy.entries["first_row"] = [0, 10, 20, 0, 10, 20, 30, 0, 10, 0, 0, 0]  # six fragments
     saved = Arrangement("pages", 2, 2, group_rows=50, run_rows=10)
-    order = plan([("a", heavy)], arrangement=saved).order(0, 0)
+    order = plan([("a", heavy)]).arranged_as(saved).order(0, 0)
     assert isinstance(order, GroupedLanes)
     assert order.groups.first_run.tolist() == [0, 7, 10, 12]
 
