@@ -49,8 +49,9 @@ def test_a_wrong_argument_is_named_as_it_was_written(
         numbers.stream(**{"batch_size": 8} | options)
 
 
-def test_the_state_of_another_dataset_of_the_commit_is_named(numbers: tr.Dataset) -> None:
-    repo = tr.Repository(numbers.context)
+@pytest.mark.usefixtures("numbers")
+def test_the_state_of_another_dataset_of_the_commit_is_named(tmp_path: Path) -> None:
+    repo = tr.open(str(tmp_path / "repo"), author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
         tx.create_dataset("others", tr.Schema.of({"x": "int64"})).append({"x": np.arange(9)})
     state = repo.dataset("others").stream(batch_size=8).state_dict()

@@ -135,9 +135,9 @@ def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch | None:
         return None
     batch: dict[str, Any] = {}
     for column in schema.columns:
-        values: list[Any] | None = [row.get(column.name) for _, _, row in block]
-        if values is not None and not isinstance(column.type, Json):
-            values = _fitting(values, _arrow_type(column))
+        cells = [row.get(column.name) for _, _, row in block]
+        as_json = isinstance(column.type, Json)
+        values = cells if as_json else _fitting(cells, _arrow_type(column))
         if values is None:
             return None
         batch[column.name] = values
