@@ -77,7 +77,8 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
         core = new_repository(MemoryBackend())
         machine = connect.Machine({}, Path(self.folder), Path(self.folder))
         origin = RepositoryOrigin("memory://", author=ADA)
-        self.repo = Repository(Context(core, origin, machine, lambda _: self.repo.context))
+        context = Context(core, origin, machine, lambda _: context)
+        self.repo = Repository(context)
         self.condemned: list[str] = []
         self.save("main", "models/a", 0)
 

@@ -37,7 +37,7 @@ pytestmark = [
 def built(machine: str, folder: Path) -> Any:
     """The codecs' module as such a machine would choose its paths."""
     target = folder / "_codecs.abi3.so"
-    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "coder", "distances")]
+    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "delta_tokens", "rans")]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]
     told = f"-D__builtin_cpu_supports(x)={MACHINES[machine]}"

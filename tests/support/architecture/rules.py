@@ -7,6 +7,7 @@ a file that breaks the rule: a rule that cannot fail guards nothing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
@@ -14,6 +15,8 @@ from graphlib import CycleError, TopologicalSorter
 from tests.support.architecture.sources import LAYERS, Source, dotted, imports, names_used
 
 MODULE_LINES = 800
+_DESCRIBED = re.compile(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
+_DANGLING = re.compile(r"^    (\w+): of\b", re.MULTILINE)
 
 # Who may do what, by path. A new name here is a decision to be defended in review.
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
@@ -207,6 +210,17 @@ def storage_in_pure_modules(source: Source) -> list[str]:
         and (dotted(node.func) in OPENERS or dotted(node.func).split(".")[-1] in FILE_CALLS)
     ]
     return named + opened
+
+
+def dangling_descriptions(source: Source) -> list[str]:
+    """Arguments and attributes that are described by the end of a phrase, as in ``name: of it``."""
+    return [
+        source.at(node, f"describe {name!r} by a phrase that stands alone, not by 'of ...'")
+        for node in source.nodes
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        for section in _DESCRIBED.findall(ast.get_docstring(node) or "")
+        for name in _DANGLING.findall(section)
+    ]
 
 
 def too_long(source: Source) -> list[str]:
