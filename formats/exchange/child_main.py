@@ -179,7 +179,7 @@ def _said(problem: Exception) -> str:
 def _find_database(lmdb: Any, environment: Any, transaction: Any, name: str | None) -> Any:
     """The database of this name, by default the unnamed one."""
     main = environment.open_db(None, transaction, create=False)
-    names = []
+    names: list[Any] = []
     for key, value in transaction.cursor(main):
         inner = _named(lmdb, environment, transaction, bytes(key), value)
         if inner is None and name is None:

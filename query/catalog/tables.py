@@ -76,7 +76,7 @@ TEXT_TYPE: Final = TextColumn()
 WHOLE: Final = BigInteger().with_variant(Integer(), SQLITE)  # 64 bits with a sign
 FLAG: Final = Flag()
 # Finite numbers of 64 bits: what may be NaN or infinite has a column `kind` beside it.
-REAL: Final = Double().with_variant(sqlite.REAL(), SQLITE)
+REAL: Final[TypeEngine[float]] = Double().with_variant(sqlite.REAL(), SQLITE)
 BYTES: Final = LargeBinary()
 
 

@@ -135,8 +135,8 @@ def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch | None:
         return None
     batch: dict[str, Any] = {}
     for column in schema.columns:
-        values = [row.get(column.name) for _, _, row in block]
-        if not isinstance(column.type, Json):
+        values: list[Any] | None = [row.get(column.name) for _, _, row in block]
+        if values is not None and not isinstance(column.type, Json):
             values = _fitting(values, _arrow_type(column))
         if values is None:
             return None
