@@ -35,9 +35,9 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.selecting.expression import (
-    Call,
     ColumnRef,
     ExpressionNode,
+    FunctionCall,
     Literal,
     expression_tree,
     field_names,
@@ -331,16 +331,16 @@ def may_be_true(node: ExpressionNode | None, known: Mapping[str, str]) -> bool:
 def _outcome(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
     """The value of a predicate; None: it is not told by what is known."""
     match node:
-        case Call("and_kleene", (one, two)):
+        case FunctionCall("and_kleene", (one, two)):
             found = {_outcome(one, known), _outcome(two, known)}
             return False if False in found else None if None in found else True
-        case Call("or_kleene", (one, two)):
+        case FunctionCall("or_kleene", (one, two)):
             found = {_outcome(one, known), _outcome(two, known)}
             return True if True in found else None if None in found else False
-        case Call("invert", (inside,)):
+        case FunctionCall("invert", (inside,)):
             told = _outcome(inside, known)
             return None if told is None else not told
-        case Call("if_else", (which, one, two)):  # DuckDB's way to write IN
+        case FunctionCall("if_else", (which, one, two)):  # DuckDB's way to write IN
             told = _outcome(which, known)
             return None if told is None else _outcome(one if told else two, known)
     return _of_column(node, known)
@@ -349,11 +349,15 @@ def _outcome(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
 def _of_column(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
     """The value of what one column is asked for."""
     match node:
-        case Call("is_valid" | "is_null" as function, (ColumnRef(name),)) if name in known:
+        case FunctionCall("is_valid" | "is_null" as function, (ColumnRef(name),)) if name in known:
             return function == "is_valid"
-        case Call("is_in", (ColumnRef(name),), options) if name in known and "value_set" in options:
+        case FunctionCall("is_in", (ColumnRef(name),), options) if (
+            name in known and "value_set" in options
+        ):
             return known[name] in options["value_set"].as_py()
-        case Call(function, (ColumnRef(name), Literal(value)) | (Literal(value), ColumnRef(name))):
+        case FunctionCall(
+            function, (ColumnRef(name), Literal(value)) | (Literal(value), ColumnRef(name))
+        ):
             if name in known and value.is_valid and function in _SAME:
                 return (known[name] == value.as_py()) is _SAME[function]
     return None

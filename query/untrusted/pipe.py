@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.selecting.expression import (
-    Call,
     ColumnRef,
     ExpressionNode,
+    FunctionCall,
     Literal,
     stored_tree,
 )
@@ -359,7 +359,7 @@ def _built(node: ExpressionNode) -> pc.Expression:
             return pc.field(name)
         case Literal(value):
             return pc.scalar(value)
-        case Call(function, arguments, options):
+        case FunctionCall(function, arguments, options):
             made = _FUNCTIONS[function](options)
             given = [_built(each) for each in arguments]
             return pc.Expression._call(function, given, made)  # noqa: SLF001 - names any function

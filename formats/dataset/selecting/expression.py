@@ -32,7 +32,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function of Arrow's, such as ``and_kleene``, ``less`` and ``is_in``, with its options."""
 
     function: str
@@ -50,7 +50,7 @@ class Unknown:
     names: frozenset[str] | None = None
 
 
-ExpressionNode: TypeAlias = ColumnRef | Literal | Call | Unknown
+ExpressionNode: TypeAlias = ColumnRef | Literal | FunctionCall | Unknown
 _METADATA_AT = 2  # struct ArrowSchema: format, name, metadata, ...
 
 
@@ -84,7 +84,7 @@ def field_names(node: ExpressionNode) -> frozenset[str] | None:
             return frozenset([name])
         case Literal():
             return frozenset()
-        case Call(arguments=arguments):
+        case FunctionCall(arguments=arguments):
             found = [field_names(each) for each in arguments]
             known = [each for each in found if each is not None]
             return frozenset().union(*known) if len(known) == len(found) else None
@@ -122,7 +122,7 @@ class _Walk:
         for kind, value in self._steps:
             if kind == "end":
                 self._depth -= 1
-                return Call(function, tuple(arguments), options)
+                return FunctionCall(function, tuple(arguments), options)
             if kind == "options":
                 options = dict(self._batch.column(int(value))[0].items())
             else:

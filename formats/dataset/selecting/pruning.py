@@ -26,9 +26,9 @@ from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Scalar, Timestamp
 from tensorrepo.formats.dataset.selecting.expression import (
-    Call,
     ColumnRef,
     ExpressionNode,
+    FunctionCall,
     Literal,
     expression_tree,
     field_names,
@@ -241,17 +241,17 @@ class _Evaluation:
         match node:
             case Literal(value):
                 return self._constant(value.as_py())
-            case Call(arguments=arguments) if any(map(self._is_elsewhere, arguments)):
+            case FunctionCall(arguments=arguments) if any(map(self._is_elsewhere, arguments)):
                 return self._anything()
             case ColumnRef(name) if name in self._bounds:
                 return self._compared("equal", name, pa.scalar(True))
-            case Call(function=name, arguments=arguments) if name in _COMBINED:
+            case FunctionCall(function=name, arguments=arguments) if name in _COMBINED:
                 return _COMBINED[name](*map(self.of, arguments))
-            case Call(function=name, arguments=(ColumnRef(column),), options=options):
+            case FunctionCall(function=name, arguments=(ColumnRef(column),), options=options):
                 return self._unary(name, column, options)
-            case Call(function=name, arguments=(ColumnRef(column), Literal(value))):
+            case FunctionCall(function=name, arguments=(ColumnRef(column), Literal(value))):
                 return self._compared(name, column, value)
-            case Call(function=name, arguments=(Literal(value), ColumnRef(column))):
+            case FunctionCall(function=name, arguments=(Literal(value), ColumnRef(column))):
                 return self._compared(_MIRRORED.get(name, ""), column, value)
         return self._anything()
 

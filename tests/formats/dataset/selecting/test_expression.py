@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.selecting.expression import (
-    Call,
     ColumnRef,
+    FunctionCall,
     Literal,
     Unknown,
     expression_tree,
@@ -17,12 +17,12 @@ from tensorrepo.formats.dataset.selecting.expression import (
 
 def test_a_comparison_is_a_call_on_a_field_and_a_literal() -> None:
     found = expression_tree(pc.field("two words") > 3)
-    assert found == Call("greater", (ColumnRef("two words"), Literal(pa.scalar(3))), {})
+    assert found == FunctionCall("greater", (ColumnRef("two words"), Literal(pa.scalar(3))), {})
 
 
 def test_equal_calls_follow_one_another_in_their_order() -> None:
     found = expression_tree((pc.field("a") > 1) & (pc.field("b") > 2))
-    assert isinstance(found, Call)
+    assert isinstance(found, FunctionCall)
     assert [each.arguments[0] for each in found.arguments] == [ColumnRef("a"), ColumnRef("b")]
 
 
