@@ -14,10 +14,15 @@ FORKED = multiprocessing.get_context("forkserver")
 # One list for the whole test process: whoever starts a first child settles it.
 FORKED.set_forkserver_preload(
     [
+        "PIL.Image",
+        "duckdb",
         "torch.distributed.checkpoint",
         "torch.distributed.tensor",
         "torch.utils.data",
         "tensorrepo.catalog.lineage",
+        "tensorrepo.catalog.registry",
+        "tensorrepo.formats.dataset.merge",
+        "tensorrepo.formats.model.merging.three_way",
         "tensorrepo.runs.run",
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.streaming.stream",

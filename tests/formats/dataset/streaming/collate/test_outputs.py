@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -84,8 +82,10 @@ def test_memory_that_is_not_aligned_is_copied() -> None:
 
 
 def test_wide_numbers_stay_wide_where_jax_is_told_so() -> None:
+    import jax
+
     with jax.enable_x64(True):
-        assert as_jax(aligned("int64")).dtype == jnp.int64
+        assert as_jax(aligned("int64")).dtype == jax.numpy.int64
 
 
 TOO_LARGE = [
@@ -140,6 +140,8 @@ def test_moments_are_refused_when_a_stream_for_jax_is_opened() -> None:
 
 
 def test_moments_stay_whole_where_jax_is_told_so() -> None:
+    import jax
+
     ds = stored(MappedObjects(), MOMENTS, [MOMENT])
     with jax.enable_x64(True):
         batch = next(iter(stream(ds, batch_size=1, output="jax", prefetch=0)))
@@ -154,10 +156,12 @@ def test_what_a_transform_of_a_process_gives_is_not_cut_either() -> None:
 
 
 def test_a_stream_gives_jax_arrays_zeros_where_null_and_says_which() -> None:
+    import jax
+
     ds = stored(MappedObjects(), SCHEMA, [ROWS])
     batch = next(iter(stream(ds, batch_size=6, shuffle=False, output="jax")))
     assert all(isinstance(batch[name], jax.Array) for name in ("x", "n", "b"))
-    assert batch["x"].dtype == jnp.bfloat16
+    assert batch["x"].dtype == jax.numpy.bfloat16
     assert batch["x"][:, 0].tolist() == list(range(6))
     assert batch["n"].tolist() == [0, 0, 2, 0, 4, 0]
     assert batch.valid["n"].tolist() == [True, False] * 3
