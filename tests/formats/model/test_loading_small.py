@@ -62,6 +62,13 @@ def chain(folder: Path, first: DeltaOptions) -> list[Entry]:
     return entries
 
 
+@pytest.mark.parametrize("step", range(len(STEPS)))
+@pytest.mark.parametrize("first", [RAW, PLANES], ids=["raw", "planes"])
+def test_a_part_of_a_small_tensor_is_read_alone(tmp_path: Path, first: Any, step: int) -> None:
+    model = opened(tmp_path, chain(tmp_path, first)[step])
+    assert np.array_equal(model.slice("2.w", np.s_[1:, 3:9]), STEPS[step]["2.w"][1:, 3:9])
+
+
 @pytest.mark.parametrize("first", [RAW, PLANES], ids=["raw", "planes"])
 def test_small_tensors_come_back_through_any_number_of_bases(tmp_path: Path, first: Any) -> None:
     entries = chain(tmp_path, first)

@@ -14,7 +14,7 @@ from tensorrepo.formats.model.delta import distances
 from tensorrepo.formats.model.delta.plane_codec import tables_of
 from tensorrepo.formats.native.delta_tokens import BEST, NATIVE, Numbers, bits_of
 from tensorrepo.repo.errors import CorruptError
-from tests.formats.native.test_distances import KINDS
+from tests.formats.native.test_delta_tokens import KINDS
 from tests.support.builders.native import needs_native
 
 SEEDS = st.integers(0, 1 << 16)
