@@ -1,4 +1,4 @@
-"""Which HTTP status does each kind of error have?
+"""HTTP statuses of the kinds of errors.
 
 The body (problem+json) carries the `kind` itself, so clients need not guess from the status.
 

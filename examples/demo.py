@@ -158,14 +158,14 @@ def train(
     model: nn.Module, stream: tr.Stream, *, epochs: int, test: tuple[torch.Tensor, torch.Tensor]
 ) -> float:
     """Train on the batches of a stream; gives the accuracy on `test`, and prints it."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for epoch in range(epochs):
         stream.set_epoch(epoch)
         for batch in stream:
             loss = nn.functional.cross_entropy(model(flat(batch["image"])), batch["label"].long())
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         accuracy = (model(test[0]).argmax(1) == test[1]).float().mean().item()
     print(f"trained {epochs} epochs; accuracy on pictures it never saw: {accuracy:.1%}")

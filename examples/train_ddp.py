@@ -54,15 +54,15 @@ def train(rank: int, ranks: int, where: Path, stop: int | None) -> None:
         at = stream.state_dict()["position"]
         report(rank, f"{ranks} rank goes on at row {at:,} of epoch {stream.epoch}")
     model = DistributedDataParallel(plain)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     done = 0
     for epoch in range(stream.epoch, EPOCHS):
         stream.set_epoch(epoch)
         for batch in stream:
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             done += 1
             if done == stop:
                 break

@@ -19,10 +19,10 @@ def main() -> None:
     data = digits(where)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     stream = data.stream(batch_size=64, output="torch", transform=prepared)
-    train(model, optimiser, islice(stream, 10))  # ten steps, and then the machine goes away
+    train(model, optimizer, islice(stream, 10))  # ten steps, and then the machine goes away
     place = where / "place.json"
     place.write_text(json.dumps(stream.state_dict()))
 
@@ -31,13 +31,13 @@ def main() -> None:
     print(f"resumed at row {again.state_dict()['position']:,} of epoch {again.epoch}")
     for epoch in range(6):
         again.set_epoch(epoch)  # the epoch that was resumed keeps its place
-        train(model, optimiser, again)
+        train(model, optimizer, again)
 
     batches = again.torch()
     loader = DataLoader(batches, batch_size=None, num_workers=2)  # batches come ready made
     for epoch in range(6, 8):
         batches.set_epoch(epoch)
-        train(model, optimiser, loader)
+        train(model, optimizer, loader)
 
     images, labels = (torch.from_numpy(each) for each in held_out())
     accuracy = (model(images).argmax(1) == labels).float().mean().item()
@@ -50,12 +50,12 @@ def prepared(batch: Any) -> Any:
     return batch
 
 
-def train(model: nn.Module, optimiser: torch.optim.Optimizer, batches: Any) -> None:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any) -> None:
     for batch in batches:
         loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"].long())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
 
 if __name__ == "__main__":

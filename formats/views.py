@@ -92,12 +92,8 @@ def make_view(
 ) -> StoredView:
     """A view of the rows that have these ids.
 
-    Args:
-        dataset: whose rows.
-        ids: ROW_ID ``(n,)``, in any order, some perhaps more than once.
-        sql: the query that gave them.
-        path: of the dataset.
-        commit: whose data was asked.
+    `ids` are ROW_ID ``(n,)``, in any order; `sql` is the query that gave them when it was asked of
+    `commit`.
 
     Raises:
         InvalidInputError: an id that no row of the dataset has.

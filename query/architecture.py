@@ -439,10 +439,7 @@ def _with_metric(ranking: Ranking) -> Select[Any]:
 
 
 def _by_prefix(
-    connection: Connection,
-    asked: _Asked,
-    query: Select[Any],
-    limit: int,
+    connection: Connection, asked: _Asked, query: Select[Any], limit: int
 ) -> list[Row[Any]]:
     """The models that share the longest prefixes which end in one node: enough of them."""
     found: dict[str, Row[Any]] = {}
@@ -464,10 +461,7 @@ def _known(connection: Connection, prefixes: Iterable[str]) -> Iterator[str]:
 
 
 def _by_metric(
-    connection: Connection,
-    asked: _Asked,
-    query: Select[Any],
-    limit: int,
+    connection: Connection, asked: _Asked, query: Select[Any], limit: int
 ) -> list[Row[Any]]:
     """The models of the best values, of those that share enough."""
     long = asked.at_least(asked.nodes * LEAST_SHARE)

@@ -1,7 +1,7 @@
 """Validation of names: paths, refs and texts, checked once, at the border.
 
-User text never becomes part of a storage path; the rules
-keep every tree writable as folders and files on every common file system.
+User text never becomes part of a storage path; the rules keep every tree writable as folders and
+files on every common file system.
 
 Source:
     docs/spec/names.md.
@@ -81,15 +81,19 @@ def check_path(path: str) -> str:
 def _segment_fault(segment: str) -> str | None:
     if not segment:
         return "it starts or ends with '/', or has '//' inside"
-    if len(segment) > MAX_SEGMENT_BYTES:
-        return f"a segment of {len(segment)} bytes, at most {MAX_SEGMENT_BYTES} are allowed"
-    if segment[0] in ".-":
-        return f"segment {segment!r} starts with {segment[0]!r}"
+    if fault := _begin_or_length_fault(segment):
+        return fault
     if segment[-1] == ".":
         return f"segment {segment!r} ends with a dot"
     if _DEVICE.match(segment):
         return f"segment {segment!r} is a device name on Windows"
     return None
+
+
+def _begin_or_length_fault(segment: str) -> str | None:
+    if len(segment) > MAX_SEGMENT_BYTES:
+        return f"a segment of {len(segment)} bytes, at most {MAX_SEGMENT_BYTES} are allowed"
+    return f"segment {segment!r} starts with {segment[0]!r}" if segment[0] in ".-" else None
 
 
 def check_ref(name: str) -> str:
@@ -119,10 +123,8 @@ def check_ref(name: str) -> str:
 def _ref_segment_fault(segment: str) -> str | None:
     if not segment:
         return "it ends with '/', or has '//' inside"
-    if len(segment) > MAX_SEGMENT_BYTES:
-        return f"a segment of {len(segment)} bytes, at most {MAX_SEGMENT_BYTES} are allowed"
-    if segment[0] in ".-":
-        return f"segment {segment!r} starts with {segment[0]!r}"
+    if fault := _begin_or_length_fault(segment):
+        return fault
     if not _REF_SEGMENT.fullmatch(segment):
         return "only A-Z a-z 0-9 . _ - # + @ = and / may be used"
     if ".." in segment:

@@ -137,17 +137,10 @@ class OrderedMap(Generic[S, T]):
         name: str = "map",
         stop: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare; threads start with the first result asked for.
+        """Prepare; threads start with the first result asked for, and there is at least 1.
 
-        Args:
-            items: as for `ordered_map`.
-            work: as for `ordered_map`.
-            threads: as for `ordered_map`, at least 1.
-            ahead: as for `ordered_map`.
-            bytes_ahead: as for `ordered_map`.
-            size_of: as for `ordered_map`.
-            name: as for `ordered_map`.
-            stop: called by `close` beside the threads: ends what `items` or `work` may wait for.
+        Arguments are those of `ordered_map`; `stop` is called by `close`, beside the threads, and
+        ends what `items` or `work` may wait for.
         """
         self._source = items
         self._items: Iterator[S] | None = None  # made on a worker thread, too
@@ -367,20 +360,41 @@ class _Room:
         return not self._calls or (self._calls < calls and self._bytes + size_bytes <= limit_bytes)
 
 
-class ThreadFlights:
-    """Functions on a few threads.
+class _Flights:
+    """What functions and coroutines in flight have in common."""
+
+    def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
+        self._room = _Room(calls, limit_bytes)
+        self._name = name
+        self._lock = threading.Lock()
+
+    def drain(self) -> None:
+        """Wait until nothing is under way, and end the threads; raises the first failure."""
+        self._room.wait()
+        self._end()
+        self._room.raise_failure()
+
+    def stop(self) -> None:
+        """End what is under way and the threads; no further `submit`."""
+        self._room.fail(_aborted())
+        self._end()
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
+class ThreadFlights(_Flights):
+    """Functions on a few threads; those that have begun when it is stopped run to their end.
 
     Args:
-        threads: how many run at once; as many again may wait.
-        limit_bytes: how many bytes those that run and wait may hold together.
-        name: what the threads are called.
+        threads: number of functions that run at once; as many again may wait.
+        limit_bytes: most bytes that those which run and wait hold together.
+        name: name of the threads.
     """
 
     def __init__(self, threads: int, limit_bytes: int, name: str) -> None:
-        self._room = _Room(2 * threads, limit_bytes)
+        super().__init__(2 * threads, limit_bytes, name)
         self._threads = threads
-        self._name = name
-        self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
     def submit(self, call: Callable[[], None], size_bytes: int) -> None:
@@ -391,17 +405,6 @@ class ThreadFlights:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._threads, self._name)
             self._executor.submit(self._run, call, size_bytes)
-
-    def drain(self) -> None:
-        """Wait until nothing is under way, and end the threads; raises the first failure."""
-        self._room.wait()
-        self._end()
-        self._room.raise_failure()
-
-    def stop(self) -> None:
-        """Drop what has not begun, wait for what has, end the threads; no further `submit`."""
-        self._room.fail(_aborted())
-        self._end()
 
     def _end(self) -> None:
         with self._lock:
@@ -418,19 +421,17 @@ class ThreadFlights:
         self._room.leave(size_bytes, failure)
 
 
-class LoopFlights:
-    """Coroutines on the event loop of one thread.
+class LoopFlights(_Flights):
+    """Coroutines on the event loop of one thread, cancelled when it is stopped.
 
     Args:
-        calls: how many run at once.
-        limit_bytes: how many bytes they may hold together.
-        name: what the thread is called.
+        calls: number of coroutines that run at once.
+        limit_bytes: most bytes that they hold together.
+        name: name of the thread.
     """
 
     def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
-        self._room = _Room(calls, limit_bytes)
-        self._name = name
-        self._lock = threading.Lock()
+        super().__init__(calls, limit_bytes, name)
         self._loop: _Loop | None = None
 
     def submit(self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int) -> None:
@@ -441,17 +442,6 @@ class LoopFlights:
             if self._loop is None:
                 self._loop = _Loop(self._name)
             self._loop.start(self._run(call, size_bytes))
-
-    def drain(self) -> None:
-        """Wait until nothing is under way, and end the thread; raises the first failure."""
-        self._room.wait()
-        self._end()
-        self._room.raise_failure()
-
-    def stop(self) -> None:
-        """Cancel what is under way and end the thread; no further `submit`."""
-        self._room.fail(_aborted())
-        self._end()
 
     def _end(self) -> None:
         with self._lock:

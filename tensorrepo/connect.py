@@ -109,7 +109,7 @@ def page_cache(
     """Where streams keep pages of remote datasets on this machine; None: nowhere.
 
     Args:
-        machine: whose settings count.
+        machine: machine whose settings count.
         folder: None: ``pages`` beside the cache of objects, below XDG_CACHE_HOME.
         limit: None: what the user's setting ``cache.limit`` says; 0 keeps nothing.
 
@@ -139,7 +139,7 @@ def catalog_url(machine: Machine, repository_id: str, given: str | None = None) 
     """Where the catalog of a repository is: a file of this user's cache, if nobody says else.
 
     Args:
-        machine: whose settings count.
+        machine: machine whose settings count.
         repository_id: what ``{id}`` in a URL stands for, and the file's name.
         given: what the caller says; else TENSORREPO_CATALOG, else the setting ``catalog.url``.
     """
@@ -164,7 +164,7 @@ def allowed_outside(
     """Who reads what is in no repository: what the user's settings and this command allow.
 
     Args:
-        machine: whose settings count. Nothing in a repository or a workspace can allow a place.
+        machine: machine whose settings count. Nothing in a repository or a workspace allows one.
         more: further prefixes, each with the storage options that it needs.
     """
     given = parse_prefixes(read_config(machine.config_file).get("outside.allow", ""))
@@ -352,7 +352,7 @@ def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
 
     Args:
         text: the size.
-        name: of the argument, for an error.
+        name: name of the argument, for an error.
         least: what it is at least.
     """
     if not isinstance(text, str):

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import connect
-from tensorrepo.checks import path_in, ref_text
+from tensorrepo.formats.common.arguments import path_in, ref_text
 from tensorrepo.repo.changes.revisions import Revision, resolve
 from tensorrepo.repo.errors import NotFoundError
 

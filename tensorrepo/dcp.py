@@ -95,9 +95,9 @@ def join_state(
     """The skeleton of a state, as `take_apart` makes it.
 
     Args:
-        paths: of all that was flattened, by flat name.
+        paths: paths of all that was flattened, by flat name.
         texts: the JSON of what is no tensor, by flat name.
-        told: by each rank.
+        told: keys and empty dicts that each rank found.
         stand_in: makes a torch tensor that stands for one that is stored.
     """
     keys: dict[Path, Any] = {}
@@ -289,9 +289,9 @@ class Writer(StorageWriter):
         """Prepare.
 
         Args:
-            repository: where to; each rank opens it by itself.
+            repository: repository to save to; each rank opens it by itself.
             run: its name, such as ``"exp1"``.
-            step: of the training.
+            step: step of the training.
             keep: which checkpoints stay; None: the last 3.
             metrics: numbers of this step.
             start: the commit that the run began at; None: that of branch main, where there is one.
@@ -496,11 +496,11 @@ def save(
 
     Args:
         state: as torch's `save` takes it.
-        repository: where to; each rank opens it by itself.
+        repository: repository to save to; each rank opens it by itself.
         run: its name.
-        step: of the training.
-        process_group: of the ranks; None: all, or this process where none were started.
-        options: of `Writer`: `keep`, `metrics`, `start`.
+        step: step of the training.
+        process_group: ranks that take part; None: all, or this process where none were started.
+        options: options of `Writer`: `keep`, `metrics`, `start`.
 
     Raises:
         Error: what went wrong, on whichever rank, which a note of it names.

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import lazy
-from tensorrepo.checks import listed, path_in, text
-from tensorrepo.formats.common.arguments import real, whole
+from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.revisions import Revision
@@ -112,7 +111,7 @@ class RepositoryHistory:
         Args:
             ref: what to merge.
             into: the branch.
-            message: of the commit.
+            message: message of the commit.
             strategy: for what both sides changed: "fail", "ours", "theirs"; of models also
                 "average", "slerp", "task-arithmetic" and "ties", which blend the tensors that both
                 changed. As a mapping: of single paths, such as ``{"models/net": "average"}``.
@@ -146,8 +145,8 @@ class RepositoryHistory:
         Args:
             ref: the commit to take back.
             branch: what to commit to.
-            message: of the new commit; None: one that says what is reverted.
-            mainline: of a merge: the parent, counted from 1, whose side stays.
+            message: message of the new commit; None: one that says what is reverted.
+            mainline: parent of a merge, counted from 1, whose side stays.
             strategy: for conflicts: "fail", "ours" (the branch stays) or "theirs".
 
         Returns:
@@ -275,7 +274,7 @@ class Repository(RepositoryHistory):
         """Rows of a dataset that a query chose, as they were chosen.
 
         Args:
-            name: of the view.
+            name: name of the view.
             ref: the commit that has it; with `sql` the branch to commit to.
             sql: make it, and commit that, too: a query whose column ``row_id`` says which rows are
                 meant. Their order is that of the dataset.
@@ -320,7 +319,7 @@ class Repository(RepositoryHistory):
         Raises:
             ConflictError: somebody else repacked meanwhile. Nothing changed.
         """
-        wishes = lazy.Wishes(
+        options = lazy.RepackOptions(
             self.author,
             time.time_ns(),
             alpha=real("alpha", alpha, 1),
@@ -328,7 +327,7 @@ class Repository(RepositoryHistory):
             paths=tuple(path_in("models", name) for name in listed("paths", paths)),
             dry_run=dry_run,
         )
-        return lazy.repack_models(self.context.core, wishes, time.thread_time)
+        return lazy.repack_models(self.context.core, options, time.thread_time)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""
@@ -360,7 +359,7 @@ class Repository(RepositoryHistory):
             ref: the commit of names without one.
             params: values for ``?``, as a list, or for ``$name``, as a mapping: never paste them
                 into the text.
-            memory: of sorting, joining and grouping; what is beyond it goes to temporary files.
+            memory: bytes for sorting, joining and grouping; what is beyond goes to temporary files.
             untrusted: answer one SELECT in a process of its own, which can read nothing but these
                 tables and is killed at these limits. `memory` is not looked at.
 
@@ -383,7 +382,7 @@ class Repository(RepositoryHistory):
 
         Args:
             branch: what to commit to; the first commit makes it.
-            message: of the commit.
+            message: message of the commit.
             unchanged: paths that the change relies on: if others change them, it conflicts.
         """
         return lazy.begin_transaction(self.context, branch, message, unchanged)
@@ -488,7 +487,7 @@ class Repository(RepositoryHistory):
         """Which commits added a row of a dataset, and gave it its values.
 
         Args:
-            name: of the dataset.
+            name: name of the dataset.
             row: the row's number in `ref`; or
             row_id: its lasting id, also that of a deleted row; or
             key: columns, and the values by which they name this one row.

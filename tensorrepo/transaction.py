@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from tensorrepo.checks import check_instance, checked_files, listed, mapping, path_in, several, text
-from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.draft import DatasetDraft
-from tensorrepo.datasets.stream import Stream
-from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.arguments import (
+    check_instance,
+    checked_files,
+    listed,
+    mapping,
+    path_in,
+    text,
+    wrong,
+)
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import (
-    DERIVED_FROM,
     FINE_TUNED_FROM,
-    TRAINED_ON,
     ProvenanceEdge,
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
@@ -41,13 +43,14 @@ from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
     construct,
+    known_models,
     merge,
     placed,
     save,
     slice_out,
     to_store,
 )
-from tensorrepo.verbs.provenance import edges_from
+from tensorrepo.verbs.provenance import edges_from, training_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class Transaction:
         """A new dataset without rows.
 
         Args:
-            name: by the path grammar; may have folders.
+            name: name by the path grammar; may have folders.
             columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
                 dtypes for scalars, or a schema.
             derived_from: a dataset, a model, a stream, or several: what its rows are made of.
@@ -96,7 +99,7 @@ class Transaction:
         edges = edges_from(derived_from, how)
         link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
-        return DatasetDraft(self.core, path, self.context.outside)
+        return self.dataset(name)
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
@@ -110,7 +113,7 @@ class Transaction:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             sql: a query whose column ``row_id`` says which rows of one dataset are meant.
             replace: whether there may be a view of that name.
 
@@ -134,7 +137,7 @@ class Transaction:
         Somebody else may have written it, so a process of its own answers it, within limits.
 
         Args:
-            name: of the view.
+            name: name of the view.
             limits: what the query may take. One that needs more, or temporary files, is asked by
                 `create_view` with ``replace=True``.
 
@@ -166,7 +169,7 @@ class Transaction:
         To read it, open the repository with ``outside=`` prefixes that allow its files.
 
         Args:
-            name: of the dataset; a new one unless `append`.
+            name: name of the dataset; a new one unless `append`.
             paths: files or URLs, or a folder of files, in the order of their rows.
             format: "parquet", "tar", "npy" or "safetensors"; None: told by content.
             columns: only these, in this order.
@@ -187,7 +190,7 @@ class Transaction:
         chosen = None if columns is None else tuple(columns)
         wish = AdoptionRequest(tuple(map(str, given)), format, chosen, hashed)
         adopt(self.core, path, wish, self.context.machine, append=append, options=storage_options)
-        return DatasetDraft(self.core, path, self.context.outside)
+        return self.dataset(name)
 
     def save_model(
         self,
@@ -206,7 +209,7 @@ class Transaction:
         """Store a model, over the one of that name if there is one.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
                 the branch has already are not stored again.
             parent: what it was tuned from, as ``REF:models/NAME``.
@@ -235,8 +238,7 @@ class Transaction:
         if graph is not None:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
-        sources = several(trained_on, Dataset, Model, Stream)
-        lineage = [edge for source in sources for edge in _edges_of(source)]
+        lineage = training_edges(trained_on)
         if parent is not None:
             lineage.insert(0, self._parent_edge(parent))
         if adapter_of is not None:
@@ -253,7 +255,12 @@ class Transaction:
             metadata=None if metadata is None else as_plain(metadata),
             metrics=metrics,
             lineage=noted_edges(lineage),
-            known=self._known_models(path),
+            known=known_models(
+                self.context.core,
+                tree_of(self.core.objects, self.core.base),
+                self.core.staged.values(),
+                self.core.entry(path),
+            ),
         ).report
 
     def merge_models(
@@ -272,14 +279,14 @@ class Transaction:
         """Blend models of one architecture into a new one. How is kept in it: see `Model.remake`.
 
         Args:
-            name: of the new model.
+            name: name of the new model.
             models: to blend; files and metadata are the first one's. Or adapters, all of one base,
                 whose files and metadata the new model gets.
             method: "average", "slerp" (of two), "task-arithmetic", "ties", or "adapter".
             base: what they were tuned from, of the latter three; None: of an adapter, its own.
             weights: one for each model; None: equal ones. Of adapters: 1, beside their own scale.
-            density: of "ties": the share of each tensor's changes that is kept.
-            scale: of methods with a base: of the joint change.
+            density: share of each tensor's changes that "ties" keeps.
+            scale: factor of the joint change, of methods with a base.
             strict: refuse models whose tensors differ in name, shape or type, and adapters of
                 another base; else those are the first model's, and the base is any that fits.
             metrics: JSON, measured of the blend.
@@ -316,31 +323,26 @@ class Transaction:
         """A model of a new architecture, with all tensors of donors that fit.
 
         Args:
-            name: of the new model.
+            name: name of the new model.
             target: a graph; a model whose architecture is meant; or a state dict, of which only
                 types and shapes count (torch's device "meta" is enough).
             donors: the first that has a tensor gives it: by name, else by the common prefix.
             tensors: values that are known.
             rule: for what nobody has: "default", "normal", "uniform", "ones" or "zeros"; None:
                 refuse.
-            seed: of the rules that draw numbers.
+            seed: seed of the rules that draw numbers.
         """
         found = [placed(donor) for donor in listed("donors", donors)]
-        check_instance(
-            "target", target, Graph | Model | Mapping, "a graph, a model or a state dict"
-        )
+        kinds = "a graph, a model or a state dict"
+        check_instance("target", target, Graph | Model | Mapping, kinds)
         wanted = target.stored if isinstance(target, Model) else target
         path = path_in("models", name)
         construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
-        check_instance(
-            "content",
-            content,
-            Path | bytes | bytearray | memoryview,
-            "bytes, or a Path whose bytes are meant",
-        )
+        expected = "bytes, or a Path whose bytes are meant"
+        check_instance("content", content, Path | bytes | bytearray | memoryview, expected)
         try:
             data = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
@@ -380,12 +382,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
             if error is None:
                 self.commit = self.core.commit(
@@ -424,15 +421,6 @@ class Transaction:
             )
         return self.context.core.current(model.stored.entry)
 
-    def _known_models(self, path: str) -> tuple[Entry, ...]:
-        """Models of the branch, the likeliest bases first: the one before, then what is staged."""
-        tree = tree_of(self.core.objects, self.core.base)
-        before = self.core.entry(path)
-        committed = [entry for _, entry in self.context.core.entries(tree, "models/")]
-        found = (before, *self.core.staged.values(), *committed)
-        models = (entry for entry in found if entry is not None and entry.storage is not None)
-        return tuple(dict.fromkeys(models))
-
 
 def begin_transaction(
     context: Context, branch: str, message: str, unchanged: Iterable[str] = ()
@@ -440,22 +428,6 @@ def begin_transaction(
     """See `Repository.transaction`."""
     name, said = text("branch", branch), text("message", message)
     return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
-
-
-def _edges_of(source: Any) -> list[ProvenanceEdge]:
-    """What a model was trained on: a dataset, streams of some, or a model it came from."""
-    if isinstance(source, Model):
-        return [ProvenanceEdge(DERIVED_FROM, source.path, source.digest, source.commit)]
-    if isinstance(source, Dataset):
-        return [ProvenanceEdge(TRAINED_ON, source.path, source.digest, source.commit)]
-    if not isinstance(source, Stream):
-        raise InvalidInputError(
-            f"trained_on takes datasets and streams, got {type(source).__name__}"
-        )
-    return [
-        ProvenanceEdge(TRAINED_ON, dataset.path, dataset.digest, dataset.commit, place())
-        for dataset, place in source.sources()
-    ]
 
 
 def _usual_message(staged: Mapping[str, Any]) -> str:

@@ -38,6 +38,8 @@ _EVERYWHERE = settings(
 settings.register_profile("dev", _EVERYWHERE, max_examples=DEV_EXAMPLES, stateful_step_count=20)
 settings.register_profile("soak", _EVERYWHERE, max_examples=SOAK_EXAMPLES, stateful_step_count=50)
 settings.load_profile("dev")
+# A collector that runs while 14,000 tests are being made finds nothing, again and again.
+gc.disable()
 # Else examples depend on which modules a worker has loaded: each is parsed for numbers to draw,
 # which takes five seconds a worker.
 providers.is_local_module_file = lambda _path: False
@@ -78,6 +80,8 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
 
 
 @pytest.fixture(scope="session", autouse=True)

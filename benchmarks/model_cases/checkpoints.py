@@ -1,7 +1,7 @@
 """What ten checkpoints of a training take, what goes when they expire, how long `save` blocks.
 
 The training is real: the transformer of `pairs`, with AdamW, in F32; a checkpoint is its weights
-and the optimiser's state after every step. Bytes are those of all files of the repository.
+and the optimizer's state after every step. Bytes are those of all files of the repository.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ def _training(count: int = COUNT) -> Iterator[tuple[int, dict[str, Any]]]:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # small layers: more threads only wait for each other
     module, batches = pairs.Reader(), pairs.text_batches(0)
-    optimiser = torch.optim.AdamW(module.parameters(), pairs.TRAIN_RATE)
-    pairs.train(module, optimiser, batches, WARM_STEPS)
+    optimizer = torch.optim.AdamW(module.parameters(), pairs.TRAIN_RATE)
+    pairs.train(module, optimizer, batches, WARM_STEPS)
     for step in range(WARM_STEPS + 1, WARM_STEPS + 1 + count):
-        pairs.train(module, optimiser, batches, 1)
-        yield step, {"model": module.state_dict(), "optimizer": optimiser.state_dict()}
+        pairs.train(module, optimizer, batches, 1)
+        yield step, {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
 
 
 def _tensors(node: Any) -> Iterator[torch.Tensor]:

@@ -91,11 +91,11 @@ def opened() -> tuple[Any, Any]:
 
 def steps(module: Any, tokenizer: Any, weights: Any, rate: float) -> Iterator[int]:
     """The number of each step that was made."""
-    optimiser = torch.optim.AdamW(weights, rate)
+    optimizer = torch.optim.AdamW(weights, rate)
     for number, loss in enumerate(losses(module, tokenizer), 1):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         yield number
 
 

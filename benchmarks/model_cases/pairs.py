@@ -1,10 +1,10 @@
-"""Pairs of models a few optimiser steps apart, from really training two small networks here.
+"""Pairs of models a few optimizer steps apart, from really training two small networks here.
 
     python benchmarks/model_cases/pairs.py FOLDER
 
 A byte-level transformer reads this project's documentation, a convolutional network reads
 handwritten digits. Each is trained from nothing at a high rate, then fine-tuned at a low one by a
-fresh AdamW. What is kept: weights and optimiser state at the start of fine-tuning and 1, 20, 200
+fresh AdamW. What is kept: weights and optimizer state at the start of fine-tuning and 1, 20, 200
 and 201 steps later. bf16 models are fp32's weights rounded, as checkpoints are published.
 """
 
@@ -77,19 +77,19 @@ def digit_batches(part: int) -> Any:
         yield images[:, None], torch.tensor(digits.target[some]).long()
 
 
-def train(module: nn.Module, optimiser: Any, batches: Any, steps: int) -> None:
+def train(module: nn.Module, optimizer: Any, batches: Any, steps: int) -> None:
     for _, (given, wanted) in zip(range(steps), batches, strict=False):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(given), wanted).backward()
-        optimiser.step()
+        optimizer.step()
 
 
-def snapshot(module: nn.Module, optimiser: Any) -> dict[str, NDArray[Any]]:
-    """Weights by name; the optimiser's state as ``m/`` and ``v/``."""
+def snapshot(module: nn.Module, optimizer: Any) -> dict[str, NDArray[Any]]:
+    """Weights by name; the optimizer's state as ``m/`` and ``v/``."""
     found = {}
     for name, weight in module.named_parameters():
         found[name] = weight.detach().numpy().copy()
-        state = optimiser.state.get(weight)
+        state = optimizer.state.get(weight)
         if state:
             found[f"m/{name}"] = state["exp_avg"].numpy().copy()
             found[f"v/{name}"] = state["exp_avg_sq"].numpy().copy()

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 DTypeLike = str | np.dtype[Any] | type
+Ints = NDArray[np.int64]  # row numbers, offsets, counts
 
 CODES: Final = {
     "bool": 1,

@@ -7,10 +7,10 @@ cell. Rows are followed by id, so compaction hides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +36,8 @@ class DatasetVersion:
     parents: tuple[Digest, ...]
 
 
-class DatasetHistory(Protocol):
-    """Whoever knows the dataset at every commit."""
-
-    def step(self, commit: Digest) -> DatasetVersion:
-        """What there was at a commit."""
-        ...
+# What there was at a commit.
+DatasetHistory = Callable[[Digest], DatasetVersion]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +62,16 @@ def blame_row(
 ) -> RowBlame:
     """Where a row and its values came from.
 
-    Args:
-        history: what there was at every commit.
-        tip: the commit to look back from.
-        row_id: ROW_ID ``(1,)``.
-        columns: ids; None: all that the row has.
+    `row_id` is ROW_ID ``(1,)``; `columns` are ids, None: all that the row has.
 
     Raises:
         NotFoundError: no version up to `tip` has a row of that id.
     """
     last, deleted = tip, None
-    step = history.step(tip)
+    step = history(tip)
     if step.dataset is None or not has_row(step.dataset, row_id):
         deleted, last = _deletion(history, tip, row_id)
-        step = history.step(last)
+        step = history(last)
     assert step.dataset is not None, "it has the row"
     there = {column.id for column in step.dataset.schema.columns}
     wanted = there if columns is None else there & set(columns)
@@ -105,7 +97,7 @@ def _origins(
         step, pending = walk.pop()
         assert step.dataset is not None, "the row is in it"
         for parent in step.parents if pending else ():
-            before = history.step(parent).dataset
+            before = history(parent).dataset
             if before is not None:
                 same = same_cells(before, step.dataset, row_id, pending)
                 if same:
@@ -121,7 +113,7 @@ def _deletion(history: DatasetHistory, tip: Digest, row_id: NDArray[Any]) -> tup
     walk.add(tip, {ROW})
     while walk.waiting:
         step, _ = walk.pop()
-        kept = [parent for parent in step.parents if _has(history.step(parent), step, row_id)]
+        kept = [parent for parent in step.parents if _has(history(parent), step, row_id)]
         if kept and len(kept) == len(step.parents):
             return step.commit, kept[0]
         for parent in step.parents:
@@ -154,12 +146,12 @@ class _Walk:
     def add(self, commit: Digest, wanted: set[str]) -> None:
         if commit not in self._wanted:
             self._wanted[commit] = set()
-            heappush(self._heap, (-self._history.step(commit).generation, commit))
+            heappush(self._heap, (-self._history(commit).generation, commit))
         self._wanted[commit] |= wanted
 
     def pop(self) -> tuple[DatasetVersion, set[str]]:
         commit = heappop(self._heap)[1]
-        return self._history.step(commit), self._wanted.pop(commit)
+        return self._history(commit), self._wanted.pop(commit)
 
 
 # ------------------------------------------------------------------------------ two versions
@@ -179,7 +171,7 @@ def same_cells(
     if row is None:  # it lies in a leaf that both have
         return candidates
     there = _row_of(pair.old, row_id)
-    if there is None or _is_dead(pair.old, there):
+    if there is None or np.isin(there, pair.old.dead):
         return set()
     return {
         each for each in candidates if each == ROW or _is_same(pair, known[each], shared[each], row)
@@ -189,10 +181,6 @@ def same_cells(
 def _row_of(part: NarrowedDataset, row_id: NDArray[Any]) -> int | None:
     row = int(row_id_table(part.dataset).find(row_id)[0])
     return row if row >= 0 else None
-
-
-def _is_dead(part: NarrowedDataset, row: int) -> bool:
-    return bool(np.isin(row, part.dead))
 
 
 def _is_same(pair: VersionPair, old: Column, new: Column, row: int) -> bool:

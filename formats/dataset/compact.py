@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -20,8 +20,12 @@ from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragme
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter, known_entries
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN, PAGE_TILES
 from tensorrepo.formats.dataset.read import BATCH_BYTES, StoredDataset, row_id_table, scan
-from tensorrepo.formats.dataset.write import BUDGET_BYTES, ENCODE_THREADS
-from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.write import BUDGET_BYTES
+from tensorrepo.formats.dataset.writing.fragment_write import (
+    FragmentWriter,
+    WriteOptions,
+    writer_threads,
+)
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 WORN_DELETED = 0.1  # share of a fragment's rows that are deleted
@@ -64,11 +68,8 @@ def plan_compaction(
 ) -> CompactionPlan:
     """Which fragments are worth it; reads metadata only.
 
-    Args:
-        dataset: what to compact.
-        target_bytes: fragments of less than half of it are joined where they stand in a row.
-        budget_bytes: fragments with larger tiled samples are left as they are.
-        everything: rewrite all fragments.
+    Neighbours of less than half of `target_bytes` are joined; fragments with tiled samples above a
+    quarter of `budget_bytes` stay as they are.
     """
     wear = [
         [_wear(fragment, target_bytes, budget_bytes) for fragment in leaf_fragments(dataset, entry)]
@@ -76,13 +77,10 @@ def plan_compaction(
     ]
     flat = [each for leaf in wear for each in leaf]
     chosen = [not each.is_fixed for each in flat] if everything else _chosen(flat)
-    found: list[tuple[bool, ...]] = []
-    at = 0
-    for leaf in wear:
-        found.append(tuple(chosen[at : at + len(leaf)]))
-        at += len(leaf)
-    rows = sum(each.rows for each, rewritten in zip(flat, chosen, strict=True) if rewritten)
-    return CompactionPlan(tuple(found), rows, sum(chosen))
+    each = iter(chosen)
+    rewritten = tuple(tuple(islice(each, len(leaf))) for leaf in wear)
+    rows = sum(fragment.rows for fragment, is_chosen in zip(flat, chosen, strict=True) if is_chosen)
+    return CompactionPlan(rewritten, rows, sum(chosen))
 
 
 def compact_dataset(
@@ -116,32 +114,19 @@ def compact_dataset(
     )
     if plan.is_empty:
         return objects.get(dataset.digest).link(dataset.digest)
-    with (
-        ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
-        ThreadPoolExecutor(1, "store") as storers,
-    ):
+    with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
         groups = () if all(map(all, plan.rewritten)) else dataset.root.groups
-        base = dataset if groups else None
+        base, waiting_bytes = dataset if groups else None, options.quarter_bytes
 
         def tree(groups: Groups) -> TreeWriter:
             return TreeWriter(
-                objects,
-                dataset.schema,
-                groups,
-                base,
-                storers,
-                options.quarter_bytes,
-                behind=False,
+                objects, dataset.schema, groups, base, storers, waiting_bytes, behind=False
             )
 
-        writer = FragmentWriter(dataset.schema, options, tree, groups)
-        try:
-            return _compact(dataset, plan, writer, progress)
-        except BaseException:
-            encoders.shutdown(wait=True, cancel_futures=True)
-            storers.shutdown(wait=True, cancel_futures=True)
-            raise
+        return _compact(
+            dataset, plan, FragmentWriter(dataset.schema, options, tree, groups), progress
+        )
 
 
 def _compact(
@@ -191,10 +176,9 @@ def _rewrite(
 def _wear(fragment: Fragment, target_bytes: int, budget_bytes: int) -> Wear:
     deleted = fragment.deletions.deleted if fragment.deletions is not None else 0
     patched = max(
-        (sum(len(patch.offsets) for patch in each) for each in fragment.patches.values()),
-        default=0,
+        (sum(len(patch.offsets) for patch in each) for each in fragment.patches.values()), default=0
     )
-    entries = [known_entries(column) for part in fragment.parts.values() for column in part.columns]
+    entries = [known_entries(column) for column in fragment.columns]
     foreign = any((each["codec"] == PAGE_FOREIGN).any() for each in entries)
     largest = max(
         (int(each["max"].max()) for each in entries if (each["codec"] == PAGE_TILES).any()),

@@ -135,11 +135,7 @@ def diff_datasets(
 ) -> DatasetDiff:
     """Compare two versions; None stands for no dataset at all.
 
-    Args:
-        objects: where both are stored.
-        old: root of the one.
-        new: root of the other.
-        exact: count updated rows exactly: reads the values that can differ.
+    `exact` counts updated rows exactly: it reads the values that can differ.
     """
     before = None if old is None else open_dataset(objects, old)
     after = None if new is None else open_dataset(objects, new)

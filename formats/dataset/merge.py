@@ -92,11 +92,7 @@ def merge_sides(
 ) -> Digest | Clashes:
     """Merge two versions, given in any order.
 
-    Args:
-        objects: where to store.
-        one: a version.
-        two: another one, which grew out of the same base.
-        prefer: the side that decides contradictions.
+    Both grew out of the same base; `prefer` is the side that decides contradictions.
 
     Returns:
         Digest of the merged root, or the contradictions that nobody was preferred for.

@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -66,6 +65,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.threads import ordered_map
 
 ABSENT_BYTES = 1 << 30
 
@@ -77,11 +77,6 @@ def check_absent(
     limit_bytes: int = ABSENT_BYTES,
 ) -> None:
     """Refuse to make more rows of defaults at once than `limit_bytes` hold.
-
-    Args:
-        columns: that are read, by name.
-        rows: physical rows that are read of each.
-        limit_bytes: of all columns together.
 
     Raises:
         InvalidInputError: names the column that takes most, and says what to do.
@@ -110,7 +105,7 @@ def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
     """How many of `rows` no page holds; of a range with steps no fewer."""
     if index.default is None or not len(rows):
         return 0
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     if not isinstance(rows, range):
         return int(np.count_nonzero(absent[index.page_of(rows)]))
     low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1
@@ -284,10 +279,7 @@ def open_dataset(
 ) -> StoredDataset:
     """The dataset whose root has this digest; reads one object.
 
-    Args:
-        objects: where it is.
-        digest: of its root.
-        outside: who reads files in place and links; None: they are not read.
+    Without `outside`, files in place and links are not read.
 
     Raises:
         NotFoundError: there is no such object.
@@ -306,14 +298,10 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 
     It has no row ids, statistics or digest of its own, and shares what keeps pages with `dataset`.
 
-    Args:
-        dataset: the whole one.
-        parts: the fragments, see `leafread.leaf_part`.
+    `parts` are fragments, as `tree_read.leaf_part` cuts them out.
     """
-    rows, deleted = (
-        sum(int(leaf.fragments[name].sum(dtype=np.int64)) for leaf, _ in parts)
-        for name in ("rows", "deleted")
-    )
+    counts = [leaf.counts for leaf, _ in parts]
+    rows, deleted = (sum(each[at] for each in counts) for at in (1, 2))
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
     memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
@@ -322,9 +310,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
 def narrowed(dataset: StoredDataset, rows: NDArray[np.int64]) -> StoredDataset:
     """A dataset with only some of its rows there, as if the others were deleted.
 
-    Args:
-        dataset: the whole one, whose digest it keeps, and which it reads with.
-        rows: physical, ascending, each once, none of them deleted.
+    `rows` are physical, ascending, each once, none of them deleted; the digest stays that of the
+    whole.
     """
     is_dead = np.ones(dataset.root.rows, np.bool_)
     is_dead[rows] = False
@@ -366,9 +353,9 @@ def dataset_leaves(dataset: StoredDataset) -> tuple[tuple[Leaf, Links], ...]:
     """All leaves, each with the links of its object. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001  # the handle's own module
     if memory.leaves is None:
-        with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
-            read = partial(read_leaf, dataset.objects, dataset.links)
-            memory.leaves = tuple(threads.map(read, dataset.root.leaves))
+        read, entries = partial(read_leaf, dataset.objects, dataset.links), dataset.root.leaves
+        threads = READ_THREADS if len(entries) > 1 else 0
+        memory.leaves = tuple(ordered_map(entries, read, threads=threads, name="leaf"))
     return memory.leaves
 
 
@@ -378,18 +365,25 @@ def fragment_records(dataset: StoredDataset) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
 
 
+def _placed_leaves(
+    dataset: StoredDataset,
+) -> Iterator[tuple[Leaf, Links, NDArray[np.int64], NDArray[np.int64]]]:
+    """Leaves with their links, and of each fragment its first row in the dataset and its rows."""
+    first = 0
+    for leaf, links in dataset_leaves(dataset):
+        rows = leaf.fragments["rows"].astype(np.int64)
+        yield leaf, links, first + np.cumsum(rows) - rows, rows
+        first += int(rows.sum())
+
+
 def live_rows(dataset: StoredDataset) -> LiveRows | None:
     """Which rows are not deleted; None: all. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
     if dataset.root.deleted and memory.live is None:
         dead = [np.zeros(0, np.int64)]
-        first = 0
-        for leaf, links in dataset_leaves(dataset):
-            rows = leaf.fragments["rows"].astype(np.int64)
-            starts = first + np.cumsum(rows) - rows
+        for leaf, links, starts, rows in _placed_leaves(dataset):
             for at, each in sorted(read_deletions(dataset.objects, leaf, links).items()):
                 dead.append(starts[at] + unpack_deletions(each, int(rows[at])))
-            first += int(rows.sum())
         memory.live = LiveRows(dataset.root.rows, np.concatenate(dead))
     return memory.live
 
@@ -416,11 +410,11 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
         for leaf, links in dataset_leaves(dataset)
         for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
     ]
-    if any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted):
-        with ThreadPoolExecutor(READ_THREADS, "index") as threads:
-            parts = list(threads.map(lambda each: _index_part(dataset, *each), wanted))
-    else:
-        parts = [_index_part(dataset, *each) for each in wanted]
+    is_far = any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted)
+    threads = READ_THREADS if is_far else 0
+    parts = list(
+        ordered_map(wanted, lambda each: _index_part(dataset, *each), threads=threads, name="index")
+    )
     has_default = column.nullable or column.default is not None
     index = join_indexes(
         column.id,
@@ -450,10 +444,7 @@ def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:
     """All patches of a column, by row of the dataset: of several for one row the last."""
     rows = [np.zeros(0, np.int64)]
     parts: list[IndexPart] = []
-    first_row = 0
-    for leaf, links in dataset_leaves(dataset):
-        counts = leaf.fragments["rows"].astype(np.int64)
-        starts = first_row + np.cumsum(counts) - counts
+    for leaf, links, starts, counts in _placed_leaves(dataset):
         for span in leaf.patches:
             if span.group == column.id:
                 patch, patch_links = read_patches(dataset.objects, span, links)
@@ -461,7 +452,6 @@ def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:
                 rows.append(patched_rows(patch, starts[some], counts[some]))
                 count = np.array([len(rows[-1])], np.uint32)
                 parts.append(IndexPart(patch.index, patch_links, count))
-        first_row += int(counts.sum())
     if not parts:
         return None
     every = np.concatenate(rows)
@@ -554,10 +544,7 @@ def iterate(
 ) -> Iterator[dict[str, ColumnValues]]:
     """All rows in order, cut where pages of the columns end: so no row is copied.
 
-    Args:
-        dataset: what to read.
-        columns: names; None: all.
-        max_bytes: a batch holds no more than this, unless one row does.
+    A batch holds no more than `max_bytes`, unless one row does.
     """
     names = dataset.schema.select(columns).names
     for _, values in scan(dataset, names, max_bytes=max_bytes):
@@ -574,12 +561,8 @@ def scan(
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
     """Rows in order, cut where pages of the columns end, with their physical numbers.
 
-    Args:
-        dataset: what to read.
-        columns: names.
-        start: physical row, as `stop`; deleted rows between them are left out.
-        stop: None: to the end.
-        max_bytes: a batch holds no more than this, unless one row does.
+    `start` and `stop` are physical rows; deleted ones between them are left out. A batch holds no
+    more than `max_bytes`, unless one row does.
     """
     stop = dataset.root.rows if stop is None else stop
     cursors = {name: _Cursor(page_reader(dataset, name), start, stop) for name in columns}

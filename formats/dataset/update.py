@@ -9,7 +9,6 @@ the pages; compaction takes the rows out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.changing.patch import (
-    STEP_BYTES,
-    Editing,
     UpdateProgress,
     ValueChanger,
     ValueSource,
     computed,
-    editing,
     is_single,
-    keep_leaves,
     many_source,
     single_source,
 )
@@ -46,10 +41,9 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     choose_rows,
 )
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
+from tensorrepo.formats.dataset.writing.column_write import editing
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-__all__ = ["STEP_BYTES", "Editing", "delete_rows", "editing", "set_values", "update_rows"]
 
 
 def delete_rows(
@@ -57,22 +51,15 @@ def delete_rows(
 ) -> ObjectLink:
     """Delete rows; those that are not there, or no more, are passed over.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        where: which rows, see `where`.
-        budget_bytes: bound of the memory used, beside 8 bytes a chosen row.
+    `budget_bytes` bounds the memory used, beside 8 bytes a chosen row.
 
     Returns:
         Link of the new root; of the old one when no row was deleted.
     """
     rows = choose_rows(dataset, where, strict=False).rows
-    with _editing(objects, dataset, budget_bytes) as edit:
-        reached = 0
+    with editing(objects, dataset, budget_bytes) as edit:
         for number, fragments in by_leaf(dataset, rows):
-            keep_leaves(edit.tree, number - reached)
-            edit.tree.edit(_deletions(dataset, number, fragments, rows))
-            reached = number + 1
+            edit.tree.edit(_deletions(dataset, number, fragments, rows), number)
         return edit.tree.finish()
 
 
@@ -179,23 +166,13 @@ def set_values(
 ) -> ObjectLink:
     """The change that `update_rows` makes, given where the values come from.
 
-    Args:
-        objects: where to store.
-        dataset: what to change.
-        chosen: which rows.
-        sources: by column.
-        reads: columns that sources read.
-        budget_bytes: bound of the memory used.
-        progress: see `update_rows`.
+    `reads` are the columns that `sources` read.
     """
     every = dict(sources) | _derived_sources(dataset.schema, sources)
-    with _editing(objects, dataset, budget_bytes) as edit:
+    with editing(objects, dataset, budget_bytes) as edit:
         changer = ValueChanger(dataset, chosen, every, frozenset(reads), edit, progress)
-        reached = 0
         for number, fragments in by_leaf(dataset, chosen.rows):
-            keep_leaves(edit.tree, number - reached)
-            edit.tree.edit(changer.edits(number, fragments))
-            reached = number + 1
+            edit.tree.edit(changer.edits(number, fragments), number)
         return edit.tree.finish()
 
 
@@ -215,9 +192,3 @@ def _derived_source(
     both = Schema((schema.column(name), column))
     origin = sources[name]
     return lambda rows, places: derived_values(both, {name: origin(rows, places)})[column.name]
-
-
-def _editing(
-    objects: ObjectSink, dataset: StoredDataset, budget_bytes: int
-) -> AbstractContextManager[Editing]:
-    return editing(objects, dataset, dataset.schema, dataset.root.groups, budget_bytes)

@@ -96,10 +96,7 @@ def spooled(
 ) -> Iterator[Spool]:
     """All rows of `batches`, coerced, in a file that is gone afterwards.
 
-    Args:
-        schema: of the dataset.
-        needed: columns that the batches must have.
-        batches: all of them with the columns of the first.
+    All batches must have `needed` and the columns of the first one.
 
     Raises:
         InvalidInputError: a row that does not fit; names row, column, expected and found.

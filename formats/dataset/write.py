@@ -1,36 +1,46 @@
 """Dataset writer: batches go in, a root comes out.
 
 Order of storing: chunk, page index, leaf, root. What was stored before a failure is not reachable.
+
+A long import that can be cut off and go on is written in stretches, each an append to what was
+there. After a stretch the caller is told of a root that holds all rows so far and of how many rows
+of the input it took: with both, it goes on behind them. The input must give the same rows in the
+same order.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.coerce import LastingBatch
-from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
+from tensorrepo.formats.dataset.schema.lenient import (
+    Misfits,
+    batch_part,
+    batch_rows,
+    coerce_leniently,
+)
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, type_to_json
-from tensorrepo.formats.dataset.writing.fragment_write import FragmentWriter, WriteOptions
+from tensorrepo.formats.dataset.writing.fragment_write import (
+    FragmentWriter,
+    WriteOptions,
+    writer_threads,
+)
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
-
 BUDGET_BYTES = 256 << 20
-ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
+CHECKPOINT_BYTES = 1 << 30
 _RANDOM = random.SystemRandom()
 
 
@@ -72,10 +82,7 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     """
     columns = _identified(schema, base)
     misfits = misfits or Misfits()
-    with (
-        ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
-        ThreadPoolExecutor(1, "store") as storers,
-    ):
+    with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, page_bytes, codec, rng)
 
         def tree(groups: Groups) -> TreeWriter:
@@ -84,21 +91,16 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
         # A base without rows knows nothing of their weight.
         groups = base.root.groups if base is not None and base.root.leaves else ()
         writer = FragmentWriter(columns, options, tree, groups)
-        try:
-            for batch in batches:
-                for part in _parts(batch):
-                    values = coerce_leniently(columns, part, misfits)
-                    writer.add(values, lasting=isinstance(part, LastingBatch))
-                if progress is not None:
-                    progress(writer.rows, writer.bytes)
-            finished = writer.finish()
-            if base is None:
-                return finished.finish({}, with_edges((), edges))
-            return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
-        except BaseException:
-            encoders.shutdown(wait=True, cancel_futures=True)
-            storers.shutdown(wait=True, cancel_futures=True)
-            raise
+        for batch in batches:
+            for part in _parts(batch):
+                values = coerce_leniently(columns, part, misfits)
+                writer.add(values, lasting=isinstance(part, LastingBatch))
+            if progress is not None:
+                progress(writer.rows, writer.bytes)
+        finished = writer.finish()
+        if base is None:
+            return finished.finish({}, with_edges((), edges))
+        return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
 
 
 def _parts(batch: InputBatch) -> Iterator[InputBatch]:
@@ -145,3 +147,96 @@ def _named(schema: Schema) -> Schema:
 
 def _described(column: Column) -> str:
     return f"{type_to_json(column.type)}{' or null' if column.nullable else ''}"
+
+
+# ------------------------------------------------------------------------------ resumable ingest
+
+
+@dataclass(slots=True)
+class _Input:
+    """Batches, handed on a stretch at a time."""
+
+    batches: Iterator[InputBatch]
+    rows: int  # of the input, those of earlier runs too
+    stretch_bytes: int = 0
+    is_over: bool = False
+
+    def stretch(self, limit_bytes: int) -> Iterator[InputBatch]:
+        while self.stretch_bytes < limit_bytes:
+            batch = next(self.batches, None)
+            if batch is None:
+                self.is_over = True
+                return
+            self.rows += batch_rows(batch)
+            yield batch
+
+
+def ingest(
+    objects: ObjectSink,
+    schema: Schema,
+    batches: Iterable[InputBatch],
+    checkpoint: Callable[[ObjectLink, int], None],
+    *,
+    base: StoredDataset | None = None,
+    skip_rows: int = 0,
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
+    misfits: Misfits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> ObjectLink:
+    """Write `batches` as `write_dataset` does, telling from time to time how far it got.
+
+    Args:
+        objects: where to store.
+        schema: the columns.
+        batches: the same rows in the same order as in the run that was cut off.
+        checkpoint: called with the root of all rows so far and the rows of the input it took. The
+            objects need not be durable yet.
+        base: append to this dataset; when going on, what the last checkpoint told.
+        skip_rows: rows of the input that `base` holds already.
+        checkpoint_bytes: about how many bytes of rows lie between two checkpoints.
+        misfits: what to do about rows that do not fit.
+        progress: called with rows and bytes written so far, skipped ones counted as written.
+        options: of `write_dataset`.
+
+    Returns:
+        Link of the DATASET root.
+    """
+    given = _Input(_behind(iter(batches), skip_rows), skip_rows)
+    misfits = misfits or Misfits()
+    misfits.rows = skip_rows
+    done_rows, done_bytes = skip_rows, 0
+    while True:
+        given.stretch_bytes = 0
+
+        def told(rows: int, size: int, done: tuple[int, int] = (done_rows, done_bytes)) -> None:
+            given.stretch_bytes = size
+            if progress is not None:
+                progress(done[0] + rows, done[1] + size)
+
+        link = write_dataset(
+            objects,
+            schema,
+            given.stretch(checkpoint_bytes),
+            base=base,
+            misfits=misfits,
+            progress=told,
+            **options,
+        )
+        if given.is_over:
+            return link
+        done_rows, done_bytes = given.rows, done_bytes + given.stretch_bytes
+        base = open_dataset(objects, link.digest)
+        schema = base.schema.visible.without_ids()
+        checkpoint(link, given.rows)
+
+
+def _behind(batches: Iterator[InputBatch], rows: int) -> Iterator[InputBatch]:
+    """The batches without their first `rows` rows."""
+    for batch in batches:
+        count = batch_rows(batch) if rows else 0
+        if rows and count <= rows:
+            rows -= count
+            continue
+        yield batch_part(batch, rows, count) if rows else batch
+        rows = 0

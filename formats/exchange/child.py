@@ -1,74 +1,92 @@
 """Child processes of importers, for libraries that may die of hostile bytes.
 
 A server, started when the first such file is opened, has one thread and no files. It forks a child
-for each source, within a few milliseconds; the child bounds its memory, opens the files, and sends
-Arrow record batches through a socket when they are asked for. Whatever comes from it is validated
-by whoever takes it, as if it came from the file.
+for each source, within a few milliseconds; the child bounds its memory, opens the files, and gives
+Arrow record batches when they are asked for, each in a sealed file in memory that this process
+maps. Whatever comes from it is validated by whoever takes it, as if it came from the file.
+
+Small files go to a child as well, since the files that end processes are small. What they pay is
+the start of the server, once a process.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from struct import Struct
 from threading import Lock
+from typing import NoReturn
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.exchange import child_main
+from tensorrepo.formats.exchange.child_main import BATCH, DONE, FAILED, FRAME, SCHEMA, TableFile
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError, error_classes
+
+if sys.platform == "linux":
+    import fcntl
 
 MEMORY_BYTES = 1 << 30  # that a child may take beyond what it begins with
 OPEN_SECONDS = 10.0  # of one file, until its schema is known
 STALL_SECONDS = 60.0  # without a record batch: of a slow disk, perhaps
 START_SECONDS = 120.0  # what a busy machine may take to start the server
 MAX_FRAME_BYTES = 2 << 30
-# Arrow's other allocators reserve as much at once as a child may take.
-_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-FRAME = Struct("<BQ")  # kind, bytes
-DONE, SCHEMA, BATCH, FAILED = range(4)
-# Isolated, the server looks for modules where this process found them.
+# A mapping keeps its descriptor, of which a process has few: smaller batches are copied.
+_MAPPED_BYTES = 1 << 20
+# Arrow's other allocators reserve as much at once as a child may take. glibc's maps and unmaps each
+# large buffer unless told to keep them, which takes more time than reading does.
+_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+}
+# Isolated, the server looks for modules where this process found them. pyarrow does without numpy,
+# which takes as long to load as the rest.
 _SERVER = """
-import json, sys
+import json, runpy, sys
 sys.path += json.loads(sys.argv[1])
-from tensorrepo.formats.exchange.child_main import serve
-serve(int(sys.argv[2]))
+sys.modules["numpy"] = None
+runpy.run_path(sys.argv[2])["serve"](int(sys.argv[3]))
 """
+_TITLES = {
+    "parquet": "Parquet file",
+    "arrow": "Arrow file",
+    "lmdb": "LMDB file",
+    "lance": "Lance dataset",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table, opened: `rows` is None when only reading tells."""
-
-    schema: pa.Schema
-    rows: int | None
-    batches: Callable[[], Iterator[pa.RecordBatch]]
+class _Unreadable(Exception):
+    """What the library in a child says of bytes that are wrong."""
 
 
-def open_files(reader: str, files: Sequence[Path]) -> dict[Path, TableFile]:
+def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Path, TableFile]:
     """Open files of one source in a child, which lives until what is returned is dropped.
 
     Args:
         reader: one of the readers that `child_main` knows.
         files: read in any order, each as often as its batches are asked for.
+        options: of the reader.
 
     Raises:
         NotFoundError, PermissionDenied: a file that cannot be opened.
         InvalidInputError: a file that its reader refuses, or of which the child died.
     """
     for file in files:
-        with refusals(file, "file"), file.open("rb"):
-            pass
-    child = _Child(reader, files)
+        with refusals(file, "file"):
+            if not file.is_dir():
+                file.open("rb").close()
+    child = _Child(reader, files, options)
     opened = {}
     for number, file in enumerate(files):
         schema, rows = child.schema(file)
@@ -83,54 +101,73 @@ def _batches_of(child: _Child, number: int, file: Path) -> Callable[[], Iterator
 class _Child:
     """The parent's side of one child; closed, and the child ended, when nothing refers to it."""
 
-    def __init__(self, reader: str, files: Sequence[Path]) -> None:
+    def __init__(
+        self, reader: str, files: Sequence[Path], options: dict[str, object] | None = None
+    ) -> None:
+        self._title = _TITLES[reader]
         self._socket = _server().fork()
         self._process: int | None = None
         self._lock = Lock()
         request = {
             "reader": reader,
             "files": [str(file) for file in files],
+            "options": options or {},
             "folder": os.getcwd(),
             "memory_bytes": MEMORY_BYTES,
         }
         self._socket.settimeout(START_SECONDS)
-        with _ends_named(files[0]):
+        with self._ends_named(files[0]):
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             self._process = _process(int.from_bytes(self._receive(8), "little"))
 
     def schema(self, file: Path) -> tuple[pa.Schema, int | None]:
         self._socket.settimeout(OPEN_SECONDS)
-        with _ends_named(file):
-            head, body = self._frame(file, SCHEMA), self._frame(file, SCHEMA)
-            with refusals(file, "table", pa.ArrowException, ValueError, TypeError):
-                rows = json.loads(bytes(head or b"null"))
-                return pa.ipc.read_schema(pa.py_buffer(body or b"")), rows
+        with self._ends_named(file):
+            rows = json.loads(self._frame(file, SCHEMA) or b"null")
+            return pa.ipc.read_schema(pa.py_buffer(self._frame(file, SCHEMA) or b"")), rows
 
     def batches(self, number: int, file: Path) -> Iterator[pa.RecordBatch]:
         # One file at a time: answers have no number.
-        with self._lock, _ends_named(file):
+        with self._lock, self._ends_named(file):
             self._socket.settimeout(STALL_SECONDS)
             self._socket.sendall(b"%d\n" % number)
             try:
                 while (body := self._frame(file, BATCH)) is not None:
-                    with refusals(file, "table", pa.ArrowException, ValueError):
-                        batches = list(pa.ipc.open_stream(pa.py_buffer(body)))
-                    yield from batches
+                    self._socket.sendall(b"\n")
+                    yield from pa.ipc.open_stream(body)
             except GeneratorExit:
                 self._socket.close()  # the rest of its answer would be taken for another's
                 raise
 
-    def _frame(self, file: Path, wanted: int) -> bytearray | None:
-        """The next frame's bytes; None at the end of a file."""
-        kind, size = FRAME.unpack(self._receive(FRAME.size))
-        if kind not in (DONE, wanted, FAILED) or size > MAX_FRAME_BYTES:
-            raise damage(file, "makes its reader answer nonsense: the file is damaged")
+    def _frame(self, file: Path, wanted: int) -> bytearray | pa.Buffer | None:
+        """The next frame's content; None at the end of a file."""
+        head, descriptors, _, _ = socket.recv_fds(
+            self._socket, FRAME.size, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        )
+        try:
+            if not head:
+                raise EOFError
+            kind, size = FRAME.unpack(head + self._receive(FRAME.size - len(head)))
+            if kind not in (DONE, wanted, FAILED) or size > MAX_FRAME_BYTES:
+                raise damage(file, "makes its reader answer nonsense: the file is damaged")
+            if kind == BATCH:
+                return _shared(descriptors, size)
+        finally:
+            for each in descriptors:
+                os.close(each)
         body = self._receive(size)
         if kind == FAILED:
-            told = json.loads(bytes(body))
-            classes = {known.__name__: known for known in error_classes()}
-            raise classes.get(told["error"], InvalidInputError)(str(told["text"]))
+            self._raise(file, **json.loads(body))
         return None if kind == DONE else body
+
+    def _raise(self, file: Path, error: str | None, text: str) -> NoReturn:
+        if error is None:
+            raise _Unreadable(text)
+        classes = {each.__name__: each for each in error_classes()}
+        raise classes.get(error, InvalidInputError)(f"{file}: {text}")
+
+    def _ends_named(self, file: Path) -> AbstractContextManager[None]:
+        return _ends_named(file, self._title)
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -162,18 +199,35 @@ def _process(pid: int) -> int | None:
 
 
 @contextmanager
-def _ends_named(file: Path) -> Iterator[None]:
+def _ends_named(file: Path, title: str) -> Iterator[None]:
     """What ends a conversation with a child, as an error that names the file."""
-    try:
-        yield
-    except TimeoutError as problem:
-        raise damage(file, "is not read in time: it is damaged, or too large") from problem
-    except (EOFError, ConnectionError) as problem:
-        raise damage(
-            file,
-            "ended the process that read it, or took more memory than an import may: is it "
-            "damaged?",
-        ) from problem
+    with refusals(file, title, _Unreadable, pa.ArrowException, ValueError, TypeError):
+        try:
+            yield
+        except TimeoutError as problem:
+            raise damage(file, "is not read in time: it is damaged, or too large") from problem
+        except (EOFError, ConnectionError) as problem:
+            raise damage(
+                file,
+                "ended the process that read it, or took more memory than an import may: is it "
+                "damaged?",
+            ) from problem
+
+
+def _shared(descriptors: Sequence[int], size: int) -> pa.Buffer:
+    """The content of a file in memory, which its child can change no more."""
+    if len(descriptors) != 1:
+        raise ValueError("a record batch came without its bytes")
+    (file,) = descriptors
+    if sys.platform != "linux":
+        return pa.py_buffer(os.pread(file, size, 0))
+    seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+    if seals & child_main.SEALS != child_main.SEALS or os.fstat(file).st_size != size:
+        raise ValueError("a record batch is not sealed")
+    if size < _MAPPED_BYTES:
+        return pa.py_buffer(os.pread(file, size, 0))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
+    return pa.py_buffer(mmap.mmap(file, size, flags=flags, prot=mmap.PROT_READ))
 
 
 class _Server:
@@ -182,7 +236,8 @@ class _Server:
     def __init__(self) -> None:
         self._control, far = socket.socketpair()
         folders = [each for each in sys.path if os.path.isabs(each)]
-        command = [sys.executable, "-I", "-c", _SERVER, json.dumps(folders), str(far.fileno())]
+        script = [_SERVER, json.dumps(folders), child_main.__file__, str(far.fileno())]
+        command = [sys.executable, "-I", "-S", "-c", *script]
         with far:
             self.process = subprocess.Popen(  # noqa: S603 - nothing of it is the file's
                 command,

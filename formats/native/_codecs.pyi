@@ -1,79 +1,39 @@
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-def count(
-    symbols: NDArray[np.uint8], contexts: NDArray[np.uint8] | None, counts: NDArray[np.uint32], /
-) -> None: ...
+Bytes: TypeAlias = NDArray[np.uint8]
+Frequencies: TypeAlias = NDArray[np.uint16]
+Counts: TypeAlias = NDArray[np.uint32]
+Numbers: TypeAlias = NDArray[Any]
+
+def count(symbols: Bytes, contexts: Bytes | None, counts: Counts, /) -> None: ...
 def pack(
-    symbols: NDArray[np.uint8],
-    contexts: NDArray[np.uint8] | None,
-    frequencies: NDArray[np.uint16],
-    lanes: int,
-    out: NDArray[np.uint8],
-    /,
+    symbols: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes, /
 ) -> int: ...
-def tables(
-    data: NDArray[np.uint8], groups: NDArray[np.uint8], frequencies: NDArray[np.uint16], /
-) -> int: ...
+def tables(data: Bytes, groups: Bytes, frequencies: Frequencies, /) -> int: ...
 def unpack(
-    data: NDArray[np.uint8],
-    contexts: NDArray[np.uint8] | None,
-    frequencies: NDArray[np.uint16],
-    lanes: int,
-    out: NDArray[np.uint8],
-    /,
+    data: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes, /
 ) -> bool: ...
-def differ(
-    frame: NDArray[Any],
-    base: NDArray[Any],
-    size: int,
-    magnitude: bool,
-    out: NDArray[Any],
-    /,
-) -> None: ...
+def differ(frame: Numbers, base: Numbers, size: int, magnitude: bool, out: Numbers, /) -> None: ...
 def restore(
-    distances: NDArray[Any],
-    base: NDArray[Any],
-    size: int,
-    magnitude: bool,
-    out: NDArray[Any],
-    /,
+    distances: Numbers, base: Numbers, size: int, magnitude: bool, out: Numbers, /
 ) -> None: ...
 def scan(
-    frame: NDArray[Any],
-    base: NDArray[Any],
+    frame: Numbers,
+    base: Numbers,
     size: int,
     magnitude: bool,
     exponent: int,
-    tokens: NDArray[np.uint8],
-    counts: NDArray[np.uint32],
+    tokens: Bytes,
+    counts: Counts,
     /,
 ) -> None: ...
-def contexts(
-    base: NDArray[Any],
-    size: int,
-    exponent: int,
-    groups: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    /,
-) -> None: ...
+def contexts(base: Numbers, size: int, exponent: int, groups: Bytes, out: Bytes, /) -> None: ...
 def pack_bits(
-    frame: NDArray[Any],
-    base: NDArray[Any],
-    tokens: NDArray[np.uint8],
-    size: int,
-    magnitude: bool,
-    out: NDArray[np.uint8],
-    /,
+    frame: Numbers, base: Numbers, tokens: Bytes, size: int, magnitude: bool, out: Bytes, /
 ) -> int: ...
 def decode(
-    plane: NDArray[np.uint8],
-    base: NDArray[Any],
-    size: int,
-    magnitude: bool,
-    exponent: int,
-    out: NDArray[Any],
-    /,
+    plane: Bytes, base: Numbers, size: int, magnitude: bool, exponent: int, out: Numbers, /
 ) -> bool: ...

@@ -224,7 +224,6 @@ typedef void wide_hash(const uint32_t key[8], const sixteen *all);
 
 HASH_FOR(hash_portable, )
 #if defined(__x86_64__)
-HASH_FOR(hash_avx2, __attribute__((target("avx2"))))
 HASH_FOR(hash_avx512, __attribute__((target("avx512f,avx512bw,avx512vl"))))
 #endif
 
@@ -244,8 +243,6 @@ static wide_hash *best_hash(void)
 #if defined(__x86_64__)
     if (is_fast())
         return hash_avx512;
-    if (__builtin_cpu_supports("avx2"))
-        return hash_avx2;
 #endif
     return hash_portable;
 }

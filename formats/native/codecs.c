@@ -4,6 +4,6 @@
 
 #include "parts.h"
 
-static int (*PARTS[])(PyObject *) = {add_coder, add_distances, NULL};
+static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_rans, NULL};
 
 EXTENSION(_codecs, PARTS)

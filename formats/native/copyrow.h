@@ -1,4 +1,4 @@
-/* How is one row copied, and summed on the way?
+/* Copy of one row, summed on the way.
  *
  * The sum is XXH3 of 64 bits, seed 0. x86-64 has faster ways, chosen when the module is loaded; a
  * row may go around the cache, where so much is copied that it would not stay there.
@@ -6,19 +6,9 @@
 #ifndef TENSORREPO_COPYROW_H
 #define TENSORREPO_COPYROW_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "targets.h"
 
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
-
-#if defined(__x86_64__)
-#include <immintrin.h>
 #define INLINE_AVX2 __attribute__((target("avx2"), always_inline)) static inline
-#endif
 
 enum {
     LINE = 64,          /* bytes of a cache line, and of a stripe of XXH3 */

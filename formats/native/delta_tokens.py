@@ -2,7 +2,7 @@
 
 A distance is an unsigned integer, small for near numbers. Its token says how long it is and how it
 begins, and is what an entropy coder is good at; the bits below are noise, and are stored as they
-are. `NATIVE` does it in C (distances.c beside this) where it was built, `NUMPY` everywhere, with
+are. `NATIVE` does it in C (delta_tokens.c beside this) where it was built, `NUMPY` everywhere, with
 identical results; `BEST` is the first that there is.
 
 Source:
@@ -11,12 +11,14 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
+
+Bytes: TypeAlias = NDArray[np.uint8]
 
 CONTEXTS: Final = 256
 SLACK_BYTES: Final = 16  # beyond the bits: they are written in words
@@ -28,9 +30,9 @@ class Numbers(NamedTuple):
     """What the numbers of a frame are.
 
     Attributes:
-        size: bytes of each: 1, 2, 4 or 8.
+        size: number of bytes of each: 1, 2, 4 or 8.
         signed_magnitude: whether the top bit is a sign and the rest a magnitude, as in floats.
-        exponent_bits: below the sign; 0 for what is no float of 16 bits or more.
+        exponent_bits: number of bits below the sign; 0 for what is no float of 16 bits or more.
     """
 
     size: int
@@ -50,62 +52,89 @@ class Numbers(NamedTuple):
         return _DIRECT + 4 * (self.bits - 5) + 3
 
 
-class Distances(Protocol):
-    """Frames and bases are arrays of the numbers' `dtype` here, of equal length."""
+class Distances:
+    """Distances of frames from their bases, in numpy, all numbers at once.
 
-    name: str
+    Frames and bases are arrays of the numbers' `dtype`, of equal length.
+    """
+
+    name = "numpy"
 
     def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
         """How far each number is from its base, zigzag: small for near ones."""
-        ...
+        moved = _ordered(frame, of) - _ordered(base, of)
+        if of.signed_magnitude:
+            # Away from zero or toward it is what training does, on both sides of zero.
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        signed = moved.view(f"<i{of.size}")
+        zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (of.bits - 1))).view(of.dtype)
+        return zigzag
 
     def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
         """The numbers that are so far from `base`."""
-        ...
+        one = of.dtype.type(1)
+        moved = (distances >> one) ^ np.negative(distances & one)
+        if of.signed_magnitude:
+            moved = np.where(_negative(base, of), np.negative(moved), moved)
+        return _unordered(_ordered(base, of) + moved, of)
 
     def scan(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    ) -> tuple[Bytes, NDArray[np.uint32]]:
         """The token of each distance, and how often each is in each context: ``(256, 256)``."""
-        ...
+        tokens = _tokens(self.differ(frame, base, of))
+        cells = tokens + _contexts(base, of) * np.intp(256)
+        counts = np.bincount(cells, minlength=CONTEXTS * 256).astype(np.uint32)
+        return tokens, counts.reshape(CONTEXTS, 256)
 
-    def contexts(
-        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
+    def contexts(self, base: NDArray[Any], of: Numbers, groups: Bytes) -> Bytes:
         """The group of each number's context: its exponent, or itself if it is a byte."""
-        ...
+        grouped: Bytes = groups[_contexts(base, of)]
+        return grouped
 
     def pack_bits(
-        self,
-        frame: NDArray[Any],
-        base: NDArray[Any],
-        of: Numbers,
-        tokens: NDArray[np.uint8],
-        out: NDArray[np.uint8],
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, tokens: Bytes, out: Bytes
     ) -> int:
         """Write the bits that the tokens leave, one after the other, lowest first.
 
         Returns:
-            How many bytes they take; `out` has room for SLACK_BYTES more.
+            Number of their bytes; `out` has room for SLACK_BYTES more.
 
         Raises:
             ValueError: `out` is too small.
         """
-        ...
+        lengths = bits_of(tokens).astype(np.int64)
+        values = self.differ(frame, base, of).astype(np.uint64)
+        values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
+        starts = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        size = (total + 7) // 8
+        if out.size < size + SLACK_BYTES:
+            raise ValueError(f"no room for bits in {out.size} bytes")
+        words = np.zeros(total // 64 + 2, np.uint64)
+        word, shift = starts >> 6, (starts & 63).astype(np.uint64)
+        np.bitwise_or.at(words, word, values << shift)
+        np.bitwise_or.at(words, word + 1, values >> np.uint64(1) >> (np.uint64(63) - shift))
+        out[:size] = words.astype("<u8").view(np.uint8)[:size]
+        return size
 
     def decode(
-        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
+        self,
+        plane: Bytes,  # noqa: ARG002  only C does it in one go
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+        out: NDArray[Any],  # noqa: ARG002
     ) -> bool:
         """Fill `out` with the numbers of a plane of distances from `base`, in one go.
 
         Returns:
-            False where that cannot be: `codecs.delta` takes one step after the other, and says
+            False where that cannot be: `delta.distances` takes one step after the other, and says
             what is wrong.
         """
-        ...
+        return False
 
 
-class NativeDistances:
+class NativeDistances(Distances):
     """In C, without the interpreter lock."""
 
     name = "native"
@@ -122,119 +151,36 @@ class NativeDistances:
 
     def scan(
         self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    ) -> tuple[Bytes, NDArray[np.uint32]]:
         tokens = np.empty(frame.size, np.uint8)
         counts = np.zeros((CONTEXTS, 256), np.uint32)
         codecs.scan(frame, base, *of, tokens, counts)
         return tokens, counts
 
-    def contexts(
-        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
+    def contexts(self, base: NDArray[Any], of: Numbers, groups: Bytes) -> Bytes:
         out = np.empty(base.size, np.uint8)
         codecs.contexts(base, of.size, of.exponent_bits, groups, out)
         return out
 
     def pack_bits(
-        self,
-        frame: NDArray[Any],
-        base: NDArray[Any],
-        of: Numbers,
-        tokens: NDArray[np.uint8],
-        out: NDArray[np.uint8],
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, tokens: Bytes, out: Bytes
     ) -> int:
         size = codecs.pack_bits(frame, base, tokens, of.size, of.signed_magnitude, out)
         if size < 0:
             raise ValueError(f"no room for bits in {out.size} bytes")
         return size
 
-    def decode(
-        self, plane: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
-    ) -> bool:
+    def decode(self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> bool:
         return codecs.decode(plane, base, *of, out)
 
 
-class NumpyDistances:
-    """All numbers at once."""
-
-    name = "numpy"
-
-    def differ(self, frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
-        moved = _ordered(frame, of) - _ordered(base, of)
-        if of.signed_magnitude:
-            # Away from zero or toward it is what training does, on both sides of zero.
-            moved = np.where(_negative(base, of), np.negative(moved), moved)
-        signed = moved.view(f"<i{of.size}")
-        zigzag: NDArray[Any] = ((signed << 1) ^ (signed >> (of.bits - 1))).view(of.dtype)
-        return zigzag
-
-    def restore(self, distances: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[Any]:
-        one = of.dtype.type(1)
-        moved = (distances >> one) ^ np.negative(distances & one)
-        if of.signed_magnitude:
-            moved = np.where(_negative(base, of), np.negative(moved), moved)
-        return _unordered(_ordered(base, of) + moved, of)
-
-    def scan(
-        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
-        tokens = _tokens(self.differ(frame, base, of))
-        places = tokens + _contexts(base, of) * np.intp(256)
-        counts = np.bincount(places, minlength=CONTEXTS * 256).astype(np.uint32)
-        return tokens, counts.reshape(CONTEXTS, 256)
-
-    def contexts(
-        self, base: NDArray[Any], of: Numbers, groups: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = groups[_contexts(base, of)]
-        return found
-
-    def pack_bits(
-        self,
-        frame: NDArray[Any],
-        base: NDArray[Any],
-        of: Numbers,
-        tokens: NDArray[np.uint8],
-        out: NDArray[np.uint8],
-    ) -> int:
-        lengths = bits_of(tokens).astype(np.int64)
-        values = self.differ(frame, base, of).astype(np.uint64)
-        values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
-        starts = np.cumsum(lengths) - lengths
-        total = int(lengths.sum())
-        size = (total + 7) // 8
-        if out.size < size + SLACK_BYTES:
-            raise ValueError(f"no room for bits in {out.size} bytes")
-        words = np.zeros(total // 64 + 2, np.uint64)
-        place, shift = starts >> 6, (starts & 63).astype(np.uint64)
-        np.bitwise_or.at(words, place, values << shift)
-        np.bitwise_or.at(words, place + 1, values >> np.uint64(1) >> (np.uint64(63) - shift))
-        out[:size] = words.astype("<u8").view(np.uint8)[:size]
-        return size
-
-    def decode(
-        self,
-        plane: NDArray[np.uint8],  # noqa: ARG002
-        base: NDArray[Any],  # noqa: ARG002
-        of: Numbers,  # noqa: ARG002
-        out: NDArray[Any],  # noqa: ARG002
-    ) -> bool:
-        return False
-
-
-def bits_of(tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def bits_of(tokens: Bytes) -> Bytes:
     """How many bits each token leaves."""
-    found: NDArray[np.uint8] = _BITS[tokens]
-    return found
+    bits: Bytes = _BITS[tokens]
+    return bits
 
 
-def apply(
-    tokens: NDArray[np.uint8],
-    bits: NDArray[np.uint8],
-    base: NDArray[Any],
-    of: Numbers,
-    out: NDArray[Any],
-) -> bool:
+def apply(tokens: Bytes, bits: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> bool:
     """Fill `out` with the numbers so far from `base`; whether tokens and bits are possible."""
     lengths = bits_of(tokens).astype(np.int64)
     total = int(lengths.sum())
@@ -245,19 +191,14 @@ def apply(
     padded = np.zeros(bits.size + 16, np.uint8)
     padded[: bits.size] = bits
     starts = np.cumsum(lengths) - lengths
-    place, shift = starts >> 3, (starts & 7).astype(np.uint64)
+    byte, shift = starts >> 3, (starts & 7).astype(np.uint64)
     windows = np.ndarray((bits.size + 8,), "<u8", padded.data, 0, (1,))
-    above = padded[place + 8].astype(np.uint64)
-    values = windows[place] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
+    above = padded[byte + 8].astype(np.uint64)
+    values = windows[byte] >> shift | above << np.uint64(1) << (np.uint64(63) - shift)
     values &= (np.uint64(1) << lengths.astype(np.uint64)) - np.uint64(1)
-    values |= _least(tokens)
+    values |= _LEAST[tokens]
     out[...] = NUMPY.restore(values.astype(of.dtype), base, of)
     return True
-
-
-def _least(tokens: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    found: NDArray[np.uint64] = _LEAST[tokens]
-    return found
 
 
 _ALL: Final = np.arange(256, dtype=np.uint64)
@@ -267,17 +208,17 @@ _LEAST: Final = np.where(
 )
 
 
-def _tokens(distances: NDArray[Any]) -> NDArray[np.uint8]:
+def _tokens(distances: NDArray[Any]) -> Bytes:
     wide = distances.astype(np.uint64)
     # Without the bit below the first, no number is rounded up to the next power of two.
     lengths = np.frexp((wide & ~(wide >> np.uint64(1))).astype(np.float64))[1].astype(np.uint64)
     top = np.maximum(lengths, np.uint64(5)) - np.uint64(1)
     far = np.uint64(4) * top + (wide >> (top - np.uint64(2))) - np.uint64(4)
-    found: NDArray[np.uint8] = np.where(wide < _DIRECT, wide, far).astype(np.uint8)
-    return found
+    tokens: Bytes = np.where(wide < _DIRECT, wide, far).astype(np.uint8)
+    return tokens
 
 
-def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
+def _contexts(base: NDArray[Any], of: Numbers) -> Bytes:
     if of.size == 1:
         return base
     if not of.exponent_bits:
@@ -286,8 +227,8 @@ def _contexts(base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:
     exponents &= of.dtype.type((1 << of.exponent_bits) - 1)
     if of.size == 8:
         exponents = np.clip(exponents.astype(np.int64) - _EXPONENT_OF_64, 0, 255)
-    found: NDArray[np.uint8] = exponents.astype(np.uint8)
-    return found
+    contexts: Bytes = exponents.astype(np.uint8)
+    return contexts
 
 
 def _aligned(numbers: NDArray[Any]) -> NDArray[Any]:
@@ -295,27 +236,28 @@ def _aligned(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def _negative(numbers: NDArray[Any], of: Numbers) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (numbers >> of.dtype.type(of.bits - 1)).astype(bool)
-    return found
+    negative: NDArray[np.bool_] = (numbers >> of.dtype.type(of.bits - 1)).astype(bool)
+    return negative
 
 
 def _ordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
     """Floats' bits as unsigned integers in the order of the floats; others as they are."""
-    if not of.signed_magnitude:
-        return numbers
-    signs = (numbers.view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
-    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
-    return found
+    return _with_turned_signs(numbers, numbers, of)
 
 
 def _unordered(numbers: NDArray[Any], of: Numbers) -> NDArray[Any]:
+    return _with_turned_signs(numbers, ~numbers, of)
+
+
+def _with_turned_signs(numbers: NDArray[Any], signed: NDArray[Any], of: Numbers) -> NDArray[Any]:
+    """`numbers` with the top bit turned, and all others where the top bit of `signed` is set."""
     if not of.signed_magnitude:
         return numbers
-    signs = ((~numbers).view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
-    found: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
-    return found
+    signs = (signed.view(f"<i{of.size}") >> (of.bits - 1)).view(of.dtype)
+    turned: NDArray[Any] = numbers ^ (signs | of.dtype.type(1 << of.bits - 1))
+    return turned
 
 
-NUMPY: Distances = NumpyDistances()
+NUMPY: Final = Distances()
 NATIVE: Distances | None = None if codecs is None else NativeDistances()
 BEST: Distances = NATIVE or NUMPY

@@ -1,4 +1,4 @@
-/* Are the bytes in many buffers what their digests say, and how do they come into others?
+/* Batch BLAKE3 check-and-copy of buffers.
  *
  * Each input is hashed by BLAKE3 with a key made of a context, as the blake3 package does it, and
  * copied on the way, while it is in the cache. Chunks of all inputs stand side by side, so small
@@ -205,7 +205,7 @@ static Py_ssize_t work(const job *whole, size_t *left)
 
 /* ------------------------------------------------------------------ Python */
 
-static void release(input *inputs, Py_ssize_t count)
+static void release_inputs(input *inputs, Py_ssize_t count)
 {
     for (Py_ssize_t at = 0; at < count; at++) {
         PyBuffer_Release(&inputs[at].from);
@@ -239,7 +239,7 @@ static Py_ssize_t take_all(PyObject *from, PyObject *to, input *inputs, Py_ssize
             fine = false;
         }
         if (!fine) {
-            release(one, 1);
+            release_inputs(one, 1);
             return at;
         }
     }
@@ -292,7 +292,7 @@ static PyObject *check_frames(PyObject *module, PyObject *arguments)
             key_of(context.buf, (size_t)context.len, job.key);
             wrong = checked(&job);
         }
-        release(inputs, ready);
+        release_inputs(inputs, ready);
     }
     free(inputs);
     PyBuffer_Release(&context);

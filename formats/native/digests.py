@@ -7,23 +7,18 @@ identical results. `BEST` is the faster one: without vectors of AVX-512 that is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from blake3 import blake3
 
 from tensorrepo.formats.native.extensions import kernels
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
-DIGEST_BYTES = 32
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
 
 
-class FrameChecker(Protocol):
-    """Hashes buffers by BLAKE3 and compares them with their digests."""
+class FrameChecker:
+    """Hashes buffers by BLAKE3 and compares them with their digests, one after the other."""
 
-    name: str
+    name = "python"
 
     def check(
         self,
@@ -35,11 +30,11 @@ class FrameChecker(Protocol):
         """Verify frames, and copy them first.
 
         Args:
-            context: that the key is derived from.
-            frames: contiguous.
-            rooms: where each frame is copied to, of its size; what arrives there is what is
+            context: text that the key is derived from.
+            frames: contiguous buffers.
+            rooms: target of each frame's copy, of its size; what arrives there is what is
                 verified. None: frames are verified where they are.
-            digests: of all frames, one after the other.
+            digests: digests of all frames, one after the other.
 
         Returns:
             The first frame that is not what its digest says, or -1. What the rooms after it hold
@@ -48,10 +43,21 @@ class FrameChecker(Protocol):
         Raises:
             ValueError: sizes that contradict each other.
         """
-        ...
+        _check_sizes(frames, rooms, digests)
+        keyed = blake3(derive_key_context=context)
+        for at, frame in enumerate(frames):
+            data = np.frombuffer(frame, np.uint8)
+            if rooms is not None:
+                room = np.frombuffer(rooms[at], np.uint8)
+                room[...] = data
+                data = room
+            expected = digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]
+            if keyed.copy().update(data.data).digest() != expected:
+                return at
+        return -1
 
 
-class NativeFrames:
+class NativeFrames(FrameChecker):
     """In C, without the interpreter lock."""
 
     name = "native"
@@ -67,32 +73,6 @@ class NativeFrames:
         return kernels.check_frames(context.encode(), list(frames), into, digests)
 
 
-class PythonFrames:
-    """One after the other, by the blake3 package."""
-
-    name = "python"
-
-    def check(
-        self,
-        context: str,
-        frames: Sequence[Buffer],
-        rooms: Sequence[memoryview] | None,
-        digests: bytes,
-    ) -> int:
-        _check_sizes(frames, rooms, digests)
-        keyed = blake3(derive_key_context=context)
-        for at, frame in enumerate(frames):
-            found = np.frombuffer(frame, np.uint8)
-            if rooms is not None:
-                room = np.frombuffer(rooms[at], np.uint8)
-                room[...] = found
-                found = room
-            expected = digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]
-            if keyed.copy().update(found.data).digest() != expected:
-                return at
-        return -1
-
-
 def _check_sizes(
     frames: Sequence[Buffer], rooms: Sequence[memoryview] | None, digests: bytes
 ) -> None:
@@ -102,6 +82,6 @@ def _check_sizes(
         raise ValueError(f"{len(sizes)} frames, {len(digests)} bytes of digests: do not fit")
 
 
-PYTHON: FrameChecker = PythonFrames()
+PYTHON = FrameChecker()
 NATIVE: FrameChecker | None = None if kernels is None else NativeFrames()
 BEST: FrameChecker = NATIVE if NATIVE is not None and kernels.fast else PYTHON

@@ -1,4 +1,4 @@
-/* How do many image files come into one buffer without Python between one file and the next?
+/* Bulk reads of image files into one buffer, without Python between one file and the next.
  *
  * look says of each file which image format it begins as and how large it is. read takes files in
  * whole, one behind the other, and finds what a JPEG such as encoders write says of itself; of any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,55 +56,16 @@ class FileBatch:
         return OSError(self.error, os.strerror(self.error), paths[len(self.records)])
 
 
-class FileReader(Protocol):
-    """Takes in files one behind the other. Thread-safe; lets go of the interpreter lock."""
+class FileReader:
+    """Takes in files one behind the other, by calls of the system from Python. Thread-safe."""
 
-    name: str
+    name = "python"
 
     def look(self, paths: Sequence[str]) -> FileBatch:
         """The format that each file begins as, and how large it is.
 
         Files behind one that the system refuses are not looked into.
         """
-        ...
-
-    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
-        """The bytes of image files one behind the other in `out`, as far as they fit.
-
-        Of what does not begin as an image nothing is kept. Of an image nothing is checked, unless
-        its components are told, which C does alone: a JPEG that is whole by the rules of `examine`,
-        with pixels.
-
-        Args:
-            paths: of the files.
-            out: uint8, contiguous. What it holds behind the last file means nothing.
-
-        Returns:
-            Of all files, or of those before one that does not fit, or that the system refuses.
-        """
-        ...
-
-
-class NativeFiles:
-    """In C, letting go of the interpreter lock once for all the files."""
-
-    name = "native"
-
-    def look(self, paths: Sequence[str]) -> FileBatch:
-        records = np.empty(len(paths), RECORD)
-        return _first_files(records, kernels.look_files(_joined(paths), records))
-
-    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
-        records = np.empty(len(paths), RECORD)
-        return _first_files(records, kernels.read_files(_joined(paths), records, out))
-
-
-class PythonFiles:
-    """By calls of the system from Python, file by file."""
-
-    name = "python"
-
-    def look(self, paths: Sequence[str]) -> FileBatch:
         records = np.zeros(len(paths), RECORD)
         for at, path in enumerate(paths):
             try:
@@ -116,6 +77,19 @@ class PythonFiles:
         return _first_files(records, len(paths))
 
     def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
+        """The bytes of image files one behind the other in `out`, as far as they fit.
+
+        Of what does not begin as an image nothing is kept. Of an image nothing is checked, unless
+        its components are told, which C does alone: a JPEG that is whole by the rules of `examine`,
+        with pixels.
+
+        Args:
+            paths: names of the files.
+            out: uint8, contiguous. What it holds behind the last file means nothing.
+
+        Returns:
+            Records of all files, or of those before one that does not fit or is refused.
+        """
         records = np.zeros(len(paths), RECORD)
         end = 0
         for at, path in enumerate(paths):
@@ -133,7 +107,21 @@ class PythonFiles:
         return _first_files(records, len(paths))
 
 
-PYTHON: FileReader = PythonFiles()
+class NativeFiles(FileReader):
+    """In C, letting go of the interpreter lock once for all the files."""
+
+    name = "native"
+
+    def look(self, paths: Sequence[str]) -> FileBatch:
+        records = np.empty(len(paths), RECORD)
+        return _first_files(records, kernels.look_files(_joined(paths), records))
+
+    def read(self, paths: Sequence[str], out: NDArray[np.uint8]) -> FileBatch:
+        records = np.empty(len(paths), RECORD)
+        return _first_files(records, kernels.read_files(_joined(paths), records, out))
+
+
+PYTHON = FileReader()
 NATIVE: FileReader | None = None if kernels is None else NativeFiles()
 BEST: FileReader = NATIVE or PYTHON
 

@@ -1,4 +1,4 @@
-/* What are a frame's numbers, how far is each from its base, and in which context?
+/* Numbers of a frame: their distances from a base, and their contexts.
  *
  * INLINE comes from targets.h: each loop is compiled for several instruction sets.
  */
@@ -9,7 +9,7 @@
 
 enum { BLOCK = 1024 }; /* numbers at a time: what is computed stays in cache */
 
-/* What the numbers of a frame are; `numbers_of` of codecs/numbers.py says which types are what. */
+/* What the numbers of a frame are; `Numbers` of delta_tokens.py says which types are what. */
 typedef struct {
     int size;        /* bytes: 1, 2, 4, 8 */
     bool magnitude;  /* the top bit is a sign, the rest a magnitude */
@@ -17,12 +17,12 @@ typedef struct {
 } kind;
 
 /* A switch on a constant vanishes: so each width has loops of its own. */
-#define BY_WIDTH(CALL)                                                                             \
-    switch (kind.size) {                                                                           \
-    case 1: kind.size = 1; CALL; break;                                                            \
-    case 2: kind.size = 2; CALL; break;                                                            \
-    case 4: kind.size = 4; CALL; break;                                                            \
-    default: kind.size = 8; CALL;                                                                  \
+#define BY_SIZE(SIZE, CALL)                                                                        \
+    switch (SIZE) {                                                                                \
+    case 1: SIZE = 1; CALL; break;                                                                 \
+    case 2: SIZE = 2; CALL; break;                                                                 \
+    case 4: SIZE = 4; CALL; break;                                                                 \
+    default: SIZE = 8; CALL;                                                                       \
     }
 
 #define DEFINE(BITS)                                                                               \

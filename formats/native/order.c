@@ -1,4 +1,4 @@
-/* Which row comes where, when keyed numbers decide?
+/* Orders of rows that keyed numbers decide.
  *
  * What docs/spec/stream-order.md says in numbers, for thousands of rows a call: permutations of
  * runs, the global order, where lanes walk, and which runs open and close. Everything lets go of
@@ -12,8 +12,6 @@
 
 #include "parts.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -329,23 +327,6 @@ static size_t close_last(const uses *uses)
 }
 
 /* ------------------------------------------------------------------ Python */
-
-/* The items of a buffer, `width` bytes each; -1 and an error where it holds something else. */
-static Py_ssize_t items(const Py_buffer *buffer, Py_ssize_t width, const char *name)
-{
-    if (buffer->len % width || (uintptr_t)buffer->buf % (size_t)width) {
-        PyErr_Format(PyExc_ValueError, "%s: %zd bytes are not aligned numbers of %zd", name,
-                     buffer->len, width);
-        return -1;
-    }
-    return buffer->len / width;
-}
-
-static void release(Py_buffer *buffers, size_t count)
-{
-    for (size_t at = 0; at < count; at++)
-        PyBuffer_Release(&buffers[at]);
-}
 
 static PyObject *done(bool fine, const char *what)
 {

@@ -1,4 +1,4 @@
-/* Which bytes of a tensor's numbers lie together?
+/* Byte planes: bytes of a tensor's numbers that lie together.
  *
  * split takes numbers apart into byte planes, the most significant first, join puts them together.
  * Both let go of the interpreter lock. The twin in numpy is planes.py beside this, with identical
@@ -12,42 +12,9 @@
 
 #include "parts.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "numbers.h"
 
-#if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
-#endif
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define WIDE __attribute__((target("avx2")))
-#endif
-#define INLINE __attribute__((always_inline)) static inline
-
-enum {
-    BLOCK = 1024, /* numbers at a time: what is computed stays in cache */
-    MOST_PLANES = 8,
-};
-
-INLINE uint16_t load16(const uint8_t *at)
-{
-    uint16_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-INLINE void store16(uint8_t *at, uint16_t value)
-{
-    memcpy(at, &value, sizeof value);
-}
-
-INLINE void store32(uint8_t *at, uint32_t value)
-{
-    memcpy(at, &value, sizeof value);
-}
+enum { MOST_PLANES = 8 };
 
 /* ------------------------------------------------------------------ byte planes */
 
@@ -122,85 +89,13 @@ INLINE void join_body(const uint8_t *const *planes, size_t count, int size, bool
     }
 }
 
-#define BY_SIZE(CALL)                                                                              \
-    switch (size) {                                                                                \
-    case 1: size = 1; CALL; break;                                                                 \
-    case 2: size = 2; CALL; break;                                                                 \
-    case 4: size = 4; CALL; break;                                                                 \
-    default: size = 8; CALL;                                                                       \
-    }
-
-typedef void splitter(const uint8_t *, size_t, int, bool, uint8_t *);
-typedef void joiner(const uint8_t *const *, size_t, int, bool, uint8_t *);
-
-static void split_portable(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
-{
-    BY_SIZE(split_body(frame, count, size, turn, out))
-}
-
-static void join_portable(const uint8_t *const *planes, size_t count, int size, bool turn,
-                          uint8_t *out)
-{
-    BY_SIZE(join_body(planes, count, size, turn, out))
-}
-
-/* ------------------------------------------------------------------ faster paths */
-
-static splitter *best_split = split_portable;
-static joiner *best_join = join_portable;
-
-#if defined(__x86_64__)
-
-WIDE static void split_wide(const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out)
-{
-    BY_SIZE(split_body(frame, count, size, turn, out))
-}
-
-WIDE static void join_wide(const uint8_t *const *planes, size_t count, int size, bool turn,
-                           uint8_t *out)
-{
-    BY_SIZE(join_body(planes, count, size, turn, out))
-}
-
-static void choose(void)
-{
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2"))
-        return;
-    best_split = split_wide;
-    best_join = join_wide;
-}
-
-#else
-
-static void choose(void) {}
-
-#endif
+EVERY_MACHINE(void, split, (const uint8_t *frame, size_t count, int size, bool turn, uint8_t *out),
+              BY_SIZE(size, split_body(frame, count, size, turn, out)));
+EVERY_MACHINE(void, join,
+              (const uint8_t *const *planes, size_t count, int size, bool turn, uint8_t *out),
+              BY_SIZE(size, join_body(planes, count, size, turn, out)));
 
 /* ------------------------------------------------------------------ Python */
-
-/* Sets an error where a size is not what it must be. */
-static bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)
-{
-    if (found != expected)
-        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, expected %zd", name, found, expected);
-    return found == expected;
-}
-
-/* Numbers of a frame; -1 and an error where its bytes are not whole numbers. */
-static Py_ssize_t numbers(const Py_buffer *frame, int size)
-{
-    if (!is_size("frame", frame->len, frame->len / size * size))
-        return -1;
-    return frame->len / size;
-}
-
-static void release(Py_buffer *buffers, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (buffers[i].obj)
-            PyBuffer_Release(&buffers[i]);
-}
 
 static bool known_size(int size, int turn)
 {
@@ -277,6 +172,9 @@ static PyMethodDef METHODS[] = {
 
 int add_planes(PyObject *module)
 {
-    choose();
+    if (is_wide()) {
+        best_split = split_wide;
+        best_join = join_wide;
+    }
     return PyModule_AddFunctions(module, METHODS);
 }

@@ -10,7 +10,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +17,37 @@ from numpy.typing import NDArray
 from tensorrepo.formats.native.extensions import kernels
 
 
-class PlaneSplitter(Protocol):
-    """Takes numbers apart into byte planes, the most significant first.
+class PlaneSplitter:
+    """Takes numbers apart into byte planes, the most significant first; in numpy by transposing.
 
     With `turn`, for floats, the sign is the top bit of the second plane, not of the first: so the
     first is the exponent alone, and two planes are the upper 16 bits.
     """
 
-    name: str
+    name = "numpy"
 
     def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
         """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8."""
-        ...
+        planes = np.ascontiguousarray(frame.reshape(-1, size).T[::-1])
+        if turn:
+            first, second = planes[0].copy(), planes[1].copy()
+            planes[0] = first << 1 | second >> 7
+            planes[1] = first & 0x80 | second & 0x7F
+        return planes
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
     ) -> None:
         """Fill `out` with the numbers that have these planes, one for each of their bytes."""
-        ...
+        numbers = out.reshape(-1, len(planes))[:, ::-1]
+        for place, plane in enumerate(planes):
+            numbers[:, place] = plane
+        if turn:
+            numbers[:, 0] = planes[1] & 0x80 | planes[0] >> 1
+            numbers[:, 1] = planes[0] << 7 | planes[1] & 0x7F
 
 
-class NativePlanes:
+class NativePlanes(PlaneSplitter):
     """In C, without the interpreter lock."""
 
     name = "native"
@@ -54,30 +63,6 @@ class NativePlanes:
         kernels.join(tuple(planes), len(planes), turn, out)
 
 
-class NumpyPlanes:
-    """By transposing."""
-
-    name = "numpy"
-
-    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
-        planes = np.ascontiguousarray(frame.reshape(-1, size).T[::-1])
-        if turn:
-            first, second = planes[0].copy(), planes[1].copy()
-            planes[0] = first << 1 | second >> 7
-            planes[1] = first & 0x80 | second & 0x7F
-        return planes
-
-    def join(
-        self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool
-    ) -> None:
-        numbers = out.reshape(-1, len(planes))[:, ::-1]
-        for place, plane in enumerate(planes):
-            numbers[:, place] = plane
-        if turn:
-            numbers[:, 0] = planes[1] & 0x80 | planes[0] >> 1
-            numbers[:, 1] = planes[0] << 7 | planes[1] & 0x7F
-
-
-NUMPY: PlaneSplitter = NumpyPlanes()
+NUMPY = PlaneSplitter()
 NATIVE: PlaneSplitter | None = None if kernels is None else NativePlanes()
 BEST: PlaneSplitter = NATIVE or NUMPY

@@ -1,6 +1,6 @@
 """rANS entropy coder for delta frames and byte planes.
 
-`NATIVE` does it in C (coder.c beside this) where it was built, `NUMPY` everywhere, with identical
+`NATIVE` does it in C (rans.c beside this) where it was built, `NUMPY` everywhere, with identical
 results; `BEST` is the first that there is.
 
 Source:
@@ -9,12 +9,15 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.native.extensions import codecs
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Frequencies: TypeAlias = NDArray[np.uint16]
 
 SYMBOLS: Final = 256
 TABLE_BITS: Final = 12
@@ -24,134 +27,39 @@ FEW_LANES: Final = 4
 _LOWEST: Final = 1 << 16
 
 
-class RansCoder(Protocol):
-    """Packs symbols (bytes) by the frequencies that they have in their context."""
+class RansCoder:
+    """Packs symbols (bytes) by the frequencies that they have in their context.
 
-    name: str
+    In numpy, all coders' turns at once; some 50 times slower than C.
+    """
 
-    def count(
-        self, symbols: NDArray[np.uint8], contexts: NDArray[np.uint8] | None, tables: int
-    ) -> NDArray[np.uint32]:
+    name = "numpy"
+
+    def count(self, symbols: Bytes, contexts: Bytes | None, tables: int) -> NDArray[np.uint32]:
         """How often each symbol stands in each context: ``(tables, 256)``.
 
         Raises:
             ValueError: a context is not below `tables`.
         """
-        ...
-
-    def pack(
-        self,
-        symbols: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-    ) -> NDArray[np.uint8]:
-        """The packed symbols, which all have a frequency in their context.
-
-        Args:
-            symbols: ``(symbols,)``.
-            contexts: of each symbol; None where all have context 0.
-            frequencies: ``(contexts, 256)``; those of a context add up to TABLE.
-            lanes: coders that take turns, MANY_LANES or FEW_LANES.
-
-        Raises:
-            ValueError: contexts or frequencies that make no sense.
-        """
-        ...
-
-    def unpack(
-        self,
-        data: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-        out: NDArray[np.uint8],
-    ) -> bool:
-        """Fill `out` with what was packed; whether `data` is exactly that.
-
-        Raises:
-            ValueError: contexts or frequencies that make no sense.
-        """
-        ...
-
-    def tables(
-        self, data: NDArray[np.uint8], rows: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int] | None:
-        """Tables as they are stored; None: `codecs.tables` reads them, and says what is wrong.
-
-        Args:
-            data: begins with tables.
-            rows: groups that it says it has.
-
-        Returns:
-            The group of each of the 256 contexts, frequencies ``(rows, 256)``, bytes of the tables.
-        """
-        ...
-
-
-class NativeRans:
-    """In C, without the interpreter lock."""
-
-    name = "native"
-
-    def count(
-        self, symbols: NDArray[np.uint8], contexts: NDArray[np.uint8] | None, tables: int
-    ) -> NDArray[np.uint32]:
-        counts = np.zeros((tables, SYMBOLS), np.uint32)
-        codecs.count(symbols, contexts, counts)
-        return counts
-
-    def pack(
-        self,
-        symbols: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-    ) -> NDArray[np.uint8]:
-        # A symbol takes 12 bits at most. Written from the end: what is not needed costs nothing.
-        out = np.empty(2 * symbols.size + 4 * MANY_LANES + 2 * MANY_LANES, np.uint8)
-        start = codecs.pack(symbols, contexts, frequencies, lanes, out)
-        assert start >= 0, "there is room for the longest symbols"
-        return out[start:]
-
-    def unpack(
-        self,
-        data: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-        out: NDArray[np.uint8],
-    ) -> bool:
-        return codecs.unpack(data, contexts, frequencies, lanes, out)
-
-    def tables(
-        self, data: NDArray[np.uint8], rows: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], int] | None:
-        groups, frequencies = np.empty(SYMBOLS, np.uint8), np.empty((rows, SYMBOLS), np.uint16)
-        used = codecs.tables(data, groups, frequencies)
-        return None if used < 0 else (groups, frequencies, used)
-
-
-class NumpyRans:
-    """All coders' turns at once; some 50 times slower than C."""
-
-    name = "numpy"
-
-    def count(
-        self, symbols: NDArray[np.uint8], contexts: NDArray[np.uint8] | None, tables: int
-    ) -> NDArray[np.uint32]:
         _check_contexts(symbols.size, contexts, tables)
-        places = symbols if contexts is None else symbols + contexts * np.intp(SYMBOLS)
-        counts = np.bincount(places, minlength=tables * SYMBOLS)
+        cells = symbols if contexts is None else symbols + contexts * np.intp(SYMBOLS)
+        counts = np.bincount(cells, minlength=tables * SYMBOLS)
         return counts.astype(np.uint32).reshape(tables, SYMBOLS)
 
     def pack(
-        self,
-        symbols: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-    ) -> NDArray[np.uint8]:
+        self, symbols: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int
+    ) -> Bytes:
+        """The packed symbols, which all have a frequency in their context.
+
+        Args:
+            symbols: bytes to pack, ``(symbols,)``.
+            contexts: context of each symbol; None where all have context 0.
+            frequencies: ``(contexts, 256)``; those of a context add up to TABLE.
+            lanes: number of coders that take turns, MANY_LANES or FEW_LANES.
+
+        Raises:
+            ValueError: contexts or frequencies that make no sense.
+        """
         _check(symbols.size, contexts, frequencies, lanes)
         every = (0 if contexts is None else contexts, symbols)
         widths = frequencies.astype(np.uint64)[every]
@@ -166,20 +74,17 @@ class NumpyRans:
             turns[full] >>= np.uint64(16)
             whole, rest = np.divmod(turns, width)
             turns[:] = (whole << np.uint64(TABLE_BITS)) + rest + start
-        parts = [
-            states.astype("<u4").view(np.uint8),
-            *(each.view(np.uint8) for each in words[::-1]),
-        ]
-        return np.concatenate(parts)
+        parts = [states.astype("<u4"), *words[::-1]]
+        return np.concatenate([part.view(np.uint8) for part in parts])
 
     def unpack(
-        self,
-        data: NDArray[np.uint8],
-        contexts: NDArray[np.uint8] | None,
-        frequencies: NDArray[np.uint16],
-        lanes: int,
-        out: NDArray[np.uint8],
+        self, data: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes
     ) -> bool:
+        """Fill `out` with what was packed; whether `data` is exactly that.
+
+        Raises:
+            ValueError: contexts or frequencies that make no sense.
+        """
         _check(out.size, contexts, frequencies, lanes)
         if data.size < 4 * lanes or data.size % 2:
             return False
@@ -205,15 +110,50 @@ class NumpyRans:
             used += taken.size
         return used == words.size and bool((states == _LOWEST).all())
 
-    def tables(
-        self,
-        data: NDArray[np.uint8],  # noqa: ARG002
-        rows: int,  # noqa: ARG002
-    ) -> None:
+    def tables(self, data: Bytes, rows: int) -> tuple[Bytes, Frequencies, int] | None:  # noqa: ARG002
+        """Tables as they are stored; None: `delta.plane_codec` reads them, and says what is wrong.
+
+        Args:
+            data: bytes that begin with tables.
+            rows: number of groups that they say they have.
+
+        Returns:
+            The group of each of the 256 contexts, frequencies ``(rows, 256)``, bytes of the tables.
+        """
         return None
 
 
-def _slots(frequencies: NDArray[np.uint16]) -> tuple[NDArray[Any], ...]:
+class NativeRans(RansCoder):
+    """In C, without the interpreter lock."""
+
+    name = "native"
+
+    def count(self, symbols: Bytes, contexts: Bytes | None, tables: int) -> NDArray[np.uint32]:
+        counts = np.zeros((tables, SYMBOLS), np.uint32)
+        codecs.count(symbols, contexts, counts)
+        return counts
+
+    def pack(
+        self, symbols: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int
+    ) -> Bytes:
+        # A symbol takes 12 bits at most. Written from the end: what is not needed costs nothing.
+        out = np.empty(2 * symbols.size + 4 * MANY_LANES + 2 * MANY_LANES, np.uint8)
+        start = codecs.pack(symbols, contexts, frequencies, lanes, out)
+        assert start >= 0, "there is room for the longest symbols"
+        return out[start:]
+
+    def unpack(
+        self, data: Bytes, contexts: Bytes | None, frequencies: Frequencies, lanes: int, out: Bytes
+    ) -> bool:
+        return codecs.unpack(data, contexts, frequencies, lanes, out)
+
+    def tables(self, data: Bytes, rows: int) -> tuple[Bytes, Frequencies, int] | None:
+        groups, frequencies = np.empty(SYMBOLS, np.uint8), np.empty((rows, SYMBOLS), np.uint16)
+        used = codecs.tables(data, groups, frequencies)
+        return None if used < 0 else (groups, frequencies, used)
+
+
+def _slots(frequencies: Frequencies) -> tuple[NDArray[Any], ...]:
     """For each slot of each context: its symbol, that one's frequency, and the place within."""
     widths = frequencies.reshape(-1).astype(np.intp)
     tables = len(frequencies)
@@ -223,14 +163,12 @@ def _slots(frequencies: NDArray[np.uint16]) -> tuple[NDArray[Any], ...]:
     return symbol, np.repeat(widths, widths).astype(np.uint64), place.astype(np.uint64)
 
 
-def _check_contexts(symbols: int, contexts: NDArray[np.uint8] | None, tables: int) -> None:
+def _check_contexts(symbols: int, contexts: Bytes | None, tables: int) -> None:
     if contexts is not None and (contexts.size != symbols or contexts.max(initial=0) >= tables):
         raise ValueError(f"{contexts.size} contexts for {symbols} symbols and {tables} tables")
 
 
-def _check(
-    symbols: int, contexts: NDArray[np.uint8] | None, frequencies: NDArray[np.uint16], lanes: int
-) -> None:
+def _check(symbols: int, contexts: Bytes | None, frequencies: Frequencies, lanes: int) -> None:
     if lanes not in {MANY_LANES, FEW_LANES}:
         raise ValueError(f"{lanes} coders cannot take turns")
     if (frequencies.sum(1, dtype=np.uint32) != TABLE).any():
@@ -238,6 +176,6 @@ def _check(
     _check_contexts(symbols, contexts, len(frequencies))
 
 
-NUMPY: RansCoder = NumpyRans()
+NUMPY: Final = RansCoder()
 NATIVE: RansCoder | None = None if codecs is None else NativeRans()
 BEST: RansCoder = NATIVE or NUMPY

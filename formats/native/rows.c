@@ -1,4 +1,4 @@
-/* How do the bytes at many addresses come together in one array, and are they what they should be?
+/* Gather of rows at many addresses into one array, checked by their sums on the way.
  *
  * take_rows copies rows that are named by run and row, copy_rows rows that are named by address;
  * both compare each with its row sum on the way, so that memory is read once instead of twice.
@@ -258,17 +258,6 @@ static Py_ssize_t run(job *whole, size_t bytes, size_t threads)
 
 /* ------------------------------------------------------------------ Python */
 
-/* int64 items of a buffer; -1 and an error where it holds something else. */
-static Py_ssize_t items(const Py_buffer *buffer, const char *name)
-{
-    if (buffer->len % (Py_ssize_t)sizeof(int64_t) || (uintptr_t)buffer->buf % sizeof(int64_t)) {
-        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not aligned numbers of 8", name,
-                     buffer->len);
-        return -1;
-    }
-    return buffer->len / (Py_ssize_t)sizeof(int64_t);
-}
-
 /* With `or_none`, 0 and less stand for what is not there. */
 static bool are_addresses(const int64_t *addresses, Py_ssize_t count, bool or_none)
 {
@@ -318,7 +307,7 @@ static bool sizes_fit(Py_ssize_t rows, Py_ssize_t row_bytes, const Py_buffer *ou
 static PyObject *rows_checked(const Py_buffer *from, Py_ssize_t row_bytes, const Py_buffer *out,
                               const Py_buffer *sums, Py_ssize_t threads)
 {
-    Py_ssize_t rows = items(from, "addresses"), summed_rows = sums->obj ? items(sums, "sums") : rows;
+    Py_ssize_t rows = items(from, 8, "addresses"), summed_rows = sums->obj ? items(sums, 8, "sums") : rows;
     if (rows < 0 || summed_rows < 0 ||
         !sizes_fit(rows, row_bytes, out, sums->obj != NULL, summed_rows, rows))
         return NULL;
@@ -370,10 +359,10 @@ typedef struct {
 
 static PyObject *taken_checked(const taken *given)
 {
-    Py_ssize_t runs = items(&given->live, "rows of runs"), known = items(&given->from, "addresses");
-    Py_ssize_t rows = items(&given->row, "rows"), named = items(&given->run, "runs");
+    Py_ssize_t runs = items(&given->live, 8, "rows of runs"), known = items(&given->from, 8, "addresses");
+    Py_ssize_t rows = items(&given->row, 8, "rows"), named = items(&given->run, 8, "runs");
     bool summed = given->sums.obj != NULL;
-    Py_ssize_t sums = summed ? items(&given->sums, "sums") : known;
+    Py_ssize_t sums = summed ? items(&given->sums, 8, "sums") : known;
     if (runs < 0 || known < 0 || rows < 0 || named < 0 || sums < 0)
         return NULL;
     if (runs != known || rows != named)
@@ -408,7 +397,7 @@ static PyObject *take_rows(PyObject *module, PyObject *arguments)
 static PyObject *spans_checked(const Py_buffer *from, const Py_buffer *lengths,
                                const Py_buffer *out, Py_ssize_t threads)
 {
-    Py_ssize_t rows = items(from, "addresses"), counted = items(lengths, "lengths");
+    Py_ssize_t rows = items(from, 8, "addresses"), counted = items(lengths, 8, "lengths");
     if (rows < 0 || counted < 0)
         return NULL;
     const int64_t *addresses = from->buf, *bytes = lengths->buf;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +16,26 @@ from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.native.extensions import kernels
 
+Numbers64: TypeAlias = NDArray[np.int64]
+
 LEAST_SUMMED_BYTES = 241  # of a row that can be compared with its sum
 _SUM_BYTES = 4
 _FIRST_ADDRESS = 4096  # nothing lies before it
 _ADDRESSES = 1 << 48  # times the longest gathered row it must stay below 2^63
 _THREADS = 2  # what one memory channel can use
+_COPIED_ALONE_ITEMS = 256  # longer rows are copied one by one
 
 
 class RunTable(NamedTuple):
     """Where the rows of runs lie. Arrays are int64 ``(runs,)``.
 
     Attributes:
-        live: how many rows each run has.
+        live: number of rows that each run has.
         at: address of the first of them; of a run that is not open anything below the first
             address.
         sums_at: address of the sum of the first row, u32 a row; far below 0, so that no row's
             offset leads to an address, where a run has none. None: no run has sums.
-        step_bytes: from row to row.
+        step_bytes: bytes from row to row.
     """
 
     live: NDArray[np.int64]
@@ -41,47 +44,55 @@ class RunTable(NamedTuple):
     step_bytes: int
 
 
-class RowCopier(Protocol):
-    """Copies rows from wherever they lie to the array where they belong."""
+class RowCopier:
+    """Copies rows from wherever they lie to the array where they belong.
 
-    name: str
-    proves_rows: bool  # whether comparing rows with their sums on the way costs next to nothing
+    In numpy, by fancy indices into one array that stands for all of the memory: numpy takes many
+    rows out of *one* array per call. So a row is named by its address, whatever page, map or buffer
+    that belongs to: no Python per row, and no alignment is asked for.
+    """
+
+    name = "numpy"
+    proves_rows = False  # whether comparing rows with their sums on the way costs next to nothing
+    copied_alone_bytes = 32 << 10  # from here on one memcpy a row is faster
+    # numpy gathers into an array of its own first. Portions of this size stay in cache on their
+    # way. Smaller ones would even more, but let go of the interpreter lock once each, and getting
+    # it back costs more.
+    _at_once_bytes = 512 << 10
 
     def take_rows(
-        self,
-        table: RunTable,
-        run: NDArray[np.int64],
-        row: NDArray[np.int64],
-        row_bytes: int,
-        out: NDArray[Any],
+        self, table: RunTable, run: Numbers64, row: Numbers64, row_bytes: int, out: NDArray[Any]
     ) -> int:
         """Copy rows of equal length that are named by run and row.
 
         Args:
-            table: where runs lie.
-            run: of each row, int64 ``(rows,)``.
-            row: inside its run, int64 ``(rows,)``.
-            row_bytes: see `copy_rows`, as for `out` and what is returned.
-            out: where they go.
+            table: addresses of runs.
+            run: run of each row, int64 ``(rows,)``.
+            row: number of each row in its run, int64 ``(rows,)``.
+            row_bytes: as for `copy_rows`, as are `out` and what is returned.
+            out: array for the rows.
 
         Raises:
             ValueError: sizes that contradict each other.
             IndexError: a run that is not open, or a row beyond its end. Nothing was read.
         """
-        ...
+        _check_table(table, run, row)
+        addresses = table.at[run] + row * table.step_bytes
+        sums_at = None if table.sums_at is None else table.sums_at[run] + row * _SUM_BYTES
+        return self.copy_rows(addresses, row_bytes, out, sums_at)
 
     def copy_rows(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Numbers64,
         row_bytes: int,
         out: NDArray[Any],
-        sums_at: NDArray[np.int64] | None = None,
+        sums_at: Numbers64 | None = None,
     ) -> int:
         """Copy rows of equal length.
 
         Args:
-            addresses: of the rows, int64 ``(rows,)``.
-            row_bytes: of each; at least LEAST_SUMMED_BYTES when there are sums.
+            addresses: address of each row, int64 ``(rows,)``.
+            row_bytes: bytes of each; at least LEAST_SUMMED_BYTES when there are sums.
             out: ``rows * row_bytes`` bytes, contiguous; rows are written one after the other.
             sums_at: address of each row's sum, the low half of its xxh3 as u32; at most 0 where a
                 row has none and is not compared with anything. None: no row has one.
@@ -93,98 +104,6 @@ class RowCopier(Protocol):
         Raises:
             ValueError: sizes that contradict each other, or an address before the first.
         """
-        ...
-
-    def copy_spans(
-        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
-    ) -> None:
-        """Copy rows of any length.
-
-        Args:
-            addresses: of the rows, int64 ``(rows,)``; that of an empty row means nothing.
-            lengths: their bytes, int64 ``(rows,)``, multiples of the item of `out`.
-            out: all of them together, contiguous; rows are written one after the other.
-
-        Raises:
-            ValueError: sizes that contradict each other, or an address before the first.
-        """
-        ...
-
-
-class NativeRows:
-    """In C, without the interpreter lock."""
-
-    name = "native"
-    proves_rows = True
-
-    def __init__(self, threads: int) -> None:
-        """Copy large jobs on so many threads."""
-        self._threads = threads
-
-    def take_rows(
-        self,
-        table: RunTable,
-        run: NDArray[np.int64],
-        row: NDArray[np.int64],
-        row_bytes: int,
-        out: NDArray[Any],
-    ) -> int:
-        live, at, sums_at, step_bytes = table
-        written = _bytes_of(out)
-        return kernels.take_rows(
-            live, at, sums_at, run, row, step_bytes, row_bytes, written, self._threads
-        )
-
-    def copy_rows(
-        self,
-        addresses: NDArray[np.int64],
-        row_bytes: int,
-        out: NDArray[Any],
-        sums_at: NDArray[np.int64] | None = None,
-    ) -> int:
-        return kernels.copy_rows(addresses, row_bytes, _bytes_of(out), sums_at, self._threads)
-
-    def copy_spans(
-        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
-    ) -> None:
-        kernels.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
-
-
-class NumpyRows:
-    """By fancy indices into one array that stands for all of the memory.
-
-    numpy takes many rows out of *one* array per call. So a row is named by its address, whatever
-    page, map or buffer that belongs to: no Python per row, and no alignment is asked for.
-    """
-
-    name = "numpy"
-    proves_rows = False  # one call of Python a row
-    copied_alone_bytes = 32 << 10  # from here on one memcpy a row is faster
-    # numpy gathers into an array of its own first. Portions of this size stay in cache on their
-    # way. Smaller ones would even more, but let go of the interpreter lock once each, and getting
-    # it back costs more.
-    _at_once_bytes = 512 << 10
-
-    def take_rows(
-        self,
-        table: RunTable,
-        run: NDArray[np.int64],
-        row: NDArray[np.int64],
-        row_bytes: int,
-        out: NDArray[Any],
-    ) -> int:
-        _check_table(table, run, row)
-        addresses = table.at[run] + row * table.step_bytes
-        sums_at = None if table.sums_at is None else table.sums_at[run] + row * _SUM_BYTES
-        return self.copy_rows(addresses, row_bytes, out, sums_at)
-
-    def copy_rows(
-        self,
-        addresses: NDArray[np.int64],
-        row_bytes: int,
-        out: NDArray[Any],
-        sums_at: NDArray[np.int64] | None = None,
-    ) -> int:
         rows = addresses.size
         sums = rows if sums_at is None else sums_at.size
         if row_bytes < 0 or rows * row_bytes != out.nbytes or sums != rows:
@@ -198,13 +117,20 @@ class NumpyRows:
         if row_bytes < self.copied_alone_bytes:
             self._copy_small(addresses, row_bytes, written)
         else:
-            lengths = np.full(rows, row_bytes)
-            _copy_one_by_one(addresses, lengths, written)
+            _copy_one_by_one(addresses, np.full(rows, row_bytes), written)
         return -1 if sums_at is None else _first_wrong(written.reshape(rows, row_bytes), sums_at)
 
-    def copy_spans(
-        self, addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[Any]
-    ) -> None:
+    def copy_spans(self, addresses: Numbers64, lengths: Numbers64, out: NDArray[Any]) -> None:
+        """Copy rows of any length.
+
+        Args:
+            addresses: address of each row, int64 ``(rows,)``; that of an empty row means nothing.
+            lengths: bytes of each row, int64 ``(rows,)``, multiples of the item of `out`.
+            out: array for all of them together, contiguous, one after the other.
+
+        Raises:
+            ValueError: sizes that contradict each other, or an address before the first.
+        """
         total = int(lengths.sum())
         within = ((lengths >= 0) & (lengths <= out.nbytes)).all()  # a sum may wrap around
         if lengths.size != addresses.size or total != out.nbytes or not within:
@@ -225,20 +151,45 @@ class NumpyRows:
         every = np.repeat(first, items) + np.arange(out.size) * item_bytes
         self._copy_small(every, item_bytes, _bytes_of(out))
 
-    def _copy_small(
-        self, addresses: NDArray[np.int64], row_bytes: int, out: NDArray[np.uint8]
-    ) -> None:
+    def _copy_small(self, addresses: Numbers64, row_bytes: int, out: NDArray[np.uint8]) -> None:
         rows = np.ndarray((addresses.size,), f"V{row_bytes}", out.data)
         memory = _memory(row_bytes)
-        places = addresses - _FIRST_ADDRESS
+        offsets = addresses - _FIRST_ADDRESS
         at_once = max(1, self._at_once_bytes // row_bytes)
         for start in range(0, len(rows), at_once):
-            rows[start : start + at_once] = memory[places[start : start + at_once]]
+            rows[start : start + at_once] = memory[offsets[start : start + at_once]]
 
 
-_COPIED_ALONE_ITEMS = 256  # longer rows are copied one by one
+class NativeRows(RowCopier):
+    """In C, without the interpreter lock."""
 
-NUMPY: RowCopier = NumpyRows()
+    name = "native"
+    proves_rows = True
+
+    def __init__(self, threads: int) -> None:
+        """Copy large jobs on so many threads."""
+        self._threads = threads
+
+    def take_rows(
+        self, table: RunTable, run: Numbers64, row: Numbers64, row_bytes: int, out: NDArray[Any]
+    ) -> int:
+        live, at, sums_at, step_bytes = table
+        written = _bytes_of(out)
+        return kernels.take_rows(
+            live, at, sums_at, run, row, step_bytes, row_bytes, written, self._threads
+        )
+
+    def copy_rows(
+        self,
+        addresses: Numbers64,
+        row_bytes: int,
+        out: NDArray[Any],
+        sums_at: Numbers64 | None = None,
+    ) -> int:
+        return kernels.copy_rows(addresses, row_bytes, _bytes_of(out), sums_at, self._threads)
+
+    def copy_spans(self, addresses: Numbers64, lengths: Numbers64, out: NDArray[Any]) -> None:
+        kernels.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
 
 
 def _usable_cores() -> int:
@@ -247,6 +198,7 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+NUMPY = RowCopier()
 NATIVE: RowCopier | None = None if kernels is None else NativeRows(min(_THREADS, _usable_cores()))
 BEST: RowCopier = NATIVE or NUMPY
 
@@ -258,12 +210,12 @@ def _bytes_of(out: NDArray[Any]) -> NDArray[np.uint8]:
     return out.reshape(-1).view(np.uint8)
 
 
-def _check_addresses(addresses: NDArray[np.int64]) -> None:
+def _check_addresses(addresses: Numbers64) -> None:
     if addresses.min(initial=_FIRST_ADDRESS) < _FIRST_ADDRESS:
         raise ValueError("a row has no address")
 
 
-def _check_table(table: RunTable, run: NDArray[np.int64], row: NDArray[np.int64]) -> None:
+def _check_table(table: RunTable, run: Numbers64, row: Numbers64) -> None:
     runs, known = table.live.size, table.at.size
     sums = known if table.sums_at is None else table.sums_at.size
     if runs != known or sums != known or run.size != row.size:
@@ -283,9 +235,7 @@ def _check_table(table: RunTable, run: NDArray[np.int64], row: NDArray[np.int64]
         raise IndexError(which if beyond[at] else f"run {run[at]} is not open")
 
 
-def _copy_one_by_one(
-    addresses: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[np.uint8]
-) -> None:
+def _copy_one_by_one(addresses: Numbers64, lengths: Numbers64, out: NDArray[np.uint8]) -> None:
     memory = _memory(1).view(np.uint8)
     starts = (addresses - _FIRST_ADDRESS).tolist()
     at = 0
@@ -295,7 +245,7 @@ def _copy_one_by_one(
             at += length
 
 
-def _first_wrong(rows: NDArray[np.uint8], sums_at: NDArray[np.int64]) -> int:
+def _first_wrong(rows: NDArray[np.uint8], sums_at: Numbers64) -> int:
     summed = np.flatnonzero(sums_at > 0)
     places = sums_at[summed]
     _check_addresses(places)

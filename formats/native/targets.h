@@ -1,4 +1,4 @@
-/* For which machines are loops compiled, beside the one that every machine runs?
+/* Instruction sets that loops are compiled for, beside the one that every machine runs.
  *
  * A kernel's module chooses when it is loaded: GCC and clang compile a function for its target
  * whatever the rest is compiled for. INLINE functions become part of each that calls them, and so
@@ -8,6 +8,9 @@
 #define TENSORREPO_TARGETS_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #if UINTPTR_MAX != UINT64_MAX || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "written for little-endian machines of 64 bits; elsewhere the twin in numpy is used"
@@ -26,14 +29,14 @@
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi2,"   \
                           "popcnt")))
 
-static bool is_wide(void)
+__attribute__((unused)) static bool is_wide(void)
 {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
            __builtin_cpu_supports("popcnt");
 }
 
-static bool is_widest(void)
+__attribute__((unused)) static bool is_widest(void)
 {
     return is_wide() && __builtin_cpu_supports("avx512f");
 }
@@ -45,6 +48,28 @@ __attribute__((unused)) static bool is_newest(void)
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
 }
 
+#else
+
+#define WIDE
+
+__attribute__((unused)) static bool is_wide(void)
+{
+    return false;
+}
+
 #endif
+
+/* A function for every machine, and the same for those that are wide. `best_NAME` is the one to
+ * call; whoever loads the module sets it. */
+#define EVERY_MACHINE(RESULT, NAME, PARAMETERS, ...)                                               \
+    static RESULT NAME##_portable PARAMETERS                                                       \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }                                                                                              \
+    __attribute__((unused)) WIDE static RESULT NAME##_wide PARAMETERS                              \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }                                                                                              \
+    static RESULT(*best_##NAME) PARAMETERS = NAME##_portable
 
 #endif

@@ -32,7 +32,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, TEXT
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 SQLITE: Final = "sqlite"
@@ -55,16 +56,6 @@ class TextColumn(TypeDecorator[str]):
         return None if value is None else shown(value)
 
 
-class WholeColumn(TypeDecorator[int]):
-    """An integer of 64 bits with a sign."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(Integer() if dialect.name == SQLITE else BigInteger())
-
-
 class Flag(TypeDecorator[bool]):
     """True or false; a number in SQLite, which has no truth."""
 
@@ -81,24 +72,12 @@ class Flag(TypeDecorator[bool]):
         return None if value is None else bool(value)
 
 
-class Real(TypeDecorator[float]):
-    """A finite number of 64 bits. What may be NaN or infinite has a column `kind` beside it."""
-
-    impl = Double
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        here = SqliteReal() if dialect.name == SQLITE else DOUBLE_PRECISION()
-        return dialect.type_descriptor(here)
-
-
-class SqliteReal(Double[float]):
-    """DOUBLE under the one name that strict tables know."""
-
-    __visit_name__ = "REAL"
-
-
-BytesColumn = LargeBinary
+TEXT_TYPE: Final = TextColumn()
+WHOLE: Final = BigInteger().with_variant(Integer(), SQLITE)  # 64 bits with a sign
+FLAG: Final = Flag()
+# Finite numbers of 64 bits: what may be NaN or infinite has a column `kind` beside it.
+REAL: Final[TypeEngine[float]] = Double().with_variant(sqlite.REAL(), SQLITE)
+BYTES: Final = LargeBinary()
 
 
 def shown(text: str) -> str:
@@ -111,16 +90,16 @@ METADATA: Final = MetaData()
 FINITE, NAN, PLUS_INFINITY, MINUS_INFINITY = "finite", "nan", "+inf", "-inf"
 
 
-def _key(name: str, kind: type[TypeEngine[Any]] = TextColumn) -> Column[Any]:
-    return Column(name, kind(), primary_key=True, autoincrement=False)
+def _key(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _some(name: str, kind: type[TypeEngine[Any]] = TextColumn) -> Column[Any]:
-    return Column(name, kind(), nullable=False)
+def _some(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
+    return Column(name, kind, nullable=False)
 
 
-def _maybe(name: str, kind: type[TypeEngine[Any]] = TextColumn) -> Column[Any]:
-    return Column(name, kind(), nullable=True)
+def _maybe(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
+    return Column(name, kind, nullable=True)
 
 
 def _table(name: str, *parts: Column[Any] | Index) -> Table:
@@ -132,31 +111,31 @@ def _table(name: str, *parts: Column[Any] | Index) -> Table:
 # One row, `id` 1: of which repository, and after which record, the catalog is a picture.
 cursor = _table(
     "cursor",
-    _key("id", WholeColumn),
+    _key("id", WHOLE),
     _some("repository"),
-    _some("generation", WholeColumn),
+    _some("generation", WHOLE),
     _some("digest"),  # of that record's bytes: another one there means another past
     _some("shallow"),  # JSON list of the commits whose parents the repository did not have
 )
 
 log_record = _table(
     "log_record",
-    _key("generation", WholeColumn),
-    _key("place", WholeColumn),  # of the entry in its record
+    _key("generation", WHOLE),
+    _key("place", WHOLE),  # of the entry in its record
     _some("txn"),
     _some("kind"),
     _some("actor"),
-    _some("time_ns", WholeColumn),
+    _some("time_ns", WHOLE),
     _some("note"),
-    _some("applied", Flag),
+    _some("applied", FLAG),
     _some("reason"),  # why it did not
 )
 
 # The reflog: what each applied entry did to each ref. Histories of aliases come from here.
 ref_update = _table(
     "ref_update",
-    _key("generation", WholeColumn),
-    _key("place", WholeColumn),
+    _key("generation", WHOLE),
+    _key("place", WHOLE),
     _key("ref"),
     _maybe("old"),
     _maybe("new"),
@@ -176,17 +155,17 @@ ref = _table(
 commit = _table(
     "commit",
     _key("digest"),
-    _some("generation", WholeColumn),  # 1 + the largest parent's
+    _some("generation", WHOLE),  # 1 + the largest parent's
     _some("author"),
     _some("message"),
-    _some("time_ns", WholeColumn),
+    _some("time_ns", WHOLE),
     _some("metadata"),  # JSON
 )
 
 commit_parent = _table(
     "commit_parent",
     _key("commit"),
-    _key("place", WholeColumn),
+    _key("place", WHOLE),
     _some("parent"),
     Index("commit_parent_of_parent", "parent"),
 )
@@ -221,30 +200,30 @@ entry = _table(
 dataset_version = _table(
     "dataset_version",
     _key("digest"),
-    _some("rows", WholeColumn),  # those that are there
-    _some("deleted", WholeColumn),
-    _some("column_count", WholeColumn),
-    _some("fragments", WholeColumn),
-    _some("stored_bytes", WholeColumn),
-    _some("raw_bytes", WholeColumn),
+    _some("rows", WHOLE),  # those that are there
+    _some("deleted", WHOLE),
+    _some("column_count", WHOLE),
+    _some("fragments", WHOLE),
+    _some("stored_bytes", WHOLE),
+    _some("raw_bytes", WHOLE),
     _some("properties"),  # JSON
 )
 
 dataset_column = _table(
     "dataset_column",
     _key("dataset"),
-    _key("place", WholeColumn),
+    _key("place", WHOLE),
     _some("name"),
     _some("type"),  # in words: "tensor<uint8>[28, 28]"
     _maybe("dtype"),  # of the elements
     _maybe("shape"),  # of a row: JSON list, null where unknown
-    _some("nulls", WholeColumn),
-    _maybe("min", Real),  # as a number; rounded to 64 bits where an integer needs more
-    _maybe("max", Real),
-    _maybe("min_key", BytesColumn),  # 8 bytes, big-endian: ordered as the values are, exactly
-    _maybe("max_key", BytesColumn),
-    _some("stored_bytes", WholeColumn),
-    _some("raw_bytes", WholeColumn),
+    _some("nulls", WHOLE),
+    _maybe("min", REAL),  # as a number; rounded to 64 bits where an integer needs more
+    _maybe("max", REAL),
+    _maybe("min_key", BYTES),  # 8 bytes, big-endian: ordered as the values are, exactly
+    _maybe("max_key", BYTES),
+    _some("stored_bytes", WHOLE),
+    _some("raw_bytes", WHOLE),
     Index("dataset_column_of_name", "name"),
 )
 
@@ -253,9 +232,9 @@ dataset_column = _table(
 model_version = _table(
     "model_version",
     _key("digest"),
-    _some("tensor_count", WholeColumn),
-    _some("elements", WholeColumn),
-    _some("bytes", WholeColumn),
+    _some("tensor_count", WHOLE),
+    _some("elements", WHOLE),
+    _some("bytes", WHOLE),
     _some("architecture"),  # fingerprint of names, shapes and types
     _maybe("graph"),  # key of `graph`
     _some("metadata"),  # JSON
@@ -266,12 +245,12 @@ model_version = _table(
 model_tensor = _table(
     "model_tensor",
     _key("model"),
-    _key("place", WholeColumn),
+    _key("place", WHOLE),
     _some("name"),
     _some("dtype"),
     _some("shape"),  # JSON list
-    _some("elements", WholeColumn),
-    _some("bytes", WholeColumn),
+    _some("elements", WHOLE),
+    _some("bytes", WHOLE),
     _maybe("fingerprint"),  # null for one stored inline, or in pieces: see `tensor_piece`
     Index("model_tensor_of_fingerprint", "fingerprint"),
 )
@@ -280,9 +259,9 @@ model_tensor = _table(
 tensor_piece = _table(
     "tensor_piece",
     _key("model"),
-    _key("place", WholeColumn),  # of the tensor
-    _key("piece", WholeColumn),
-    _some("bytes", WholeColumn),
+    _key("place", WHOLE),  # of the tensor
+    _key("piece", WHOLE),
+    _some("bytes", WHOLE),
     _maybe("fingerprint"),
     Index("tensor_piece_of_fingerprint", "fingerprint"),
 )
@@ -303,12 +282,12 @@ tensor_storage = _table(
     "tensor_storage",
     _key("placement"),
     _key("pack"),
-    _key("member", WholeColumn),
+    _key("member", WHOLE),
     _maybe("fingerprint"),
-    _some("part", WholeColumn),
+    _some("part", WHOLE),
     _some("codec"),
-    _some("stored_bytes", WholeColumn),
-    _some("depth", WholeColumn),  # bases that a read of it goes through
+    _some("stored_bytes", WHOLE),
+    _some("depth", WHOLE),  # bases that a read of it goes through
     Index("tensor_storage_of_fingerprint", "fingerprint"),
     Index("tensor_storage_of_member", "pack", "member"),
 )
@@ -318,10 +297,10 @@ member_base = _table(
     "member_base",
     _key("placement"),
     _key("pack"),
-    _key("member", WholeColumn),
-    _key("place", WholeColumn),
+    _key("member", WHOLE),
+    _key("place", WHOLE),
     _some("base_pack"),
-    _some("base_member", WholeColumn),
+    _some("base_member", WHOLE),
 )
 
 # ------------------------------------------------------------------------------ architecture
@@ -331,7 +310,7 @@ graph = _table(
     "graph",
     _key("digest"),  # of the graph's bytes
     _some("source"),  # export, fx, onnx, names or given
-    _some("nodes", WholeColumn),
+    _some("nodes", WHOLE),
     _some("hash"),  # of the architecture, whatever its nodes are called
     Index("graph_of_hash", "hash"),
 )
@@ -339,11 +318,11 @@ graph = _table(
 node = _table(
     "node",
     _key("graph"),
-    _key("place", WholeColumn),  # behind those that it takes from
+    _key("place", WHOLE),  # behind those that it takes from
     _some("name"),
     _some("op"),
     _some("attributes"),  # JSON
-    _some("depth", WholeColumn),  # of the longest way from an input
+    _some("depth", WHOLE),  # of the longest way from an input
     _some("prefix"),  # hash of all that leads to it
     Index("node_of_prefix", "prefix", "graph"),
     Index("node_of_op", "op"),
@@ -353,19 +332,15 @@ node = _table(
 edge = _table(
     "edge",
     _key("graph"),
-    _key("source", WholeColumn),
-    _key("target", WholeColumn),
+    _key("source", WHOLE),
+    _key("target", WHOLE),
     _key("role"),  # the argument of `target`
-    _some("output", WholeColumn),  # of `source`
+    _some("output", WHOLE),  # of `source`
     Index("edge_of_target", "graph", "target"),
 )
 
 node_parameter = _table(
-    "node_parameter",
-    _key("graph"),
-    _key("node", WholeColumn),
-    _key("role"),
-    _some("tensor"),
+    "node_parameter", _key("graph"), _key("node", WHOLE), _key("role"), _some("tensor")
 )
 
 # ------------------------------------------------------------------------------ runs and lineage
@@ -374,13 +349,13 @@ node_parameter = _table(
 metric = _table(
     "metric",
     _key("owner"),
-    _key("place", WholeColumn),
+    _key("place", WHOLE),
     _maybe("run"),
     _some("name"),
-    _maybe("step", WholeColumn),
-    _maybe("value", Real),
+    _maybe("step", WHOLE),
+    _maybe("value", REAL),
     _some("kind"),
-    _maybe("time_ns", WholeColumn),
+    _maybe("time_ns", WHOLE),
     Index("metric_of_name", "name", "value"),
     Index("metric_of_run", "run", "name", "step"),
 )
@@ -399,14 +374,14 @@ run = _table(
     _some("id"),  # stays the same when the document is written anew: lineage names runs by it
     _some("name"),
     _some("status"),  # running, finished, failed or interrupted
-    _some("started_ns", WholeColumn),
-    _some("written_ns", WholeColumn),
-    _some("due_ns", WholeColumn),  # while it runs it is written anew before this
-    _maybe("ended_ns", WholeColumn),
+    _some("started_ns", WHOLE),
+    _some("written_ns", WHOLE),
+    _some("due_ns", WHOLE),  # while it runs it is written anew before this
+    _maybe("ended_ns", WHOLE),
     _maybe("error"),
     _some("author"),
     _maybe("code_commit"),
-    _maybe("code_dirty", Flag),
+    _maybe("code_dirty", FLAG),
     _some("environment"),  # JSON
     Index("run_of_name", "name"),
     Index("run_of_id", "id"),
@@ -418,15 +393,15 @@ run_metric = _table(
     "run_metric",
     _key("run"),  # digest of the document
     _key("name"),
-    _some("points", WholeColumn),
-    _some("not_finite", WholeColumn),
-    _some("last_step", WholeColumn),
-    _maybe("last", Real),
+    _some("points", WHOLE),
+    _some("not_finite", WHOLE),
+    _some("last_step", WHOLE),
+    _maybe("last", REAL),
     _some("last_kind"),
-    _maybe("min", Real),
-    _maybe("min_step", WholeColumn),
-    _maybe("max", Real),
-    _maybe("max_step", WholeColumn),
+    _maybe("min", REAL),
+    _maybe("min_step", WHOLE),
+    _maybe("max", REAL),
+    _maybe("max_step", WHOLE),
     Index("run_metric_of_name", "name", "min"),
 )
 
@@ -437,7 +412,7 @@ run_metric = _table(
 lineage_edge = _table(
     "lineage_edge",
     _key("stated_by"),
-    _key("place", WholeColumn),
+    _key("place", WHOLE),
     _some("subject_kind"),
     _some("subject"),
     _some("relation"),
@@ -446,8 +421,8 @@ lineage_edge = _table(
     _maybe("origin"),
     _maybe("origin_commit"),
     _some("detail"),  # JSON
-    _some("subject_hash", WholeColumn),
-    _some("origin_hash", WholeColumn),
+    _some("subject_hash", WHOLE),
+    _some("origin_hash", WHOLE),
     Index("lineage_edge_of_subject", "subject_hash", "origin_hash"),
     Index("lineage_edge_of_origin", "origin_hash", "subject_hash"),
 )
@@ -461,7 +436,7 @@ view_version = _table(
     _some("dataset"),  # the version of the dataset that it was made of
     _maybe("dataset_path"),
     _maybe("commit"),
-    _some("rows", WholeColumn),
+    _some("rows", WHOLE),
 )
 
 # ------------------------------------------------------------------------------ registry
@@ -476,7 +451,7 @@ registered_model = _table(
 registered_version = _table(
     "registered_version",
     _key("model"),
-    _key("version", WholeColumn),
+    _key("version", WHOLE),
     _some("commit"),
     _some("path"),
     _some("digest"),
@@ -486,9 +461,5 @@ registered_version = _table(
 )
 
 registered_alias = _table(
-    "registered_alias",
-    _key("model"),
-    _key("alias"),
-    _some("version", WholeColumn),
-    _some("commit"),
+    "registered_alias", _key("model"), _key("alias"), _some("version", WHOLE), _some("commit")
 )

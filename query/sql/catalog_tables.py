@@ -1,11 +1,10 @@
 """Catalog tables for DuckDB, and ``catalog.pages``: the pages of datasets as rows.
 
 The columns that a query needs are selected from the catalog's own database, some rows at a time;
-what DuckDB pushes down as a filter is applied to them here.
-
-One table, `catalog.pages`: a row for each page, with its place, its bytes and its statistics. The
-manifests say it, so nothing of it is stored twice. Page indexes are read one after the other, of
-the datasets and columns alone that a query does not rule out, and none is kept.
+what DuckDB pushes down as a filter is applied to them here. `catalog.pages` has a row for each
+page, with its place, its bytes and its statistics. The manifests say it, so nothing of it is stored
+twice. Page indexes are read one after the other, of the datasets and columns alone that a query
+does not rule out, and none is kept.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
 from tensorrepo.query.catalog import tables
-from tensorrepo.query.catalog.tables import BytesColumn, Flag, Real, WholeColumn
+from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.repo.threads import ordered_map
 
 FETCHED_ROWS = 1 << 13
-_TYPES = {WholeColumn: pa.int64(), Real: pa.float64(), Flag: pa.bool_(), BytesColumn: pa.binary()}
+_TYPES = {WHOLE: pa.int64(), REAL: pa.float64(), FLAG: pa.bool_(), BYTES: pa.binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,7 @@ class CatalogTable:
 
     @property
     def schema(self) -> pa.Schema:
-        stored = [
-            (column.name, _TYPES.get(type(column.type), pa.string())) for column in self.table.c
-        ]
+        stored = [(column.name, _TYPES.get(column.type, pa.string())) for column in self.table.c]
         return pa.schema([*stored, *((each.name, pa.string()) for each in self.told)])
 
     @property
@@ -124,11 +121,6 @@ def catalog_table(
     """The table of the catalog of this name; None: there is none."""
     table = tables.METADATA.tables.get(name)
     return None if table is None else CatalogTable(table, reading, scanned, told)
-
-
-def catalog_names() -> Iterator[str]:
-    """Names of all tables of the catalog."""
-    yield from tables.METADATA.tables
 
 
 SCHEMA: Final = pa.schema(

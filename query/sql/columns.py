@@ -9,7 +9,7 @@ complex numbers as a list of their two parts.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import is_list
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Timestamp
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -30,9 +31,6 @@ from tensorrepo.formats.dataset.schema.values import (
     as_ragged,
     row_shapes,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column
 
 # Bytes of a value that is an ARRAY of DuckDB, which reserves 2,048 of them before it reads the
 # first: larger ones are LISTs, of ARRAYs where those are small.

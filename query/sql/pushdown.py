@@ -10,10 +10,6 @@ the first column: one of pictures would be read for nothing.
 
 Who runs what: DuckDB pulls batches from threads of its own. Parts of the rows are read on `threads`
 others, in order, at most one part each ahead.
-
-Subclasses of `pyarrow.dataset.Dataset`: it asks them for a scanner of some columns of the rows for
-which an expression is true, takes the reader of that, and believes it. Other objects that can do
-the same are read whole.
 """
 
 from __future__ import annotations

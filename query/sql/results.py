@@ -1,6 +1,6 @@
 """Query results: lazy rows, interruptible by Ctrl-C.
 
-Rows as they come: nothing is read before somebody asks, and what was handed out is not kept. DuckDB
+Nothing is read before somebody asks, and what was handed out is not kept. DuckDB
 works on a thread of its own, so that Ctrl-C is heard while it does.
 """
 
@@ -13,15 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.arguments import printable
+from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.query.sql.pushdown import Scanned
 
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 20

@@ -1,4 +1,4 @@
-"""Catalog sync: changes between two states of a repository, unused rows swept, and a comparison.
+"""Catalog sync: new commits walked, unused rows swept, and a comparison with a fresh catalog.
 
 What it holds is a function of the repository's state at one record: the log up to there, and what
 the refs and retained values of that state lead to. So a catch-up compares two states, the one at
@@ -20,28 +20,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Table, bindparam, delete, select, update
+from sqlalchemy import Column, Connection, Table, delete, select, update
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase, Cursor, connect, read_cursor
-from tensorrepo.query.sync import commits
 from tensorrepo.query.sync.contents import CONTENTS, Contents
-from tensorrepo.query.sync.loader import Loader, chunks, delete_where, present
+from tensorrepo.query.sync.loader import Loader, TableRows, as_json, chunks, delete_where, present
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
-from tensorrepo.repo.errors import InvalidInputError, RepositoryRewound
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import Error, InvalidInputError, RepositoryRewound
+from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit
+from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.past_commits import PastCommits
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.state import State
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource, decode_payload
 
 _GRAPH_COLUMNS = (
     tables.graph.c.digest, tables.node.c.graph, tables.edge.c.graph, tables.node_parameter.c.graph,
@@ -65,9 +66,8 @@ def sweep(connection: Connection, dropped: Iterable[str], roots: Collection[str]
         if not gone:
             continue
         gone = sorted(present(connection, tables.commit.c.digest, gone))
-        parents = present_where(
-            connection, tables.commit_parent.c.parent, tables.commit_parent.c.commit, gone
-        )
+        link = tables.commit_parent
+        parents = present(connection, link.c.commit, gone, link.c.parent)
         _delete_commits(connection, gone)
         count += len(gone)
         pending |= {parent for parent in parents if parent not in roots}
@@ -76,7 +76,7 @@ def sweep(connection: Connection, dropped: Iterable[str], roots: Collection[str]
 
 def _delete_commits(connection: Connection, gone: list[str]) -> None:
     change = tables.entry_change
-    things = present_where(connection, change.c.new, change.c.commit, gone)
+    things = present(connection, change.c.commit, gone, change.c.new)
     for column in (tables.commit.c.digest, tables.commit_parent.c.commit, change.c.commit):
         delete_where(connection, column, gone)
     delete_things(connection, things)
@@ -87,10 +87,10 @@ def delete_things(connection: Connection, things: Iterable[str]) -> None:
     for some in chunks(things):
         unused = sorted(set(some) - present(connection, tables.entry_change.c.new, some))
         model = tables.model_version
-        graphs = present_where(connection, model.c.graph, model.c.digest, unused)
+        graphs = present(connection, model.c.digest, unused, model.c.graph)
         for content in CONTENTS.values():
             mine = sorted(present(connection, content.key, unused))
-            for column in content.owned:
+            for column in (content.key, *content.parts):
                 delete_where(connection, column, mine)
         _delete_unused(connection, graphs, tables.model_version.c.graph, _GRAPH_COLUMNS)
         _delete_placements(connection, some)
@@ -117,28 +117,12 @@ def delete_unused_placements(connection: Connection, placements: Iterable[str]) 
 
 
 def _delete_unused(
-    connection: Connection,
-    values: Iterable[str],
-    used: Column[Any],
-    columns: Iterable[Column[Any]],
+    connection: Connection, values: Iterable[str], used: Column[Any], columns: Iterable[Column[Any]]
 ) -> None:
     wanted = set(values)
     unused = sorted(wanted - present(connection, used, wanted))
     for column in columns:
         delete_where(connection, column, unused)
-
-
-def present_where(
-    connection: Connection, wanted: Column[Any], column: Column[Any], values: Iterable[str]
-) -> set[str]:
-    """The different values of `wanted` in the rows whose `column` is one of `values`, no nulls."""
-    query = select(wanted).where(column.in_(bindparam("asked", expanding=True))).distinct()
-    return {found for found in _ask(connection, query, values) if found is not None}
-
-
-def _ask(connection: Connection, query: Any, values: Iterable[str]) -> Iterator[str | None]:
-    for some in chunks(values):
-        yield from connection.execute(query, {"asked": some}).scalars()
 
 
 REBUILD: Final = "`tensorrepo catalog rebuild` makes it anew."
@@ -165,9 +149,6 @@ class CatchUpProgress:
     rows: int
 
 
-OnProgress = "Callable[[CatchUpProgress], None]"
-
-
 def catch_up(
     repository: RepositoryCore,
     catalog: CatalogDatabase,
@@ -189,7 +170,7 @@ def catch_up(
     view = repository.log.refresh()
     with catalog.reading() as connection:
         cursor = read_cursor(connection)
-    if cursor is not None and is_current(repository, cursor, view):
+    if cursor is not None and check_cursor(repository, cursor, view):
         return CaughtUp(view.generation, view.generation)
     with catalog.writing() as connection:
         return fill(repository, connection, progress)
@@ -207,18 +188,8 @@ def rebuild(
         return fill(repository, connection, progress)
 
 
-def is_current(repository: RepositoryCore, cursor: Cursor, view: LogView) -> bool:
-    """Whether there is nothing to catch up with.
-
-    Raises:
-        InvalidInputError, RepositoryRewound: the catalog does not fit this repository.
-    """
-    check_cursor(repository, cursor, view)
-    return cursor.generation >= view.generation
-
-
-def check_cursor(repository: RepositoryCore, cursor: Cursor, view: LogView) -> None:
-    """Whether what the catalog saw is in this log.
+def check_cursor(repository: RepositoryCore, cursor: Cursor, view: LogView) -> bool:
+    """Whether there is nothing to catch up with; what the catalog saw is in this log.
 
     Raises:
         InvalidInputError: it is of another repository.
@@ -239,6 +210,7 @@ def check_cursor(repository: RepositoryCore, cursor: Cursor, view: LogView) -> N
             f"An older copy was put in its place, or somebody changed the past: find out who. "
             f"{REBUILD}"
         )
+    return cursor.generation >= view.generation
 
 
 def check_owner(repository: RepositoryCore, owner: str | None) -> None:
@@ -268,13 +240,140 @@ def fill(
     """Do the work, in a transaction that holds the lock."""
     view = repository.log.refresh()
     cursor = read_cursor(connection)
-    if cursor is not None and is_current(repository, cursor, view):
+    if cursor is not None and check_cursor(repository, cursor, view):
         return CaughtUp(cursor.generation, cursor.generation)
     if cursor is not None and cursor.shallow != view.state.shallow:
         clear(connection)  # commits have other parents now, and other changes with them
         cursor = None
     base = repository.log.view_at(0 if cursor is None else cursor.generation)
     return _Filling(repository, connection, base, view, progress).run(cursor)
+
+
+MOST_AHEAD: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class NewCommit:
+    """A commit, and what it changed against its first parent."""
+
+    digest: Digest
+    commit: Commit
+    changes: tuple[PathChange, ...]
+
+
+class Walk:
+    """The commits that lead to some tips and are not known yet, children first.
+
+    To ask the database about each commit would cost more than to read it: the walk goes some steps
+    ahead, asks about all of them at once, and drops what was known already.
+
+    Args:
+        objects: where they are stored.
+        known: gives those of some digests that the catalog has.
+        shallow: commits whose parents the repository does not have.
+        past: commits that need not be read one by one; also where objects are near, as a file
+            for each takes ten times as long as a place in a segment.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectSource,
+        known: Callable[[Iterable[Digest]], set[str]],
+        shallow: frozenset[Digest],
+        past: PastCommits | None = None,
+    ) -> None:
+        self._known = known
+        self._shallow = shallow
+        self._objects = objects
+        self._past = past
+        self._trees = TreeChanges(objects)
+        self._heap: list[tuple[int, Digest]] = []
+        self._waiting: dict[Digest, Commit] = {}
+
+    def new(self, tips: Iterable[Digest]) -> Iterator[NewCommit]:
+        """All of them, each once; children come before their parents."""
+        wanted = set(tips)
+        for digest in sorted(wanted - self._known(wanted)):
+            self._push(digest)
+        steps = 1
+        while self._waiting:
+            ahead = [self._next() for _ in range(steps) if self._waiting]
+            known = self._known([*(digest for digest, _, _ in ahead), *self._waiting])
+            for one in self._waiting.keys() & known:
+                del self._waiting[one]
+            for digest, commit, before in ahead:
+                if digest not in known:
+                    yield NewCommit(digest, commit, self._changes(commit, before))
+            steps = max(min(2 * steps, MOST_AHEAD), len(self._waiting))
+
+    def _next(self) -> tuple[Digest, Commit, bytes]:
+        """The waiting commit of the largest generation, and the tree of its first parent.
+
+        Its parents wait from now on.
+        """
+        while (digest := heappop(self._heap)[1]) not in self._waiting:
+            pass  # was found to be known
+        commit = self._waiting.pop(digest)
+        # Those that the repository has; all are read now, so that none is read again for its tree.
+        parents = () if digest in self._shallow else commit.parents
+        trees = [(self._waiting.get(parent) or self._push(parent)).tree for parent in parents]
+        return digest, commit, trees[0] if trees else EMPTY_TREE
+
+    def _push(self, digest: Digest) -> Commit:
+        commit = self._waiting[digest] = self._read(digest)
+        heappush(self._heap, (-commit.generation, digest))
+        return commit
+
+    def _read(self, digest: Digest) -> Commit:
+        data = None if self._past is None else self._past.get(digest)
+        if data is not None:
+            with suppress(Error):  # who reads the object itself says what is wrong with it
+                kind, payload = decode_payload(data)
+                if kind is Kind.COMMIT:
+                    return decode_commit(payload)
+        return read_commit(self._objects, digest)
+
+    def _changes(self, commit: Commit, before: bytes) -> tuple[PathChange, ...]:
+        changes = self._trees.between(before, commit.tree)
+        if commit.changed is None:
+            return changes
+        # A checkpoint, or a registered version, holds its own entries alone: it did not remove all
+        # others of the commit that it stands beside. What a commit says that it changed tells so.
+        own = set(commit.changed)
+        return tuple(one for one in changes if one.new is not None or one.path in own)
+
+
+def _commit_rows(new: NewCommit) -> TableRows:
+    """The rows of one commit."""
+    commit = new.commit
+    yield (
+        tables.commit,
+        (
+            new.digest,
+            commit.generation,
+            commit.author,
+            commit.message,
+            commit.time_ns,
+            as_json(dict(commit.metadata)),
+        ),
+    )
+    for place, parent in enumerate(commit.parents):
+        yield tables.commit_parent, (new.digest, place, parent)
+    for change in new.changes:
+        old, now = change.old, change.new
+        either = now or old
+        assert either is not None, "a change has a side"
+        yield (
+            tables.entry_change,
+            (
+                new.digest,
+                change.path,
+                either.kind.label,
+                None if old is None else old.digest,
+                None if now is None else now.digest,
+                None if now is None else now.storage,
+            ),
+        )
 
 
 class _Filling:
@@ -327,11 +426,11 @@ class _Filling:
         dropped = before - now
         objects, shallow = self.repository.objects, self.view.state.shallow
         past = self.repository.past or PastCommits(self.repository.log)
-        walk = commits.Walk(objects, self._known, shallow, past)
+        walk = Walk(objects, self._known, shallow, past)
         for new in walk.new(now - before):
             self._commits += 1
             dropped.difference_update(new.commit.parents)  # its child is here, and stays
-            self.loader.add(commits.rows_of(new))
+            self.loader.add(_commit_rows(new))
             self.contents.add(change.new for change in new.changes if change.new is not None)
         return dropped
 

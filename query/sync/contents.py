@@ -1,7 +1,7 @@
 """Rows of entries: datasets, models, graphs, views and their lineage, each read once.
 
 One reader for each kind of entry. All rows of a thing begin with its digest, in the column that
-`Content.tables` names, so that they can be taken away when nothing has it any more.
+`Content` names, so that they can be taken away when nothing has it any more.
 
 A graph is one thing that many models have: its key is the digest of its bytes, and its rows are
 there once. Deriving the graph of a model that has none of its own costs more than all of its other
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Column as SqlColumn
@@ -53,11 +53,8 @@ from tensorrepo.query.sync.loader import (
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.state import State
-
 
 _KINDS: Final = {
     "datasets": "dataset", "files": "file", "models": "model", "runs": "run", "views": "view",
@@ -160,31 +157,6 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 GraphRows = tuple[tuple[Any, "TableRow"], ...]
 
 
-class Graphs:
-    """The graphs of models met lately: bounded by their rows."""
-
-    def __init__(self) -> None:
-        self._kept: dict[bytes, GraphRows] = {}
-        self._rows = 0
-
-    def rows_of(self, objects: ObjectSource, entry: Entry, manifest: Manifest) -> GraphRows:
-        """The rows of a model's graph, the one of `graph` first."""
-        key = _cause(manifest)
-        found = self._kept.get(key)
-        if found is None:
-            graph = model_graph(open_model(objects, entry))
-            found = tuple(graph_rows(graph))
-            self._keep(key, found)
-        return found
-
-    def _keep(self, key: bytes, rows: GraphRows) -> None:
-        if self._rows + len(rows) > _MOST_KEPT_ROWS:
-            self._kept.clear()
-            self._rows = 0
-        self._kept[key] = rows
-        self._rows += len(rows)
-
-
 def graph_rows(graph: Graph) -> Iterator[tuple[Any, TableRow]]:
     """All rows of one graph."""
     prefixes = prefix_hashes(graph)
@@ -223,7 +195,8 @@ class ModelRows:
     """The rows of one model after the other, each read from its manifest alone if it can be."""
 
     def __init__(self) -> None:
-        self._graphs = Graphs()
+        self._graphs: dict[bytes, GraphRows] = {}  # of models met lately, bounded by their rows
+        self._graph_rows = 0
 
     def __call__(self, objects: ObjectSource, entry: Entry) -> TableRows:
         """The rows of a model that a tree names, as it is stored now."""
@@ -251,10 +224,19 @@ class ModelRows:
         yield from edge_rows(entry.digest, "model", manifest.lineage)
 
     def _graph(self, objects: ObjectSource, entry: Entry, manifest: Manifest) -> GraphRows:
-        try:
-            return self._graphs.rows_of(objects, entry, manifest)
-        except (InvalidInputError, UnsupportedError):
-            return ()  # a file's graph that is beyond us: the model is there all the same
+        """The rows of a model's graph, the one of `graph` first."""
+        cause = _cause(manifest)
+        if cause not in self._graphs:
+            try:
+                rows = tuple(graph_rows(model_graph(open_model(objects, entry))))
+            except (InvalidInputError, UnsupportedError):
+                return ()  # a file's graph that is beyond us: the model is there all the same
+            if self._graph_rows + len(rows) > _MOST_KEPT_ROWS:
+                self._graphs.clear()
+                self._graph_rows = 0
+            self._graphs[cause] = rows
+            self._graph_rows += len(rows)
+        return self._graphs[cause]
 
 
 def placement_rows(objects: ObjectSource, digest: Digest) -> TableRows:
@@ -319,11 +301,13 @@ def _fingerprint(piece: TensorPiece) -> str | None:
     return None if piece.fingerprint is None else piece.fingerprint.hex()
 
 
+@dataclass(frozen=True, slots=True)
 class _Shape:
     """What `architecture_fingerprint` asks of a tensor."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], element: TensorType) -> None:
-        self.name, self.shape, self.type = name, shape, element
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
 
 
 def _shapes(manifest: Manifest, types: Mapping[str, TensorType]) -> Iterator[_Shape]:
@@ -336,13 +320,9 @@ def _shapes(manifest: Manifest, types: Mapping[str, TensorType]) -> Iterator[_Sh
 
 def _metrics(model: str, metrics: Mapping[str, Any]) -> TableRows:
     """The metrics that are numbers; what else a model says of itself is in its manifest."""
-    found = [(name, value) for name, value in sorted(metrics.items()) if _is_number(value)]
-    for place, (name, value) in enumerate(found):
+    numbers = {name: value for name, value in metrics.items() if type(value) in (int, float)}
+    for place, (name, value) in enumerate(sorted(numbers.items())):
         yield tables.metric, (model, place, None, name, None, *number(value), None)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def view_rows(objects: ObjectSource, entry: Entry) -> TableRows:
@@ -366,13 +346,13 @@ class Content:
     Attributes:
         reader: makes what is called with (objects, entry) and gives rows. Made anew for each
             catch-up, so that it may remember things between entries of one.
-        key: the column by which one tells whether a thing is there: one row for each.
-        owned: the columns, of all its tables, that hold its digest.
+        key: column by which one tells whether a thing is there: one row for each.
+        parts: columns of its other tables that hold its digest.
     """
 
     reader: Callable[[], RowsOf]
     key: SqlColumn[Any]
-    owned: tuple[SqlColumn[Any], ...]
+    parts: tuple[SqlColumn[Any], ...]
 
 
 # `entry.kind` to how it is read. Kinds that are not here have no rows but those of entries.
@@ -380,17 +360,12 @@ CONTENTS: Final[dict[Kind, Content]] = {
     Kind.DATASET: Content(
         lambda: dataset_rows,
         tables.dataset_version.c.digest,
-        (
-            tables.dataset_version.c.digest,
-            tables.dataset_column.c.dataset,
-            tables.lineage_edge.c.stated_by,
-        ),
+        (tables.dataset_column.c.dataset, tables.lineage_edge.c.stated_by),
     ),
     Kind.MODEL: Content(
         ModelRows,
         tables.model_version.c.digest,
         (
-            tables.model_version.c.digest,
             tables.model_tensor.c.model,
             tables.tensor_piece.c.model,
             tables.metric.c.owner,
@@ -398,9 +373,7 @@ CONTENTS: Final[dict[Kind, Content]] = {
         ),
     ),
     Kind.VIEW: Content(
-        lambda: view_rows,
-        tables.view_version.c.digest,
-        (tables.view_version.c.digest, tables.lineage_edge.c.stated_by),
+        lambda: view_rows, tables.view_version.c.digest, (tables.lineage_edge.c.stated_by,)
     ),
 }
 

@@ -117,13 +117,19 @@ def insert(connection: Connection, table: Table, rows: Sequence[TableRow]) -> No
     connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", list(rows))  # noqa: S608 - a table's own name
 
 
-def present(connection: Connection, column: Column[Any], values: Iterable[str]) -> set[str]:
-    """Which of `values` stand in `column`."""
-    query = select(column).where(column.in_(bindparam("asked", expanding=True))).distinct()
-    found: set[str] = set()
+def present(
+    connection: Connection,
+    column: Column[Any],
+    values: Iterable[str],
+    wanted: Column[Any] | None = None,
+) -> set[str]:
+    """Which of `values` stand in `column`, or what stands in `wanted` beside them, no nulls."""
+    asked = column if wanted is None else wanted
+    query = select(asked).where(column.in_(bindparam("asked", expanding=True))).distinct()
+    there: set[str | None] = set()
     for some in chunks(values):
-        found.update(connection.execute(query, {"asked": some}).scalars())
-    return found
+        there.update(connection.execute(query, {"asked": some}).scalars())
+    return {value for value in there if value is not None}
 
 
 def delete_where(connection: Connection, column: Column[Any], values: Iterable[str]) -> None:

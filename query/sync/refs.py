@@ -6,7 +6,7 @@ A run that goes on is written anew every so often: only its newest document has 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, select
 
@@ -15,30 +15,22 @@ from tensorrepo.formats.runs.run_record import MetricPoint, RunDocument, decode_
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.contents import edge_row, edge_rows, kind_of_path
 from tensorrepo.query.sync.loader import Loader, TableRows, as_json, delete_where, number
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, differences
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.apply import Folding
+from tensorrepo.repo.log.reader import LogView, RepositoryLog
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.log.state import Verdict
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.registry.cards import BRANCH, Card, CardText, described
 from tensorrepo.repo.registry.versions import SPACE, Registered, registered
 
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView, RepositoryLog
-
-
-Refs = "Mapping[str, Digest]"
-
 
 def move_refs(
-    objects: ObjectSource,
-    loader: Loader,
-    old: Mapping[str, Digest],
-    new: Mapping[str, Digest],
+    objects: ObjectSource, loader: Loader, old: Mapping[str, Digest], new: Mapping[str, Digest]
 ) -> None:
     """Make the rows of refs those of `new`; they are those of `old`."""
     gone = [name for name in old if name not in new]
@@ -79,10 +71,8 @@ def _delete_entries(connection: Connection, ref: str, changes: list[PathChange])
 
 def _entry_rows(ref: str, changes: Iterator[PathChange]) -> TableRows:
     for change in changes:
-        found = change.new
-        if found is not None:
-            row = (ref, change.path, found.kind.label, found.digest, found.storage)
-            yield tables.entry, row
+        if (new := change.new) is not None:
+            yield tables.entry, (ref, change.path, new.kind.label, new.digest, new.storage)
 
 
 _TABLES = (tables.registered_model, tables.registered_version, tables.registered_alias)

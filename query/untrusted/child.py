@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
-from tensorrepo.query.sql.duck import add_tables, check_select, is_of_duckdb
+from tensorrepo.query.sql.duck import Settings, add_tables, check_select, is_of_duckdb
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
 from tensorrepo.query.sql.pushdown import Scanned
-from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
-from tensorrepo.query.untrusted.protocol import packed_filter
+from tensorrepo.query.untrusted.pipe import Pipe, packed, packed_filter, unpacked
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 BATCH_ROWS = 1 << 13
@@ -136,23 +135,6 @@ def _taken_bytes() -> int:
     return int(found.split()[1]) << 10
 
 
-def connect(memory_bytes: int) -> duckdb.DuckDBPyConnection:
-    """A connection that reaches for nothing outside of it."""
-    connection = duckdb.connect()
-    for setting in (
-        "temp_directory = ''",  # first: DuckDB refuses it later
-        "python_enable_replacements = false",
-        "autoinstall_known_extensions = false",
-        "autoload_known_extensions = false",
-        "allow_community_extensions = false",
-        "threads = 1",
-        f"memory_limit = '{memory_bytes // 1000}KB'",
-        "enable_external_access = false",
-    ):
-        connection.execute(f"SET {setting}")
-    return connection
-
-
 def answer(pipe: Pipe) -> None:
     """Answer the one query that comes through the pipe."""
     request, _ = pipe.receive()
@@ -163,12 +145,12 @@ def answer(pipe: Pipe) -> None:
         schema = unpacked(pipe.receive()[1]).schema
         served = _Served(number, schema, tuple(table["shown"]), asking)
         found[tuple(table["path"])] = served
-    connection = connect(limits["memory_bytes"])
+    memory = f"{limits['memory_bytes'] // 1000}KB"
+    connection = Settings(memory, threads=1, spill="", external=False).connect()
     names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))
     for name in sorted({word.lower() for word in request["words"]} & NAMES):
         add_function(connection, name)
     add_tables(connection, names, _Tables(found), Scanned())
-    connection.execute("SET lock_configuration = true")
     pipe.send({"kind": "ready"})
     pipe.receive()
     bound_process(limits["memory_bytes"], limits["seconds"])

@@ -16,12 +16,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from threading import TIMEOUT_MAX, Timer
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,20 +30,22 @@ from tensorrepo.query.sql.duck import Params, QueryTables, reworded
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
-from tensorrepo.query.untrusted.pipe import Pipe, packed, unpacked
-from tensorrepo.query.untrusted.protocol import (
+from tensorrepo.query.untrusted.pipe import (
     Begun,
     Done,
     Failed,
     Next,
+    Pipe,
     Ready,
     RowsMessage,
     Said,
     ScanRequest,
+    filter_in,
     misbehaved,
+    packed,
     said_in,
+    unpacked,
 )
-from tensorrepo.query.untrusted.server import Serving
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 # Isolated, the child looks for modules where Python is installed, and not where its environment,
@@ -338,3 +340,105 @@ _SHARED = (
     pa.types.is_dictionary, pa.types.is_run_end_encoded, pa.types.is_list_view,
     pa.types.is_large_list_view, pa.types.is_string_view, pa.types.is_binary_view,
 )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ tables
+
+MOST_COLUMNS: Final = 64  # that are being read: each may have threads, and some megabytes ahead
+LEAST_SCANS: Final = 4  # that stay open, however wide
+CATALOG_COLUMNS: Final = 8  # what a table of the catalog counts as: it holds a connection
+
+
+@dataclass(slots=True)
+class _Scan:
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    columns: int
+
+
+@dataclass(slots=True)
+class Serving:
+    """The scans of one query, those that were asked last at the end.
+
+    DuckDB begins scans, and takes their rows batch by batch. What it says is checked first, as it
+    may be hostile. It keeps a scan until the query ends, also when LIMIT has all of its rows, so
+    scans that wait the longest are given up where many are open. Only queries that read very many
+    tables in turns ask for more of those.
+    """
+
+    tables: Sequence[ScannedTable]
+    scanned: Scanned
+    _scans: dict[int, _Scan] = field(default_factory=dict)
+    _given_up: set[int] = field(default_factory=set)
+    _newest: int = -1
+
+    def begin(self, asked: ScanRequest, body: bytes) -> None:
+        """Begin a scan; nothing is read yet. Raises InvalidInputError for what nobody can mean."""
+        self._end(asked.ended)
+        if asked.scan <= self._newest:
+            raise misbehaved(f"it began scan {asked.scan} after {self._newest}")
+        if asked.table >= len(self.tables):
+            raise misbehaved(f"it asked for table {asked.table} of {len(self.tables)}")
+        table = self.tables[asked.table]
+        unknown = [name for name in asked.columns if name not in table.schema.names]
+        if unknown or len(set(asked.columns)) < len(asked.columns):
+            raise misbehaved(f"it asked for the columns {asked.columns!r:.200}")
+        try:
+            where = filter_in(body) if body else None
+        except InvalidInputError as error:
+            raise misbehaved(f"it sent a filter that cannot be read: {error}") from error
+        self._newest = asked.scan
+        columns = len(asked.columns) if isinstance(table, DatasetTable) else CATALOG_COLUMNS
+        self._make_room(columns)
+        try:
+            reader = table.reader(asked.columns, where)
+        except pa.ArrowException as error:
+            raise misbehaved(f"it sent a filter that fits no rows: {error!s:.200}") from error
+        self._scans[asked.scan] = _Scan(reader.schema, iter(reader), columns)
+
+    def next(self, asked: Next) -> tuple[dict[str, Any], pa.Buffer | bytes]:
+        """The next rows of a scan as a frame, one without a body at its end.
+
+        An error is kept in `scanned` for the caller, and the process is told that there was one.
+        """
+        self._end(asked.ended)
+        if asked.scan in self._given_up:
+            self._note(InvalidInputError(_TOO_MANY))
+            return {"failed": True}, b""
+        scan = self._scans.pop(asked.scan, None)
+        if scan is None:
+            raise misbehaved(f"it asked for rows of scan {asked.scan}, which is none")
+        self._scans[asked.scan] = scan  # at the end
+        try:
+            batch = next(scan.batches, None)
+        except Exception as error:  # noqa: BLE001 - the process is told, and the caller gets it
+            self._note(error)
+            return {"failed": True}, b""
+        return {}, b"" if batch is None else packed([batch], scan.schema)
+
+    def close(self) -> None:
+        """Give up all scans."""
+        self._scans.clear()
+
+    def _end(self, scans: list[int]) -> None:
+        for number in scans:
+            self._scans.pop(number, None)
+            self._given_up.discard(number)
+
+    def _make_room(self, columns: int) -> None:
+        held = columns + sum(scan.columns for scan in self._scans.values())
+        while len(self._scans) >= LEAST_SCANS and held > MOST_COLUMNS:
+            oldest = next(iter(self._scans))
+            held -= self._scans.pop(oldest).columns
+            self._given_up.add(oldest)
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, pa.ArrowException):
+            error = InvalidInputError(f"SQL: the rows cannot be read: {error!s:.500}")
+        self.scanned.failed = self.scanned.failed or error
+
+
+_TOO_MANY: Final = (
+    f"the untrusted query reads more than {MOST_COLUMNS} columns of tables in turns, which is not "
+    "taken: name fewer columns or tables, or ask several queries"
+)

@@ -12,16 +12,17 @@ unknown: the bytes may be there, or may land later.
 from __future__ import annotations
 
 import re
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.errors import InvalidInputError, StorageError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.threads import LoopFlights, ThreadFlights
 
 
 class Guarantee(Enum):
@@ -41,7 +42,7 @@ class StoredKey:
     modified_seconds: float | None
 
 
-class Uploads(Protocol):
+class Uploads(ABC):
     """Many creates that become durable together; safe to call from several threads.
 
     Between `create` and `finish` nothing is promised: a key may be visible or not. Parts must
@@ -49,14 +50,17 @@ class Uploads(Protocol):
     nothing left to stop once `finish` returned.
     """
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.abort()
 
+    @abstractmethod
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         """Start to store `parts`. Blocks while too many bytes are in flight."""
-        ...
 
+    @abstractmethod
     def finish(self) -> dict[str, bool]:
         """Make all durable. For each key: True when created, False when it existed before.
 
@@ -64,11 +68,39 @@ class Uploads(Protocol):
         stored once, from the first parts. May be called again after more creates, and tells of
         those since the call before. Raises the first failure.
         """
-        ...
 
+    @abstractmethod
     def abort(self) -> None:
         """Stop, and remove what is not visible yet. Never raises."""
-        ...
+
+
+class FlyingUploads(Uploads):
+    """Creates in flight, a few at a time, each of which says whether it made its key."""
+
+    def __init__(self, flights: ThreadFlights | LoopFlights) -> None:
+        self._flights = flights
+        self._lock = threading.Lock()
+        self._created: dict[str, bool] = {}
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> None:
+        with self._lock:
+            if check_key(key) in self._created:
+                return
+            self._created[key] = False
+        self._send(key, byte_views(parts))
+
+    def finish(self) -> dict[str, bool]:
+        self._flights.drain()
+        created, self._created = self._created, {}
+        return created
+
+    def abort(self) -> None:
+        self._flights.stop()
+        self._created = {}
+
+    @abstractmethod
+    def _send(self, key: str, views: list[memoryview]) -> None:
+        """Start to create a key that was not given before."""
 
 
 class Backend(Protocol):

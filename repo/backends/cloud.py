@@ -7,15 +7,21 @@ of a create in doubt; such a create says "exists" or raises, and the caller read
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
-from tensorrepo.repo.backends.base import Guarantee, StoredKey, byte_views, check_key, check_prefix
+from tensorrepo.repo.backends.base import (
+    FlyingUploads,
+    Guarantee,
+    StoredKey,
+    byte_views,
+    check_key,
+    check_prefix,
+)
 from tensorrepo.repo.backends.remote import (
     SENDING_LITTLE,
     SENDING_MUCH,
@@ -24,10 +30,8 @@ from tensorrepo.repo.backends.remote import (
     open_store,
 )
 from tensorrepo.repo.errors import StorageError, UnsupportedError
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import LoopFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
 
 # S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are
 # joined without a condition: whoever comes last wins, with the same bytes, because large values
@@ -47,8 +51,8 @@ class CloudBackend(RemoteReader):
     """A bucket, or a prefix of one.
 
     Args:
-        place: which, and how to get there.
-        single_put_bytes: larger values are sent in parts.
+        place: location of the store, and how to get there.
+        single_put_bytes: most bytes of a value that is not sent in parts.
     """
 
     def __init__(self, place: StoreLocation, *, single_put_bytes: int = SINGLE_PUT_BYTES) -> None:
@@ -149,39 +153,19 @@ class CloudBackend(RemoteReader):
                 yield StoredKey(previous, entry["size"], entry["last_modified"].timestamp())
 
 
-class CloudUploads:
+class CloudUploads(FlyingUploads):
     """Objects on their way, a few requests at a time; Ctrl-C cancels them in the middle."""
 
+    _flights: LoopFlights
+
     def __init__(self, backend: CloudBackend) -> None:
+        super().__init__(LoopFlights(_REQUESTS, _IN_FLIGHT_BYTES, "tensorrepo-upload"))
         self._backend = backend
-        self._flights = LoopFlights(_REQUESTS, _IN_FLIGHT_BYTES, "tensorrepo-upload")
-        self._lock = threading.Lock()
-        self._created: dict[str, bool] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
-
-    def create(self, key: str, parts: Sequence[Buffer]) -> None:
-        with self._lock:
-            if check_key(key) in self._created:
-                return
-            self._created[key] = False
-        views = byte_views(parts)
+    def _send(self, key: str, views: list[memoryview]) -> None:
         size_bytes = sum(view.nbytes for view in views)
 
         async def send() -> None:
             self._created[key] = await self._backend.send(key, views, size_bytes)
 
         self._flights.submit(send, size_bytes)
-
-    def finish(self) -> dict[str, bool]:
-        self._flights.drain()
-        created, self._created = self._created, {}
-        return created
-
-    def abort(self) -> None:
-        self._flights.stop()
-        self._created = {}

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import Any
 
 from tensorrepo.repo.backends.base import (
+    FlyingUploads,
     Guarantee,
     StoredKey,
     byte_views,
@@ -31,10 +33,8 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import ThreadFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
 
 _TEMPORARY = "tmp"
 _THREADS = 8
@@ -78,7 +78,8 @@ class FsspecBackend:
         return f"FsspecBackend({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.url, self._options, self.guarantee)
+        reopen = partial(FsspecBackend, guarantee=self.guarantee)
+        return reopen, (self.url, self._options)
 
     def read(self, key: str) -> bytes:
         with self._asking("read", key):
@@ -187,40 +188,20 @@ class FsspecBackend:
                 raise _explain(error, f"cannot {doing} {self.url}/{key}", self._options) from None
 
 
-class FsspecUploads:
+class FsspecUploads(FlyingUploads):
     """Creates on threads where the file system allows it, one after the other elsewhere."""
 
+    _flights: ThreadFlights
+
     def __init__(self, backend: FsspecBackend, threads: int) -> None:
+        super().__init__(ThreadFlights(threads, _IN_FLIGHT_BYTES, "tensorrepo-upload"))
         self._backend = backend
-        self._flights = ThreadFlights(threads, _IN_FLIGHT_BYTES, "tensorrepo-upload")
-        self._lock = threading.Lock()
-        self._created: dict[str, bool] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
-
-    def create(self, key: str, parts: Sequence[Buffer]) -> None:
-        with self._lock:
-            if check_key(key) in self._created:
-                return
-            self._created[key] = False
-
+    def _send(self, key: str, views: list[memoryview]) -> None:
         def send() -> None:
-            self._created[key] = self._backend.create(key, parts)
+            self._created[key] = self._backend.create(key, views)
 
-        self._flights.submit(send, sum(memoryview(part).nbytes for part in parts))
-
-    def finish(self) -> dict[str, bool]:
-        self._flights.drain()
-        created, self._created = self._created, {}
-        return created
-
-    def abort(self) -> None:
-        self._flights.stop()
-        self._created = {}
+        self._flights.submit(send, sum(view.nbytes for view in views))
 
 
 def _open(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
@@ -278,7 +259,3 @@ def _overrides(files: Any, name: str) -> bool:
     from fsspec import AbstractFileSystem
 
     return getattr(type(files), name, None) is not getattr(AbstractFileSystem, name, None)
-
-
-def _reopen(url: str, options: Mapping[str, str], guarantee: Guarantee) -> FsspecBackend:
-    return FsspecBackend(url, options, guarantee=guarantee)

@@ -25,12 +25,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
     StoredKey,
+    Uploads,
     byte_views,
     check_key,
     check_length,
@@ -43,11 +44,8 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import ThreadFlights
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0
@@ -434,7 +432,7 @@ class LocalBackend:
         return f"LocalBackend({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.local_root, self.guarantee)
+        return partial(LocalBackend, guarantee=self.guarantee), (self.local_root,)
 
     def read(self, key: str) -> bytes:
         with os.fdopen(self._open(key), "rb", buffering=0) as file:
@@ -555,7 +553,7 @@ class LocalBackend:
         return f"{self.url}/{key}"
 
 
-class LocalUploads:
+class LocalUploads(Uploads):
     """Files on their way to durable names.
 
     Large files are synced and linked by threads as they come, small ones in batches; `finish`
@@ -571,12 +569,6 @@ class LocalUploads:
         self._staged: dict[str, StagedFile] = {}
         self._created: dict[str, bool] = {}
         self._aborted = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         with self._lock:
@@ -656,7 +648,3 @@ def _check(key: str) -> str:
     if key.startswith(f"{TEMPORARY}/"):
         raise InvalidInputError(f"{key!r}: {TEMPORARY}/ holds files that have no key yet")
     return key
-
-
-def _reopen(root: Path, guarantee: Guarantee) -> LocalBackend:
-    return LocalBackend(root, guarantee=guarantee)

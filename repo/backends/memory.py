@@ -12,20 +12,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
 from tensorrepo.repo.backends.base import (
     Guarantee,
     StoredKey,
+    Uploads,
     check_key,
     check_length,
     check_prefix,
 )
 from tensorrepo.repo.errors import NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 _SCHEME = "memory://"
 
@@ -121,18 +119,12 @@ class MemoryBackend:
         return value
 
 
-class MemoryUploads:
+class MemoryUploads(Uploads):
     """Creates that happen at once."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._created: dict[str, bool] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         created = self._backend.create(key, parts)

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import obstore
@@ -42,10 +42,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 # Reading gives up when nothing comes for a while, however much is still to come. What is sent
 # cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that
@@ -284,29 +281,14 @@ def _summary(text: str, place: StoreLocation) -> str:
 
 
 SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "gcs": "gs",
-    "az": "az",
-    "azure": "az",
-    "adl": "az",
-    "abfs": "az",
-    "abfss": "az",
-    "http": "http",
-    "https": "http",
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gs"),
+    **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "az"),
+    **dict.fromkeys(("http", "https"), "http"),
 }
 _CLIENT_OPTIONS = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "proxy_excludes",
-        "proxy_url",
-        "root_certificate",
-        "timeout",
-        "user_agent",
-    }
+    {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_excludes", "proxy_url"}
+    | {"root_certificate", "timeout", "user_agent"}
 )
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SHORTEST_SECRET = 6  # shorter values are words, and words must stay readable in messages

@@ -15,18 +15,15 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import CommitExpired, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.objects.incarnations import object_key
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.state import Condemnation, State
-    from tensorrepo.repo.objects.store import ObjectStore
-    from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 
 def graves_since(state: State, generation: int) -> tuple[Condemnation, ...]:

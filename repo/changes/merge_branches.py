@@ -1,11 +1,8 @@
 """Merge of branches, cherry-pick and revert of commits.
 
-One merge commit or nothing: there is no half-merged state to come back to. Rebasing a transaction
-(`transaction`) and merging a branch are the same three-way merge of trees.
-
-Both are the three-way merge of whole trees, with the commit and its parent as the two sides: to
-repeat a change its parent is the base, to undo it the commit is. One commit or nothing: there is
-no half-picked state to come back to.
+One commit or nothing: there is no half-merged state to come back to. All are the three-way merge of
+whole trees, as is the rebase of a transaction. To pick a change, the commit and its parent are two
+sides: to repeat the change its parent is the base, to undo it the commit is.
 
 Source:
     docs/spec/trees.md, section "Merge".
@@ -17,9 +14,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import (
     CommitAttempt,
     CommitTransaction,
@@ -38,11 +35,8 @@ from tensorrepo.repo.history.merge_trees import (
     pick_sides,
 )
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +278,8 @@ def _apply(
 def _picked_tree(transaction: CommitTransaction, tip: Digest | None, change: _Change) -> bytes:
     """Root page of `tip`'s tree with the change made in it."""
     base, theirs = change.sides
-    ours, generation = (
-        tree_of(transaction.objects, tip),
-        generation_of(transaction.objects, tip),
-    )
+    ours = tree_of(transaction.objects, tip)
+    generation = generation_of(transaction.objects, tip)
     merged = merge_trees(
         transaction.objects,
         base,

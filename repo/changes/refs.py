@@ -11,18 +11,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.changes import gc_fence
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, decode_ref_updates
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
 
 BRANCHES = "heads/"
 TAGS = "tags/"
@@ -63,7 +60,9 @@ def delete_ref(repository: RepositoryCore, ref: str, *, actor: str) -> Digest:
     def decide(view: LogView) -> LogEntry:
         return _entry("ref-delete", actor, Update(ref, _existing(view, ref), None))
 
-    return _old(_append(repository, decide))
+    old = _append(repository, decide).update.old
+    assert old is not None, "only a ref that exists is deleted"
+    return old
 
 
 def rename_branch(repository: RepositoryCore, old: str, new: str, *, actor: str) -> None:
@@ -230,7 +229,7 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
 
 
 def _updates(repository: RepositoryCore, entry: LogEntry) -> tuple[Update, ...]:
-    bulk = () if entry.bulk is None else _read_bulk(repository, entry.bulk)
+    bulk = () if entry.bulk is None else repository.log.read_bulk(entry.bulk)
     return (*entry.updates, *bulk)
 
 
@@ -243,10 +242,6 @@ def _other_name(record: LogRecord, entry: LogEntry, update: Update) -> Update | 
                 if other.ref != update.ref and (other.old, other.new) == mirrored:
                     return other
     return None
-
-
-def _read_bulk(repository: RepositoryCore, digest: Digest) -> tuple[Update, ...]:
-    return decode_ref_updates(repository.objects.get(digest).payload)
 
 
 def _create(
@@ -300,13 +295,6 @@ def describe_ref(ref: str) -> str:
     """A ref for people: ``branch 'main'``."""
     space, _, name = ref.partition("/")
     return {"heads": f"branch {name!r}", "tags": f"tag {name!r}"}.get(space, f"ref {ref!r}")
-
-
-def _old(move: Move) -> Digest:
-    old = move.update.old
-    if old is None:
-        raise InvalidInputError("a ref that did not exist has no old value")
-    return old
 
 
 def _entry(

@@ -1,7 +1,6 @@
 """Repository core: a handle over a backend, its log and its objects.
 
-A handle over a backend, its log and its objects; the verbs are functions in `transaction`, `refs`,
-`revisions` and `history`.
+The verbs are functions in `transaction`, `merge_branches`, `refs` and `revisions`.
 """
 
 from __future__ import annotations
@@ -10,19 +9,14 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.registry import probe
-from tensorrepo.repo.errors import (
-    ConflictError,
-    CorruptError,
-    NotFoundError,
-    UnsupportedError,
-)
+from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import Commit, some_changed, touches, walk
+from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended, append
@@ -31,12 +25,9 @@ from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
 from tensorrepo.repo.log.segments import SegmentCommit, changed_filter
+from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import encode_object
 from tensorrepo.repo.objects.store import ObjectStore
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.history.merge_trees import Drivers
-    from tensorrepo.repo.objects.cache import DiskCache
 
 IDENTITY_KEY = "repo.json"
 _FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
@@ -185,12 +176,7 @@ def open_repository(
         return decode_ref_updates(objects.get(digest).payload)
 
     log = RepositoryLog(
-        backend,
-        data,
-        read_bulk,
-        pending=remembered.pending,
-        memory=remembered.memory,
-        hint=hint,
+        backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory, hint=hint
     )
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(

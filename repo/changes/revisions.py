@@ -9,19 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS, reflog
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
 
 _REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
 _STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")

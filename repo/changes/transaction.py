@@ -5,10 +5,9 @@ durable, and one record of the log makes them the branch. When the branch moved 
 are merged three ways and the record is tried again: kilobytes, never tensors.
 
 Who calls what: `begin` reads the log once and pins it; `Transaction` collects; `commit` runs an
-`Attempt`, which composes the tree anew for every head that it meets, on the caller's thread.
-
-`Attempt.run` hands `decide` to the log's `append`, which calls it anew for every head that it
-finds: compose the tree on that head, make its objects durable, pass the fence, say what to append.
+`CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls anew for every head
+that it finds: compose the tree on that head, make its objects durable, pass the fence, say what to
+append.
 
 Checkpoints of a training are commits beside each other: each has the same parent, where the
 training began, and a ref of its own. As ancestors of one another none could ever be freed. One
@@ -24,10 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import (
     Commit,
@@ -37,20 +37,15 @@ from tensorrepo.repo.history.commits import (
     read_commit,
     write_commit,
 )
-from tensorrepo.repo.history.commits import MetadataValue as MetadataJson
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff, lookup, root_links, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-    from tensorrepo.repo.log.state import Condemnation, State
-
 
 _SUBJECT_CHARACTERS = 200
 
@@ -80,7 +75,7 @@ class CommitAttempt:
     message: str
     author: str
     time_ns: int
-    metadata: dict[str, MetadataJson] = field(default_factory=dict)
+    metadata: dict[str, MetadataValue] = field(default_factory=dict)
     closes_lease: str | None = None
     others: tuple[Digest, ...] = ()
     sources: tuple[Digest, ...] = ()
@@ -250,8 +245,7 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
     first, more = conflicts[0], len(conflicts) - 1
     others = f" (and {more} more conflicts)" if more else ""
     raise ConflictError(
-        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
-        tuple(conflicts),
+        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}", tuple(conflicts)
     )
 
 

@@ -172,11 +172,7 @@ def _merge_paths(
 
 
 def _merge_path(
-    objects: ObjectSink,
-    path: str,
-    versions: _Versions,
-    drivers: Drivers,
-    context: MergeContext,
+    objects: ObjectSink, path: str, versions: _Versions, drivers: Drivers, context: MergeContext
 ) -> Entry | Conflict | None:
     base, ours, theirs = versions
     context = context.at(path)
@@ -194,11 +190,7 @@ def _merge_path(
 
 
 def _join(
-    objects: ObjectSink,
-    path: str,
-    versions: _Versions,
-    drivers: Drivers,
-    context: MergeContext,
+    objects: ObjectSink, path: str, versions: _Versions, drivers: Drivers, context: MergeContext
 ) -> Entry | Conflict:
     """Ask the driver to join what both sides changed."""
     base, ours, theirs = versions

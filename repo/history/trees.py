@@ -24,7 +24,6 @@ from tensorrepo.repo.history.tree_pages import (
     KINDS,
     STORAGE_FLAG,
     VERSION,
-    Entry,
     Page,
     TreeItem,
     clash,
@@ -35,24 +34,10 @@ from tensorrepo.repo.history.tree_pages import (
     exceeds_root,
     page_ends,
 )
+from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
-
-__all__ = [
-    "EMPTY_TREE",
-    "Entry",
-    "PathChange",
-    "TreeChanges",
-    "clashes",
-    "diff",
-    "differences",
-    "iterate",
-    "lookup",
-    "root_links",
-    "same_content",
-    "update",
-]
 
 EMPTY_TREE = encode_page(Page(0, ()))
 

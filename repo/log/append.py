@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.errors import (
@@ -32,12 +32,10 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import state_digest
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, LogSlot, slot_key
+from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, LogRecord, encode_record
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
 
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 2.0

@@ -17,7 +17,7 @@ from typing import Any
 
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import KINDS, LogEntry, LogRecord, Update, is_digest
+from tensorrepo.repo.log.records import KINDS, REF_KINDS, LogEntry, LogRecord, Update, is_digest
 from tensorrepo.repo.log.state import (
     CONFIG_KEYS,
     KNOWN_FEATURES,
@@ -32,7 +32,6 @@ Shape = dict[str, Callable[[object], bool]]  # what the members of `data` must b
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TAGS = "tags/"
-_REF_KINDS = frozenset({"commit", "ref-create", "ref-delete", "ref-reset", "tag"})
 _DROPPING_KINDS = frozenset({"ref-delete", "ref-reset"})
 
 
@@ -116,7 +115,7 @@ class Folding:
             raise _Void(f"kind {entry.kind!r} is unknown to this version")
         if isinstance(updates, str):
             raise _Void(updates)
-        if entry.kind in _REF_KINDS:
+        if entry.kind in REF_KINDS:
             _expect(entry, {})
             self._move_refs(entry.kind, updates)
             return
@@ -266,7 +265,7 @@ def _all_updates(
     entry: LogEntry, bulk: Callable[[Digest], tuple[Update, ...]]
 ) -> tuple[Update, ...] | str:
     """The updates of an entry, or why they cannot be told."""
-    if entry.bulk is None or entry.kind not in _REF_KINDS:
+    if entry.bulk is None or entry.kind not in REF_KINDS:
         return entry.updates
     try:
         return entry.updates + bulk(entry.bulk)

@@ -14,15 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.backends.base import Backend
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tensorrepo.repo.errors import Error
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import RepositoryLog
 from tensorrepo.repo.log.segments import Segment, SegmentCommit, read_segment, segment_length
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.reader import RepositoryLog
 
 LIMIT_BYTES: Final = 64 << 20
 _FIRST_STEPS: Final = 4  # commits asked for before any segment is loaded

@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.apply import Folding
@@ -54,9 +55,6 @@ from tensorrepo.repo.log.state import (
     Verdict,
     encode_with_pages,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.backends.base import Backend
 
 MAX_WINDOW: Final = 256  # slots read at once: at most 16 MiB
 

@@ -1,7 +1,7 @@
 """Log records: canonical JSON of one slot of the log.
 
-A record is one slot of the log: canonical JSON of at most 64 KiB that chains to the bytes of the
-slot before it. It holds entries, each of one transaction; `apply` decides which of them apply.
+A record has at most 64 KiB and chains to the bytes of the slot before it. It holds entries, each of
+one transaction; `apply` decides which of them apply.
 
 Canonical JSON: UTF-8, no white space, members sorted by the code points of their names, integers
 of 64 bits and no other numbers, no escape that is not needed. Bytes that do not re-encode to
@@ -9,11 +9,10 @@ themselves are no record, so equal records have equal bytes in every implementat
 
 History is read record by record, and nearly every one is a commit or a tag: texts, digests and
 refs, no `data`. Their form is a type, which `msgspec` checks in one pass. What it refuses may be a
-record all the same: `records.decode_record` then looks closer, and says what is wrong.
+record all the same: `decode_record` then looks closer, and says what is wrong.
 
 Source:
     docs/spec/log.md, sections "Canonical JSON", "Record" and "Kinds".
-    docs/spec/log.md, sections "Canonical JSON" and "Record".
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class PlainRecord(Struct, forbid_unknown_fields=True):
 
 
 _PLAIN_DECODER: Final = msgspec.json.Decoder(PlainRecord)
-_PLAIN_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _TAG_AT: Final = -len(',"tag":""}') - 32  # it is the last member
 
 
@@ -83,7 +82,7 @@ def decode_plain(data: bytes, interval: int) -> PlainRecord | None:
     """
     try:
         record = _PLAIN_DECODER.decode(data)
-        again = _PLAIN_ENCODER.encode(record)
+        again = _ENCODER.encode(record)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     stated = record.gen % interval == 0
@@ -105,22 +104,11 @@ STATE_INTERVAL: Final = 64  # records whose generation is a multiple carry `stat
 MAX_REF_BYTES: Final = 1024
 MAX_NESTING: Final = 16
 
-KINDS: Final = frozenset(
-    {
-        "commit",
-        "ref-create",
-        "ref-delete",
-        "ref-reset",
-        "tag",
-        "lease-open",
-        "lease-close",
-        "gc-condemn",
-        "gc-end",
-        "supersede",
-        "shallow",
-        "config",
-        "noop",
-    }
+REF_KINDS: Final = frozenset({"commit", "ref-create", "ref-delete", "ref-reset", "tag"})
+KINDS: Final = (
+    REF_KINDS
+    | {"lease-open", "lease-close", "gc-condemn", "gc-end"}
+    | {"supersede", "shallow", "config", "noop"}
 )
 
 _TXN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -129,7 +117,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _INT64 = range(-(1 << 63), 1 << 63)
 
-_ENCODER = msgspec.json.Encoder(order="sorted")
 _DECODER = msgspec.json.Decoder()
 
 

@@ -9,8 +9,6 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import record_digest
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
@@ -23,9 +21,7 @@ from tensorrepo.repo.log.log_slots import (
     ref_page_key,
     void_key,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.reader import RepositoryLog
+from tensorrepo.repo.log.reader import RepositoryLog
 
 
 def void_slot(log: RepositoryLog, gen: int, *, actor: str, time_ns: int, note: str = "") -> Marker:

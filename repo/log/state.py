@@ -11,21 +11,21 @@ and writes the pages.
 
 Source:
     docs/spec/log.md, sections "State", "Ref pages" and "Checkpoint".
-    docs/spec/log.md, section "Ref pages".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from blake3 import blake3
+from msgspec import Meta, Struct
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest, state_digest
-from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, is_digest, parse_json
+from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, parse_json
 
 # What is encoded here was sorted before, and can hold nothing but text.
 _ENCODER = msgspec.json.Encoder()
@@ -209,10 +209,32 @@ class State:
                 yield grave.list
 
 
-_MEMBERS = {
-    "version", "generation", "refs", "retained", "leases", "graves", "supersedes", "config",
-    "shallow", "bulks", "kinds",
-}  # fmt: skip
+_Digest = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class _StoredLease(Struct, forbid_unknown_fields=True):
+    holder: str
+    opened: _Natural
+    note: str
+    keep: tuple[_Digest, ...]
+    expires: int | None
+
+
+class _StoredState(Struct, forbid_unknown_fields=True):
+    """Members of a state's JSON; `refs` are the refs themselves, or the digests of their pages."""
+
+    version: Literal[1]
+    generation: _Natural
+    refs: dict[str, _Digest] | list[_Digest]
+    retained: dict[_Digest, _Natural]
+    leases: dict[str, _StoredLease]
+    graves: list[tuple[_Natural, _Digest, _Digest, bool]]
+    supersedes: dict[_Digest, _Digest]
+    config: dict[str, Any]
+    shallow: frozenset[_Digest]
+    bulks: frozenset[_Digest]
+    kinds: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +263,16 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "generation": state.generation,
         "refs": state.refs if pages is None else list(pages),
         "retained": state.retained,
-        "leases": {name: _lease_to_json(lease) for name, lease in state.leases.items()},
+        "leases": {
+            name: {
+                "holder": lease.holder,
+                "opened": lease.opened,
+                "note": lease.note,
+                "keep": lease.keep,
+                "expires": lease.expires_ns,
+            }
+            for name, lease in state.leases.items()
+        },
         "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
         "supersedes": state.supersedes,
         "config": state.config,
@@ -274,29 +305,44 @@ def decode_state(
     version = raw.get("version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > 1:
         raise UnsupportedError(f"{where}: version {version}, this tensorrepo reads 1. Update it.")
-    if not isinstance(raw, dict) or raw.keys() != _MEMBERS or version != 1:
-        raise CorruptError(f"{where}: expected version 1 and exactly {sorted(_MEMBERS)}")
     try:
-        state = _state_from_json(raw | {"refs": _read_refs(raw["refs"], where, read_pages)})
+        state = _state_of(msgspec.convert(raw, _StoredState), where, read_pages)
         again = encode_state(state, paging)
-    except (TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptError(f"{where}: {error}") from error
     if again != data:
         raise CorruptError(f"{where}: not in canonical form")
     return state
 
 
-def _read_refs(
-    raw: object,
+def _state_of(
+    stored: _StoredState,
     where: str,
     read_pages: Callable[[tuple[Digest, ...]], Mapping[Digest, Buffer | None]],
-) -> object:
-    """`refs` of a state as one object, whether its pages or itself are there."""
-    if not isinstance(raw, list):
-        return raw
-    names = tuple(_digest(value) for value in raw)
-    found = read_pages(names)
-    return join_refs((_checked_page(name, found[name], where) for name in names), where)
+) -> State:
+    for key, value in stored.config.items():
+        if (problem := config_problem(key, value)) is not None:
+            raise ValueError(problem)
+    refs = stored.refs
+    if isinstance(refs, list):
+        pages = read_pages(tuple(refs))
+        joined = join_refs((_checked_page(name, pages[name], where) for name in refs), where)
+        refs = msgspec.convert(joined, dict[str, _Digest])
+    return State(
+        stored.generation,
+        refs,
+        stored.retained,
+        {
+            name: Lease(lease.holder, lease.opened, lease.note, lease.keep, lease.expires)
+            for name, lease in stored.leases.items()
+        },
+        tuple(Condemnation(*grave) for grave in stored.graves),
+        stored.supersedes,
+        stored.config,
+        stored.shallow,
+        stored.bulks,
+        stored.kinds,
+    )
 
 
 def _checked_page(name: Digest, data: Buffer | None, where: str) -> Buffer:
@@ -305,26 +351,6 @@ def _checked_page(name: Digest, data: Buffer | None, where: str) -> Buffer:
     if (found := state_digest(data)) != name:
         raise CorruptError(f"{where}: expected ref page {name:.12}, found {found:.12}")
     return data
-
-
-def _state_from_json(raw: dict[str, Any]) -> State:
-    config = _object(raw, "config")
-    for key, value in config.items():
-        if (problem := config_problem(key, value)) is not None:
-            raise ValueError(problem)
-    graves = tuple(_grave_from_json(row) for row in raw["graves"])
-    return State(
-        generation=_natural(raw["generation"]),
-        refs={ref: _digest(value) for ref, value in _object(raw, "refs").items()},
-        retained={_digest(d): _natural(gen) for d, gen in _object(raw, "retained").items()},
-        leases={key: _lease_from_json(row) for key, row in _object(raw, "leases").items()},
-        graves=graves,
-        supersedes={_digest(a): _digest(b) for a, b in _object(raw, "supersedes").items()},
-        config=config,
-        shallow=frozenset(_digest(value) for value in raw["shallow"]),
-        bulks=frozenset(_digest(value) for value in raw["bulks"]),
-        kinds=frozenset(_text(value) for value in raw["kinds"]),
-    )
 
 
 def config_problem(key: str, value: object) -> str | None:
@@ -340,64 +366,3 @@ def config_problem(key: str, value: object) -> str | None:
             good = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
             return None if good else "config signers must map names to keys"
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"
-
-
-def _lease_to_json(lease: Lease) -> dict[str, CanonicalValue]:
-    return {
-        "holder": lease.holder,
-        "opened": lease.opened,
-        "note": lease.note,
-        "keep": lease.keep,
-        "expires": lease.expires_ns,
-    }
-
-
-def _lease_from_json(raw: Any) -> Lease:
-    if not isinstance(raw, dict) or raw.keys() != {"holder", "opened", "note", "keep", "expires"}:
-        raise ValueError("a lease has exactly holder, opened, note, keep, expires")
-    expires = raw["expires"]
-    return Lease(
-        _text(raw["holder"]),
-        _natural(raw["opened"]),
-        _text(raw["note"]),
-        tuple(_digest(value) for value in raw["keep"]),
-        expires if expires is None else _integer(expires),
-    )
-
-
-def _grave_from_json(raw: Any) -> Condemnation:
-    generation, keys, graves, ended = raw
-    if not isinstance(ended, bool):
-        raise TypeError("the last member of a grave must be true or false")
-    return Condemnation(_natural(generation), _digest(keys), _digest(graves), ended)
-
-
-def _object(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    value = raw[name]
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object")
-    return value
-
-
-def _digest(value: object) -> Digest:
-    if not is_digest(value):
-        raise ValueError(f"expected a digest, found {value!r:.80}")
-    return Digest(str(value))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, found {value!r:.80}")
-    return value
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"expected a number, found {value!r:.80}")
-    return value
-
-
-def _natural(value: object) -> int:
-    if _integer(value) < 0:
-        raise ValueError(f"expected a number from 0, found {value!r:.80}")
-    return _integer(value)

@@ -32,16 +32,13 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import xxhash
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 # Whether a cache made this: a name of a folder in it, and of a file in that folder.
 IsOwn: TypeAlias = "Callable[[str, str], bool]"

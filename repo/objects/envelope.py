@@ -12,8 +12,7 @@ Metadata is compressed where that pays; what is read by ranges is not. Names are
 envelope itself, so they never depend on a compressor's version.
 
 Source:
-    docs/spec/objects.md, section "Envelope".
-    docs/spec/objects.md, section "Compression at rest".
+    docs/spec/objects.md, sections "Envelope" and "Compression at rest".
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     ZSTD_MAGIC,
@@ -28,10 +30,6 @@ from tensorrepo.repo.objects.envelope import (
 )
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.ranges import join_ranges
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.state import Condemnation
-    from tensorrepo.repo.objects.cache import DiskCache
 
 T = TypeVar("T")
 _REMEMBERED_BYTES = 64 << 20

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.envelope import (
     CheckedSpan,
     EncodedObject,
@@ -25,9 +25,6 @@ from tensorrepo.repo.objects.envelope import (
 )
 from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import REMEMBER_UPTO_BYTES, ObjectStore
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.log.state import Condemnation
 
 _PENDING_BYTES = 64 << 20
 

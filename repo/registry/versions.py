@@ -24,26 +24,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import index
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.refs import Move, refuse_taken
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin_beside
 from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import MetadataValue, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import Card, card_at, check_registered_name, edit_card
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.repo.log.reader import LogView
-
 
 SPACE: Final = "registry/"
 REGISTERED: Final = "registered"  # the key of a version's commit metadata
@@ -429,12 +426,7 @@ def _refuse_protected(view: LogView, name: str, alias: str) -> None:
 
 def _append(repository: RepositoryCore, decide: Callable[[LogView], LogEntry | None]) -> None:
     """Append what is decided on the head; None: nothing has to change."""
-
-    def entries(view: LogView) -> tuple[LogEntry, ...]:
-        entry = decide(view)
-        return () if entry is None else (entry,)
-
-    repository.append(entries)
+    repository.append(lambda view: tuple(entry for entry in (decide(view),) if entry is not None))
 
 
 def _entry(kind: str, actor: str, *updates: Update, note: str = "") -> LogEntry:

@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from tensorrepo.checks import check_instance
-from tensorrepo.formats.common.arguments import encodable, flag, whole, wrong
+from tensorrepo.formats.common.arguments import check_instance, encodable, flag, whole, wrong
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, make_graph
@@ -32,10 +31,10 @@ from tensorrepo.models.model import Model
 from tensorrepo.query import architecture
 from tensorrepo.query.architecture import Donor, Owner, PathFound, Ranking
 from tensorrepo.query.catalog import database as core
+from tensorrepo.query.catalog import tables
 from tensorrepo.query.sql.catalog_tables import (
     CatalogTable,
     DerivedColumn,
-    catalog_names,
     catalog_table,
 )
 from tensorrepo.query.sql.pushdown import Scanned
@@ -128,36 +127,6 @@ def _graph_of_source(source: ModelSource) -> Graph:
     return derived_graph(wanted, settings if isinstance(settings, dict) else {})
 
 
-__all__ = ["Donor", "Owner", "PathFound", "Ranking", "find_donors", "find_models", "find_owners"]
-
-
-def find_models(
-    catalog: Catalog, first: str, last: str | None = None, *, steps: int | None = None
-) -> list[PathFound]:
-    """See `Catalog.find_models`."""
-    for name, pattern in (("first", first), ("last", last)):
-        if pattern is not None or name == "first":
-            encodable(name, pattern)
-    with catalog.reading() as connection:
-        return list(architecture.models_with_path(connection, first, last, steps=steps))
-
-
-def find_donors(catalog: Catalog, target: ArchitectureSource, ranking: Ranking) -> list[Donor]:
-    """See `Catalog.donors`. A model is not a donor to itself."""
-    own = (target.digest,) if isinstance(target, Model) else ()
-    graph = graph_of(target)
-    with catalog.reading() as connection:
-        return architecture.donors(connection, graph, ranking, without=own)
-
-
-def find_owners(catalog: Catalog, model: Model, tensor: str) -> list[Owner]:
-    """See `Catalog.owners`."""
-    check_instance("model", model, Model, "one of the repository, as repo.model(...) gives it")
-    model.spec(encodable("tensor", tensor))  # says which names are near
-    with catalog.reading() as connection:
-        return architecture.owners(connection, model.digest, tensor)
-
-
 @dataclass(frozen=True, slots=True)
 class CatalogStatus:
     """How a catalog stands to its repository.
@@ -167,11 +136,11 @@ class CatalogStatus:
         state: "current", "behind" (its rows: the next question brings it up to date), "empty",
             "old tables", "newer tables", "half-migrated", "damaged", "not a catalog", "other
             repository" or "rewound".
-        revision: of its tables; None where there are none.
+        revision: revision of its tables; None where there are none.
         newest_revision: the one that this tensorrepo works with.
         generation: the log record that it tells of.
         of_generation: the newest of the repository.
-        rows: of each table that has any.
+        rows: rows of each table that has any.
         advice: what to do; "" when nothing is to be done.
     """
 
@@ -235,7 +204,7 @@ class Catalog:
 
     def names(self) -> Iterator[str]:
         """Names of all tables."""
-        return catalog_names()
+        return iter(tables.METADATA.tables)
 
     def catch_up(self, *, progress: Callable[[CatchUpProgress], None] | None = None) -> CaughtUp:
         """Take in what happened in the repository since the last time; makes tables at first."""
@@ -270,8 +239,8 @@ class Catalog:
         A SQLite file that is damaged gets another name first.
 
         Args:
-            progress: is told how far it is.
-            warn: is told which name a damaged file got.
+            progress: callback that receives how far it is.
+            warn: callback that receives the name that a damaged file got.
 
         Raises:
             InvalidInputError: the database has tables of that name that are not ours.
@@ -306,7 +275,11 @@ class Catalog:
             last: another one; None: one node is enough.
             steps: edges of the way at most; None: any number.
         """
-        return find_models(self, first, last, steps=steps)
+        encodable("first", first)
+        if last is not None:
+            encodable("last", last)
+        with self.reading() as connection:
+            return list(architecture.models_with_path(connection, first, last, steps=steps))
 
     def donors(
         self,
@@ -319,9 +292,11 @@ class Catalog:
     ) -> list[Donor]:
         """Models of all commits that begin like an architecture, the longest prefix first.
 
+        A model is not a donor to itself.
+
         Args:
             target: a graph, a model, a state dict (torch's device "meta" is enough), or a file.
-            metric: of models: decides between equal prefixes.
+            metric: metric of models that decides between equal prefixes.
             order_by_metric: it counts first, among those that share half of the nodes.
             smallest: small values of it are good ones.
             limit: so many at most.
@@ -332,11 +307,17 @@ class Catalog:
             flag("smallest", smallest),
             whole("limit", limit, 1),
         )
-        return find_donors(self, target, ranking)
+        own = (target.digest,) if isinstance(target, Model) else ()
+        graph = graph_of(target)
+        with self.reading() as connection:
+            return architecture.donors(connection, graph, ranking, without=own)
 
     def owners(self, model: Model, tensor: str) -> list[Owner]:
         """Models of all commits that hold a tensor of `model`, bit for bit."""
-        return find_owners(self, model, tensor)
+        check_instance("model", model, Model, "one of the repository, as repo.model(...) gives it")
+        model.spec(encodable("tensor", tensor))  # says which names are near
+        with self.reading() as connection:
+            return architecture.owners(connection, model.digest, tensor)
 
     def verify(self) -> list[Difference]:
         """Compare with a catalog made anew beside it, table by table; [] when they are equal."""

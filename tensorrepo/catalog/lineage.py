@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.catalog.catalog import catalog_of
-from tensorrepo.checks import check_instance, listed, text
-from tensorrepo.formats.common.arguments import flag, whole
+from tensorrepo.formats.common.arguments import check_instance, flag, listed, text, whole
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
     CONSTRUCTED_FROM,

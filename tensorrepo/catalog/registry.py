@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tensorrepo.checks import check_instance, mapping, text
-from tensorrepo.formats.common.arguments import flag
+from tensorrepo.formats.common.arguments import check_instance, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.refs import Move
 from tensorrepo.repo.changes.revisions import split_path
@@ -127,7 +126,7 @@ class Registry:
         """Make a model of a commit the next version.
 
         Args:
-            name: of the registered model; a new one begins with version 1.
+            name: name of the registered model; a new one begins with version 1.
             source: a model, or ``REF:models/NAME``.
             message: what is told about the version, for ever.
             alias: one to name it from then on, in the same step.
@@ -168,18 +167,16 @@ class Registry:
         Raises:
             ConflictError: the alias is protected. Nothing changed.
         """
-        author = self.context.author
-        return set_alias(self.context.core, named(name), alias, which, actor=author)
+        core, actor = self.context.core, self.context.author
+        return set_alias(core, named(name), alias, which, actor=actor)
 
     def delete_alias(self, name: str, alias: str) -> None:
-        author = self.context.author
-        delete_alias(self.context.core, named(name), alias, actor=author)
+        delete_alias(self.context.core, named(name), alias, actor=self.context.author)
 
     def protect(self, name: str, alias: str, *, on: bool = True) -> None:
         """Refuse to move or remove an alias; ``on=False`` allows it again."""
-        author = self.context.author
-        core, wanted = self.context.core, flag("on", on)
-        protect_alias(core, named(name), alias, actor=author, on=wanted)
+        core, actor = self.context.core, self.context.author
+        protect_alias(core, named(name), alias, actor=actor, on=flag("on", on))
 
     def history(self, name: str, alias: str) -> list[AliasMove]:
         """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
@@ -202,7 +199,7 @@ class Registry:
             NotFoundError: there is no such model, or no such version.
 
         Args:
-            name: of the registered model.
+            name: name of the registered model.
             which: a version; None: the model itself.
             description: None keeps the one there is.
             labels: to set; a label that is None is removed.
@@ -243,13 +240,11 @@ class Registry:
     def delete_version(self, name: str, which: int | str) -> None:
         """Remove a version; its number is not given again. One with an alias is refused."""
         number = self.version(name, which).number
-        author = self.context.author
-        delete_version(self.context.core, name, number, actor=author)
+        delete_version(self.context.core, name, number, actor=self.context.author)
 
     def delete(self, name: str) -> int:
         """Remove all versions and aliases of a model; gives how many versions there were."""
-        author = self.context.author
-        return delete_registered(self.context.core, named(name), actor=author)
+        return delete_registered(self.context.core, named(name), actor=self.context.author)
 
     def __getitem__(self, name: str) -> RegisteredModel:
         return self.get(name)

@@ -12,9 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorrepo.catalog.catalog import catalog_of
-from tensorrepo.checks import check_instance, ref_text, text
 from tensorrepo.connect import parse_size
-from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.arguments import check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.views import open_rows, open_view

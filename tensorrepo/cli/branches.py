@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_branch,
-    complete_ref,
-    complete_tag,
-    session_of,
-)
+from tensorrepo.cli.options import Call, RepoCall, complete_branch, complete_ref, complete_tag
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.workspace.checkout import switch, update_tracked
-from tensorrepo.workspace.session import WorkspaceSession
 
 
 def branch_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[
         str | None, Argument(help="A branch to make.", autocompletion=complete_branch)
     ] = None,
@@ -34,8 +26,6 @@ def branch_command(
     move: Annotated[
         bool, Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List, make, rename or delete branches.
 
@@ -47,24 +37,24 @@ def branch_command(
         tensorrepo branch -m cleaning cleaned
         tensorrepo branch -d cleaned
     """
-    session = session_of(context, repo)
+    session = call.session
     if (delete and (move or ref)) or (name is None and (delete or move)):
         raise InvalidInputError("give `branch -d NAME`, or `branch -m [OLD] NEW`")
     if name is None:
-        _list_refs(session, refs.BRANCHES, as_json=as_json)
+        _list_refs(call, refs.BRANCHES)
     elif delete:
-        _delete_branch(session, name, as_json=as_json)
+        _delete_branch(call, name)
     elif move:
-        _rename(session, *((name, ref) if ref else (session.branch(), name)), as_json=as_json)
+        _rename(call, *((name, ref) if ref else (session.branch(), name)))
     else:
         at = session.resolve(ref).digest
         refs.create_branch(session.repository, name, at, actor=session.author())
         value = {"branch": name, "commit": at}
-        output.answer(value, f"Branch {name} is at {at:.12}.", as_json=as_json)
+        call.answer(value, f"Branch {name} is at {at:.12}.")
 
 
 def tag_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[
         str | None, Argument(help="A tag to make.", autocompletion=complete_tag)
     ] = None,
@@ -74,8 +64,6 @@ def tag_command(
     message: Annotated[str, Option("-m", "--message", help="A note kept with it.")] = "",
     delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
     force: Annotated[bool, Option("--force", help="Needed to delete.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List, make or delete tags. A tag never moves.
 
@@ -85,11 +73,11 @@ def tag_command(
         tensorrepo tag v0.9 main~3 -m "before the relabelling"
         tensorrepo tag -d v0.9 --force
     """
-    session = session_of(context, repo)
+    session = call.session
     if delete and (name is None or ref):
         raise InvalidInputError("give `tag -d NAME --force`")
     if name is None:
-        _list_refs(session, refs.TAGS, as_json=as_json)
+        _list_refs(call, refs.TAGS)
     elif delete:
         if not force:
             raise ConflictError(
@@ -97,36 +85,39 @@ def tag_command(
             )
         old = refs.delete_ref(session.repository, refs.TAGS + name, actor=session.author())
         value = {"deleted": name, "commit": old}
-        output.answer(value, f"Deleted tag {name} (was {old:.12}).", as_json=as_json)
+        call.answer(value, f"Deleted tag {name} (was {old:.12}).")
     else:
         at = session.resolve(ref).digest
         refs.create_tag(session.repository, name, at, actor=session.author(), note=message)
         value = {"tag": name, "commit": at}
-        output.answer(value, f"Tag {name} names {at:.12}.", as_json=as_json)
+        call.answer(value, f"Tag {name} names {at:.12}.")
 
 
-def _delete_branch(session: WorkspaceSession, name: str, *, as_json: bool) -> None:
+def _delete_branch(call: Call, name: str) -> None:
+    session = call.session
     head = session.head
     if head is not None and head.branch == name:
         raise ConflictError(f"the workspace is on branch {name!r}: switch to another one first")
     old = refs.delete_ref(session.repository, refs.BRANCHES + name, actor=session.author())
     value = {"deleted": name, "commit": old}
     back = f"`tensorrepo branch {name} {old:.12}` brings it back."
-    output.answer(value, f"Deleted branch {name} (was {old:.12}). {back}", as_json=as_json)
+    call.answer(value, f"Deleted branch {name} (was {old:.12}). {back}")
 
 
-def _rename(session: WorkspaceSession, old: str, new: str, *, as_json: bool) -> None:
+def _rename(call: Call, old: str, new: str) -> None:
+    session = call.session
     refs.rename_branch(session.repository, old, new, actor=session.author())
     head = session.head
     if head is not None and head.branch == old:
         session.here.set_head(Head(branch=new))
-    output.answer({"branch": new, "was": old}, f"Branch {old} is {new} now.", as_json=as_json)
+    call.answer({"branch": new, "was": old}, f"Branch {old} is {new} now.")
 
 
-def _list_refs(session: WorkspaceSession, space: str, *, as_json: bool) -> None:
+def _list_refs(call: Call, space: str) -> None:
+    session = call.session
     state = session.repository.log.refresh().state
     named = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
-    if as_json:
+    if call.as_json:
         output.json_value(dict(sorted(named.items())))
         return
     head = session.head if space == refs.BRANCHES else None
@@ -139,7 +130,7 @@ def _list_refs(session: WorkspaceSession, space: str, *, as_json: bool) -> None:
 
 
 def switch_command(
-    context: Context,
+    call: Call,
     branch: Annotated[
         str, Argument(help="A branch, or with --detach any commit.", autocompletion=complete_branch)
     ],
@@ -149,7 +140,6 @@ def switch_command(
     update: Annotated[
         bool, Option("--update", help="Write clean tracked files anew as the branch has them.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Put the workspace on another branch. Writes no data, unless asked to.
 
@@ -158,13 +148,13 @@ def switch_command(
         tensorrepo switch -c cleaning
         tensorrepo switch --detach v1
     """
-    session = session_of(context)
+    session = call.session
     with session.here.locked():
         head = switch(session, branch, create=create, detach=detach, keep=keep)
-        show_head(session, head, update=update, as_json=as_json)
+        show_head(call, head, update=update)
 
 
-def undo_command(context: Context, as_json: JsonOption = False) -> None:
+def undo_command(call: Call) -> None:
     """Take back your last change of this branch, as a new record of the log.
 
     Refused when somebody else changed the branch after you.
@@ -173,24 +163,23 @@ def undo_command(context: Context, as_json: JsonOption = False) -> None:
         tensorrepo undo
         tensorrepo redo
     """
-    _take_back(context, "undo", as_json=as_json)
+    _take_back(call, "undo")
 
 
-def redo_command(context: Context, as_json: JsonOption = False) -> None:
+def redo_command(call: Call) -> None:
     """Take back the last undo of this branch.
 
     Examples:
         tensorrepo redo
     """
-    _take_back(context, "redo", as_json=as_json)
+    _take_back(call, "redo")
 
 
 def reset_command(
-    context: Context,
+    call: Call,
     ref: Annotated[
         str, Argument(help="The commit to move this branch to.", autocompletion=complete_ref)
     ],
-    as_json: JsonOption = False,
 ) -> None:
     """Move this branch to another commit. The old place stays in the branch's history: BRANCH@{1}.
 
@@ -198,15 +187,16 @@ def reset_command(
         tensorrepo reset HEAD~1
         tensorrepo reset main@{1}
     """
-    session = session_of(context)
+    session = call.session
     name = session.branch()
     at = session.resolve(ref)
     move = refs.reset_branch(session.repository, name, at.digest, actor=session.author())
-    _report(name, move, as_json=as_json)
+    _report(call, name, move)
 
 
-def show_head(session: WorkspaceSession, head: Head, *, update: bool, as_json: bool) -> None:
+def show_head(call: Call, head: Head, *, update: bool) -> None:
     """Tell where the workspace stands now; with `update` write clean tracked files anew."""
+    session = call.session
     value: dict[str, Any] = {"branch": head.branch, "commit": session.tip_of(head)}
     lines = [describe_head(head)]
     if update:
@@ -217,7 +207,7 @@ def show_head(session: WorkspaceSession, head: Head, *, update: bool, as_json: b
         lines += [f"wrote {path}" for path in places]
         for path in skipped:
             output.note(f"left {path}: it was changed on disk")
-    output.answer(value, *lines, as_json=as_json)
+    call.answer(value, *lines)
 
 
 def describe_head(head: Head) -> str:
@@ -229,26 +219,26 @@ def describe_head(head: Head) -> str:
     )
 
 
-def _take_back(context: Context, verb: str, *, as_json: bool) -> None:
-    session = session_of(context)
+def _take_back(call: Call, verb: str) -> None:
+    session = call.session
     step = refs.undo if verb == "undo" else refs.redo
     with session.here.locked():
         name = session.branch()
         move = step(session.repository, name, actor=session.author())
         if move.renamed is None:
-            _report(name, move, as_json=as_json)
+            _report(call, name, move)
             return
         other = move.renamed.ref.removeprefix(refs.BRANCHES)
         gone, back = (other, name) if move.renamed.new is None else (name, other)
         session.here.set_head(Head(branch=back))
     commit = move.update.old or move.update.new
     value = {"branch": back, "commit": commit, "was": commit, "renamed": gone}
-    output.answer(value, f"Branch {gone} is {back} again.", as_json=as_json)
+    call.answer(value, f"Branch {gone} is {back} again.")
 
 
-def _report(name: str, move: refs.Move, *, as_json: bool) -> None:
+def _report(call: Call, name: str, move: refs.Move) -> None:
     old, new = move.update.old, move.update.new
     state = f"is at {new:.12}" if new else "has no commit"
     was = f"was at {old:.12}" if old else "had none"
     value = {"branch": name, "commit": new, "was": old}
-    output.answer(value, f"Branch {name} {state} now ({was}).", as_json=as_json)
+    call.answer(value, f"Branch {name} {state} now ({was}).")

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.catalog.catalog import Catalog
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, resolve_path, session_of
+from tensorrepo.cli.options import Call, RepoCall, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
 from tensorrepo.query.architecture import Donor, Owner, PathFound
@@ -27,10 +27,8 @@ CatalogOption = Annotated[
 
 
 def catalog_status_command(
-    context: Context,
+    call: RepoCall,
     catalog: CatalogOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show how the SQL catalog stands: its tables, and how far it tells of the repository.
 
@@ -41,8 +39,8 @@ def catalog_status_command(
         tensorrepo catalog status
         tensorrepo catalog status --json
     """
-    status = _open(context, catalog, repo).status()
-    if as_json:
+    status = _open(call, catalog).status()
+    if call.as_json:
         output.json_value(asdict(status) | {"is_usable": status.is_usable})
     else:
         output.line(f"catalog   {status.url}")
@@ -59,10 +57,8 @@ def catalog_status_command(
 
 
 def catalog_upgrade_command(
-    context: Context,
+    call: RepoCall,
     catalog: CatalogOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Bring the catalog's tables, and their rows, to the revision that this version works with.
 
@@ -72,17 +68,15 @@ def catalog_upgrade_command(
         tensorrepo catalog upgrade
         tensorrepo catalog upgrade --catalog postgresql://ada@db.example.org/lineage
     """
-    opened = _open(context, catalog, repo)
+    opened = _open(call, catalog)
     revision = ", ".join(opened.upgrade().revisions)
     text = f"the tables of {opened.url} are of revision {revision}"
-    output.answer({"url": opened.url, "revision": revision}, text, as_json=as_json)
+    call.answer({"url": opened.url, "revision": revision}, text)
 
 
 def catalog_rebuild_command(
-    context: Context,
+    call: RepoCall,
     catalog: CatalogOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Throw the catalog away and make it anew from the repository, whatever its tables hold.
 
@@ -92,18 +86,16 @@ def catalog_rebuild_command(
     Examples:
         tensorrepo catalog rebuild
     """
-    opened = _open(context, catalog, repo)
+    opened = _open(call, catalog)
     with output.row_progress("rebuilding", "steps") as advance:
         done = opened.rebuild(progress=_steps(advance), warn=output.warning)
     text = f"the catalog tells of record {done.generation:,}: {done.commits:,} commits, "
-    output.answer(asdict(done), f"{text}{done.rows:,} rows", as_json=as_json)
+    call.answer(asdict(done), f"{text}{done.rows:,} rows")
 
 
 def catalog_verify_command(
-    context: Context,
+    call: RepoCall,
     catalog: CatalogOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare the catalog, row by row, with one made anew in a temporary file.
 
@@ -113,20 +105,20 @@ def catalog_verify_command(
         tensorrepo catalog verify
         tensorrepo catalog verify || tensorrepo catalog rebuild
     """
-    opened = _open(context, catalog, repo)
+    opened = _open(call, catalog)
     with output.working("making another catalog to compare with"):
         differences = opened.verify()
     lines = [] if differences else ["the catalog says what the repository says"]
     for table in differences:
         lines.append(f"{table.table}: {table.extra:,} rows too many, {table.missing:,} missing")
         lines += [f"  {example}" for example in table.examples]
-    output.answer([asdict(table) for table in differences], *lines, as_json=as_json)
+    call.answer([asdict(table) for table in differences], *lines)
     if differences:
         raise Exit(NOTHING_TO_DO)
 
 
-def _open(context: Context, url: str | None, repo: str | None) -> Catalog:
-    session = session_of(context, repo)
+def _open(call: Call, url: str | None) -> Catalog:
+    session = call.session
     repository = session.repository
     return Catalog(repository, catalog_url(session.machine, repository.id, url))
 
@@ -142,7 +134,7 @@ def _steps(advance: Callable[[int, int], None]) -> Callable[[CatchUpProgress], N
 
 
 def model_find_command(
-    context: Context,
+    call: RepoCall,
     first: Annotated[str, Argument(metavar="NODE", help="Pattern of a node's name or operation.")],
     last: Annotated[
         str | None, Argument(metavar="[THEN]", help="Pattern of a node that NODE leads to.")
@@ -150,8 +142,6 @@ def model_find_command(
     steps: Annotated[
         int | None, Option("--steps", min=1, help="Edges between them at most.")
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Find the models that have a node in their architecture, or a way from one node to another.
 
@@ -162,8 +152,8 @@ def model_find_command(
         tensorrepo model find attention
         tensorrepo model find embedding '.*head'
     """
-    models = handle_of(context, repo).catalog.find_models(first, last, steps=steps)
-    if as_json:
+    models = handle_of(call).catalog.find_models(first, last, steps=steps)
+    if call.as_json:
         output.json_value([output.to_document(each) for each in models])
     elif not models:
         output.note("no stored model has that")
@@ -172,7 +162,7 @@ def model_find_command(
 
 
 def model_donors_command(
-    context: Context,
+    call: RepoCall,
     target: Annotated[
         str,
         Argument(
@@ -191,8 +181,6 @@ def model_donors_command(
         bool, Option("--smallest", help="Small values of the metric are good ones.")
     ] = False,
     limit: Annotated[int, Option("-n", "--limit", min=1, help="So many at most.")] = 10,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Rank the stored models by how long they begin like an architecture: who can donate weights?
 
@@ -205,8 +193,8 @@ def model_donors_command(
     """
     if metric and order_by and metric != order_by:
         raise InvalidInputError("give one metric: --metric, or --order-by")
-    session, handle = session_of(context, repo), handle_of(context, repo)
-    path = resolve_path(context, target)
+    session, handle = call.session, handle_of(call)
+    path = call.path(target)
     wanted: Any = path if path.exists() else handle.model(*_named(session, target))
     name = order_by or metric
     donors = handle.catalog.donors(
@@ -225,33 +213,30 @@ def model_donors_command(
             "-" if donor.value is None else f"{donor.value:.6g}"
         )
     shared = output.fields("model", "shared_nodes=shared", "nodes", "value")
-    output.show(
+    call.show(
         donors,
         columns,
-        as_json=as_json,
         document=lambda donor: shared(donor) | {"versions": [asdict(at) for at in donor.versions]},
         empty="no stored model begins like it",
     )
 
 
 def model_owners_command(
-    context: Context,
+    call: RepoCall,
     model: Annotated[
         str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
     ],
     tensor: Annotated[str, Argument(metavar="TENSOR", help="One of its tensors.")],
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the models, of all commits, that hold a tensor bit for bit.
 
     Examples:
         tensorrepo model owners classifier embedding.weight
     """
-    handle = handle_of(context, repo)
-    asked = handle.model(*_named(session_of(context, repo), model))
+    handle = handle_of(call)
+    asked = handle.model(*_named(call.session, model))
     columns = {"MODEL": _model_text, "TENSOR": "tensor", "SINCE": _since}
-    output.show(handle.catalog.owners(asked, tensor), columns, as_json=as_json)
+    call.show(handle.catalog.owners(asked, tensor), columns)
 
 
 def _named(session: WorkspaceSession, text: str) -> tuple[str, str]:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.branches import show_head
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_entry,
-    complete_ref,
-    resolve_path,
-    session_of,
-)
+from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_ref, entry_hint
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.checkout import WrittenFiles, checkout_paths, export, switch
-from tensorrepo.workspace.session import WorkspaceSession
 
 
 def checkout_command(
-    context: Context,
+    call: Call,
     ref: Annotated[str, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)],
     paths: Annotated[
         list[str] | None,
@@ -39,7 +31,6 @@ def checkout_command(
     update: Annotated[
         bool, Option("--update", help="Write clean tracked files anew as REF has them.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Switch to a branch or a commit; with PATHs: write entries as ordinary files.
 
@@ -52,39 +43,31 @@ def checkout_command(
         tensorrepo checkout main photos
         tensorrepo checkout v1 datasets/photos models/classifier --to old/
     """
-    session = session_of(context)
+    session = call.session
     with session.here.locked():
         if paths:
-            folder = resolve_path(context, to) if to is not None else None
+            folder = call.path(to) if to is not None else None
             with output.working(f"writing {', '.join(paths)}"):
                 written = checkout_paths(session, ref, paths, to=folder, force=force)
-            show_written(session, written, as_json=as_json)
+            show_written(call, written)
             return
         if to is not None:
             raise InvalidInputError("--to needs the PATHs to write")
         try:
             revision = session.resolve(ref)
         except NotFoundError as error:
-            raise _names_an_entry(session, ref, error) from None
+            hint = (
+                f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD "
+                "{path}` writes it as ordinary files"
+            )
+            raise entry_hint(session, ref, hint, error) from None
         is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
         head = switch(session, ref, detach=detach or not is_branch, keep=keep)
-        show_head(session, head, update=update, as_json=as_json)
-
-
-def _names_an_entry(session: WorkspaceSession, ref: str, error: NotFoundError) -> NotFoundError:
-    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
-    try:
-        _, path, _ = session.find(ref)
-    except NotFoundError:
-        return error
-    return NotFoundError(
-        f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD {path}` "
-        "writes it as ordinary files"
-    )
+        show_head(call, head, update=update)
 
 
 def export_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[
         str, Argument(metavar="NAME[@REF]", help="The entry.", autocompletion=complete_entry)
     ],
@@ -96,8 +79,6 @@ def export_command(
         list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Write an entry in a foreign format. It is not tracked.
 
@@ -106,18 +87,19 @@ def export_command(
         tensorrepo export photos@v1 --format images --to /tmp/photos
         tensorrepo export classifier --to model.safetensors
     """
-    session = session_of(context, repo)
-    target, options = resolve_path(context, to), parse_options(option or [])
+    session = call.session
+    target, options = call.path(to), parse_options(option or [])
     with output.progress(f"writing {name}", None) as advance:
         written = export(
             session, name, target, format_name, force=force, options=options, progress=advance
         )
-    show_written(session, [written], as_json=as_json)
+    show_written(call, [written])
 
 
-def show_written(session: WorkspaceSession, written: list[WrittenFiles], *, as_json: bool) -> None:
+def show_written(call: Call, written: list[WrittenFiles]) -> None:
     """Tell which files an entry became."""
-    if as_json:
+    session = call.session
+    if call.as_json:
         output.json_value([output.to_document(each) for each in written])
         return
     for one in written:
@@ -128,7 +110,7 @@ def show_written(session: WorkspaceSession, written: list[WrittenFiles], *, as_j
 
 
 def model_export_command(
-    context: Context,
+    call: RepoCall,
     name: StoredModelArgument,
     out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
@@ -144,8 +126,6 @@ def model_export_command(
         Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Write a model in a foreign format.
 
@@ -156,11 +136,11 @@ def model_export_command(
         tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
         tensorrepo model export net --format hf --shard-bytes 5000000000 --out net-hf
     """
-    session = session_of(context, repo)
+    session = call.session
     model = find_model(session, name)
-    target = resolve_path(context, out)
+    target = call.path(out)
     options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
     with output.working(f"writing {name}"):
         pinned = f"{model.path}@{model.commit}"
         written = export(session, pinned, target, format_name, force=force, options=options)
-    show_written(session, [written], as_json=as_json)
+    show_written(call, [written])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import JsonOption, complete_ref, session_of
+from tensorrepo.cli.options import Call, complete_ref
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
 from tensorrepo.repo.errors import Error, InvalidInputError
@@ -26,9 +26,8 @@ from tensorrepo.workspace.staging import (
 
 
 def commit_command(
-    context: Context,
+    call: Call,
     message: Annotated[str, Option("-m", "--message", help="What, and why.")],
-    as_json: JsonOption = False,
 ) -> None:
     """Record what is staged, as one commit.
 
@@ -38,20 +37,20 @@ def commit_command(
     Examples:
         tensorrepo commit -m "Add the pictures of March"
     """
-    session = session_of(context)
+    session = call.session
     with session.here.locked():
         outcome = commit_staged(session, message)
     made = outcome.made
     if outcome.earlier is not None:
         value = {"commit": outcome.earlier, "branch": session.head and session.head.branch}
         line = f"What was staged is committed already, as {outcome.earlier:.12}: nothing is left."
-        output.answer(value, line, as_json=as_json)
+        call.answer(value, line)
         return
     if made is None:
         output.note("nothing to commit: stage something with `tensorrepo add`")
         raise Exit(NOTHING_TO_DO)
     branch = session.branch()
-    output.answer(committed_json(branch, made), *committed_lines(branch, made), as_json=as_json)
+    call.answer(committed_json(branch, made), *committed_lines(branch, made))
 
 
 def committed_json(branch: str, made: LandedCommit) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def committed_lines(branch: str, made: LandedCommit) -> list[str]:
 
 
 def merge_command(
-    context: Context,
+    call: Call,
     ref: Annotated[str, Argument(help="A branch or any commit.", autocompletion=complete_ref)],
     message: Annotated[str | None, Option("-m", "--message", help="Of the commit.")] = None,
     strategy: Annotated[
@@ -93,7 +92,6 @@ def merge_command(
     commit: Annotated[
         bool, Option("--no-ff", help="Make a commit also where moving forward is enough.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Join another branch into this one: one merge commit, or nothing.
 
@@ -107,10 +105,10 @@ def merge_command(
         tensorrepo merge cleaning --strategy theirs
         tensorrepo merge tuning --strategy models/net=average
     """
-    session = session_of(context)
+    session = call.session
     general, by_path = merge_strategies(session, strategy or [], ref)
     branch = session.branch()
-    with session.here.locked(), output.conflicts_shown(as_json=as_json):
+    with session.here.locked(), output.conflicts_shown(as_json=call.as_json):
         refuse_staged(session)
         outcome = merge_branches.merge(
             session.repository,
@@ -123,12 +121,10 @@ def merge_command(
             by_path=by_path,
             fast_forward=not commit,
         )
-    _report_merge(branch, ref, outcome, as_json=as_json)
+    _report_merge(call, branch, ref, outcome)
 
 
-def _report_merge(
-    branch: str, ref: str, outcome: merge_branches.MergeOutcome, *, as_json: bool
-) -> None:
+def _report_merge(call: Call, branch: str, ref: str, outcome: merge_branches.MergeOutcome) -> None:
     made = outcome.committed
     value: dict[str, Any] = {
         "branch": branch,
@@ -143,7 +139,7 @@ def _report_merge(
         lines = [f"Branch {branch} moved forward to {outcome.forwarded:.12}."]
     else:
         lines = [f"{branch} has all of {ref} already."]
-    output.answer(value, *lines, as_json=as_json)
+    call.answer(value, *lines)
 
 
 MainlineOption = Annotated[
@@ -157,12 +153,11 @@ StrategyOption = Annotated[str, Option("--strategy", help="For conflicts: fail, 
 
 
 def revert_command(
-    context: Context,
+    call: Call,
     ref: Annotated[str, Argument(help="The commit to take back.", autocompletion=complete_ref)],
     mainline: MainlineOption = None,
     message: MessageOption = None,
     strategy: StrategyOption = "fail",
-    as_json: JsonOption = False,
 ) -> None:
     """Take back what one commit changed, as a new commit; all that came after it stays.
 
@@ -175,9 +170,9 @@ def revert_command(
         tensorrepo revert main~2 --mainline 1
     """
     check_strategy(strategy)
-    session = session_of(context)
+    session = call.session
     branch = session.branch()
-    with session.here.locked(), output.conflicts_shown(as_json=as_json):
+    with session.here.locked(), output.conflicts_shown(as_json=call.as_json):
         commit = session.resolve(ref).digest
         prepare(session, [commit], revert=True, mainline=mainline)
         made = merge_branches.revert(
@@ -193,11 +188,11 @@ def revert_command(
         output.note(f"{branch} has nothing left of what {commit:.12} changed: no commit was made")
         raise Exit(NOTHING_TO_DO)
     value = committed_json(branch, made) | {"reverted": commit}
-    output.answer(value, *committed_lines(branch, made), as_json=as_json)
+    call.answer(value, *committed_lines(branch, made))
 
 
 def cherry_pick_command(
-    context: Context,
+    call: Call,
     refs: Annotated[
         list[str],
         Argument(
@@ -209,7 +204,6 @@ def cherry_pick_command(
     mainline: MainlineOption = None,
     message: MessageOption = None,
     strategy: StrategyOption = "fail",
-    as_json: JsonOption = False,
 ) -> None:
     """Repeat on this branch what commits changed elsewhere: a new commit for each, in order.
 
@@ -223,7 +217,7 @@ def cherry_pick_command(
         tensorrepo cherry-pick relabel --strategy theirs
     """
     check_strategy(strategy)
-    session = session_of(context)
+    session = call.session
     branch = session.branch()
     with session.here.locked():
         commits = commits_meant(session, refs)
@@ -236,9 +230,9 @@ def cherry_pick_command(
         options = {"message": message, "mainline": mainline, "strategy": strategy}
         made, left, stop = _pick_all(session, branch, commits, options)
     if made:
-        _report_picked(branch, made, as_json=as_json)
+        _report_picked(call, branch, made)
     if stop is not None:
-        if as_json and not made:
+        if call.as_json and not made:
             output.conflicts_json(stop)
         if made:
             rest = " ".join(f"{commit:.12}" for commit in left)
@@ -271,7 +265,7 @@ def _pick_all(
     return made, [], None
 
 
-def _report_picked(branch: str, made: list[tuple[Digest, LandedCommit]], *, as_json: bool) -> None:
+def _report_picked(call: Call, branch: str, made: list[tuple[Digest, LandedCommit]]) -> None:
     value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
     lines = [line for _, new in made for line in committed_lines(branch, new)]
-    output.answer(value, *lines, as_json=as_json)
+    call.answer(value, *lines)

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import JsonOption, complete_entry, pair, resolve_path, session_of
-from tensorrepo.connect import parse_size
-from tensorrepo.datasets.sql_edit import expression_updates, expression_values
-from tensorrepo.formats.dataset import evolve
-from tensorrepo.formats.dataset.compact import compact_dataset
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.cli.options import Call, complete_entry, pair
+from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
-from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import ObjectLink
-from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.change import (
     Changed,
+    Verb,
     change_dataset,
     parse_property,
     parse_type,
     parse_value,
     values_of_file,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.change import Progress, Verb
-
-    ColumnVerb = Callable[[ObjectWriter, StoredDataset, Progress], ObjectLink]
 
 DatasetArgument = Annotated[
     str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
@@ -48,7 +37,7 @@ RowOption = Annotated[
 
 
 def update_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     settings: Annotated[
         list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
@@ -56,7 +45,6 @@ def update_command(
     where: WhereOption = None,
     row: RowOption = None,
     sql: Annotated[bool, Option("--sql", help="VALUE is SQL over the columns.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
@@ -74,28 +62,22 @@ def update_command(
     if sql:
         if row:
             raise InvalidInputError("--sql says which rows by --where, not by --row")
-        _change(context, name, _sql_verb(texts, where), "update", as_json=as_json)
+        _change(call, name, lambda draft, _: draft.update_sql(texts, where), "update")
         return
-    chosen = _rows(where, row)
 
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Progress
-    ) -> ObjectLink:
-        columns = {each: dataset.schema.column(each) for each in texts}
-        values = {each: parse_value(columns[each], text) for each, text in texts.items()}
-        return update_rows(
-            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
-        )
+    def verb(draft: DatasetDraft, rows: Where) -> None:
+        schema = draft.schema
+        values = {each: parse_value(schema.column(each), text) for each, text in texts.items()}
+        draft.update(rows, values)
 
-    _change(context, name, verb, "update", chosen, as_json=as_json)
+    _change(call, name, verb, "update", _rows(where, row))
 
 
 def delete_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     where: WhereOption = None,
     row: RowOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
 
@@ -104,15 +86,11 @@ def delete_command(
         tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
     """
     chosen = _rows(where, row)
-
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, _: object) -> ObjectLink:
-        return delete_rows(objects, dataset, rows)
-
-    _change(context, name, verb, "delete", chosen, as_json=as_json)
+    _change(call, name, lambda draft, rows: draft.delete(rows), "delete", chosen)
 
 
 def column_command(
-    context: Context,
+    call: Call,
     action: Annotated[
         str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
     ],
@@ -131,7 +109,6 @@ def column_command(
     sql: Annotated[
         str | None, Option("--sql", metavar="EXPR", help="Values by SQL over the columns.")
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Add, drop, rename or widen a column of a dataset, and stage it.
 
@@ -156,27 +133,17 @@ def column_command(
     extra = [name for name, used in options.items() if used and name not in allowed[action]]
     if extra:
         raise InvalidInputError(f"`column {action}` takes no {extra[0]}")
-    source = resolve_path(context, values) if values else None
-    if sql:
-        if source is not None:
-            raise InvalidInputError("values come from --sql or from --values, not from both")
-        column_verb = _sql_column(column, new, sql)
-    else:
-        column_verb = _column_verb(action, column, new, default, source, nullable=nullable)
-    _change(
-        context,
-        name,
-        lambda objects, dataset, _, progress: column_verb(objects, dataset, progress),
-        f"column {action} {column}",
-        as_json=as_json,
-    )
+    source = call.path(values) if values else None
+    if sql and source is not None:
+        raise InvalidInputError("values come from --sql or from --values, not from both")
+    verb = _column_verb(action, column, new, default, source, sql, nullable=nullable)
+    _change(call, name, verb, f"column {action} {column}")
 
 
 def set_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
-    as_json: JsonOption = False,
 ) -> None:
     """Note properties of a dataset, and stage it: a licence, a source, which column is its key.
 
@@ -190,24 +157,18 @@ def set_command(
     """
     texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
     values = {key: parse_property(text) for key, text in texts.items()}
-    _change(
-        context,
-        name,
-        lambda objects, dataset, *_: evolve.set_properties(objects, dataset, values),
-        f"set {', '.join(values)}",
-        as_json=as_json,
-    )
+    what = f"set {', '.join(values)}"
+    _change(call, name, lambda draft, _: draft.set_properties(**values), what)
 
 
 def compact_command(
-    context: Context,
+    call: Call,
     name: DatasetArgument,
     target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
     budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
     everything: Annotated[
         bool, Option("--everything", help="Write all rows anew, not only what is worn.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Write the worn parts of a dataset anew, and stage it.
 
@@ -218,35 +179,15 @@ def compact_command(
         tensorrepo compact photos
         tensorrepo compact photos --target 128MiB --budget 1GiB
     """
-
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
-    ) -> ObjectLink:
-        return compact_dataset(
-            objects,
-            dataset,
-            target_bytes=parse_size(target),
-            budget_bytes=parse_size(budget),
-            everything=everything,
-            progress=lambda done, _: progress(done, len(dataset)),
-        )
-
-    _change(context, name, verb, "compact", as_json=as_json)
+    _change(
+        call,
+        name,
+        lambda draft, _: draft.compact(target, budget_bytes=budget, everything=everything),
+        "compact",
+    )
 
 
 # ------------------------------------------------------------------------------ what is meant
-
-
-def _sql_verb(texts: Mapping[str, str], where: str | None) -> Any:
-    def verb(
-        objects: ObjectWriter, dataset: StoredDataset, _: object, progress: Progress
-    ) -> ObjectLink:
-        rows, values = expression_updates(dataset, texts, where)
-        return update_rows(
-            objects, dataset, rows, values, progress=lambda done, _: progress(done, len(rows))
-        )
-
-    return verb
 
 
 def _rows(where: str | None, row: Sequence[str] | None) -> Where:
@@ -269,40 +210,23 @@ def _column_verb(
     new: str | None,
     default: str | None,
     source: Path | None,
+    sql: str | None,
     *,
     nullable: bool,
-) -> ColumnVerb:
+) -> Verb:
     if action == "drop":
         if new is not None:
             raise InvalidInputError(f"`column drop` takes one column, got {new!r} too")
-        return lambda objects, dataset, _: evolve.drop_column(objects, dataset, column)
+        return lambda draft, _: draft.drop_column(column)
     if action == "rename":
         wanted = _needed(new, "`column rename` needs the new name")
-        return lambda objects, dataset, _: evolve.rename_column(objects, dataset, column, wanted)
+        return lambda draft, _: draft.rename_column(column, wanted)
     if action == "widen":
-        kind = None if new is None else parse_type(new)
-        maybe = True if nullable else None
-        return lambda objects, dataset, _: evolve.widen_column(
-            objects, dataset, column, kind, nullable=maybe
-        )
-    return _add_verb(column, new, default, source, nullable=nullable)
-
-
-def _sql_column(column: str, new: str | None, sql: str) -> ColumnVerb:
-    def verb(objects: ObjectWriter, dataset: StoredDataset, progress: Progress) -> ObjectLink:
+        wider = None if new is None else parse_type(new)
+        return lambda draft, _: draft.widen_column(column, wider, nullable=nullable or None)
+    if sql:
         declared = None if new is None else parse_type(new)
-        kind, values = expression_values(dataset, sql, declared)
-        wanted = Column(column, kind, nullable=True)
-        return evolve.add_column(
-            objects, dataset, wanted, values, progress=lambda done, _: progress(done, len(dataset))
-        )
-
-    return verb
-
-
-def _add_verb(
-    column: str, new: str | None, default: str | None, source: Path | None, *, nullable: bool
-) -> ColumnVerb:
+        return lambda draft, _: draft.add_column(column, declared, sql=sql)
     values = None
     if source is not None:
         kind, has_nulls, values = values_of_file(source, column)
@@ -311,16 +235,8 @@ def _add_verb(
     else:
         kind = parse_type(_needed(new, "`column add` needs a type, or --values"))
         nullable = nullable or default is None
-    wanted = Column(column, kind, nullable)
-    if default is not None:
-        wanted = replace(wanted, default=parse_value(wanted, default))
-    return lambda objects, dataset, progress: evolve.add_column(
-        objects,
-        dataset,
-        wanted,
-        values,
-        progress=lambda done, _: progress(done, len(dataset)),
-    )
+    value = None if default is None else parse_value(Column(column, kind, nullable), default)
+    return lambda draft, _: draft.add_column(column, kind, values, default=value, nullable=nullable)
 
 
 def _needed(text: str | None, message: str) -> str:
@@ -329,19 +245,11 @@ def _needed(text: str | None, message: str) -> str:
     return text
 
 
-def _change(
-    context: Context,
-    name: str,
-    verb: Verb,
-    what: str,
-    where: Where | None = None,
-    *,
-    as_json: bool,
-) -> None:
-    session = session_of(context)
+def _change(call: Call, name: str, verb: Verb, what: str, where: Where | None = None) -> None:
+    session = call.session
     with session.here.locked(), output.row_progress(f"changing {name}") as progress:
         changed = change_dataset(session, name, verb, what, where, progress)
-    output.answer(asdict(changed), _change_text(changed), as_json=as_json)
+    call.answer(asdict(changed), _change_text(changed))
 
 
 def _change_text(changed: Changed) -> str:

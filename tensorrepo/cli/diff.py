@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.history import commit_json, names_of, whole
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
+    Call,
+    RepoCall,
     complete_place,
     complete_ref_or_entry,
-    session_of,
+    entry_hint,
     sides,
     split_words,
 )
@@ -28,23 +28,30 @@ from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Te
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.verbs.compare import Comparison, DatasetChange, compare, row_documents, row_lines
-from tensorrepo.workspace.diff import compare_working
+from tensorrepo.verbs.compare import (
+    Comparison,
+    DatasetChange,
+    compare,
+    compare_entry,
+    is_under,
+    row_documents,
+    row_lines,
+)
 from tensorrepo.workspace.doctor import files_in_place, files_text
-from tensorrepo.workspace.session import WorkspaceSession
+from tensorrepo.workspace.session import WorkspaceSession, base_entry
+from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
 def show_command(
-    context: Context,
+    call: RepoCall,
     what: Annotated[
         str | None, Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show one commit and what it changed, or one entry of it.
 
@@ -53,20 +60,21 @@ def show_command(
         tensorrepo show v1
         tensorrepo show main:datasets/photos
     """
-    session = session_of(context, repo)
+    session = call.session
     if what is not None and split_path(what)[1]:
-        _show_entry(session, what, as_json=as_json)
+        _show_entry(call, what)
         return
     try:
         revision = session.resolve(what)
     except NotFoundError as error:
-        raise _named_an_entry(session, what, error) from None
+        hint = f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{{path}}`"
+        raise entry_hint(session, what or "", hint, error) from None
     commit = revision.commit
     objects = session.repository.objects
     before = tree_of(objects, commit.parents[0] if commit.parents else None)
     compared = compare(session.repository, before, commit.tree)
     names = names_of(session)
-    if as_json:
+    if call.as_json:
         document = commit_json(revision.digest, commit, names)
         output.json_value(document | {"diff": compared.to_json()})
         return
@@ -74,19 +82,8 @@ def show_command(
     output.lines(compared.lines())
 
 
-def _named_an_entry(
-    session: WorkspaceSession, what: str | None, error: NotFoundError
-) -> NotFoundError:
-    """The error of a ref that is not there, with what to type where it names an entry of HEAD."""
-    try:
-        _, path, _ = session.find(what or "")
-    except NotFoundError:
-        return error
-    return NotFoundError(f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{path}`")
-
-
 def diff_command(
-    context: Context,
+    call: RepoCall,
     words: Annotated[
         list[str] | None,
         Argument(
@@ -110,8 +107,6 @@ def diff_command(
         str | None, Option("--columns", metavar="COL[,COL]", help="Compare and show only these.")
     ] = None,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what differs between two commits; without any, what is staged and changed on disk.
 
@@ -123,16 +118,16 @@ def diff_command(
         tensorrepo diff v1 main --key id
         tensorrepo diff HEAD~1 HEAD -- datasets/photos
     """
-    session = session_of(context, repo)
-    revisions, paths = split_words(context, session, words)
+    session = call.session
+    revisions, paths = split_words(call, words)
     compared = _compared(session, revisions, paths)
     if rows or key is not None or columns is not None:
         wanted = _Wanted(_split(columns), _split(key), limit)
-        if as_json:
+        if call.as_json:
             output.json_lines(_row_documents(compared, wanted))
         else:
             output.lines(_row_lines(compared, wanted))
-    elif as_json:
+    elif call.as_json:
         output.json_value(compared.to_json())
     else:
         output.lines(compared.lines(stat=stat))
@@ -205,7 +200,7 @@ def _compared(
     session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...]
 ) -> Comparison:
     if not revisions and session.workspace is not None:
-        return compare_working(session, paths)
+        return _compare_working(session, paths)
     if len(revisions) not in {1, 2}:
         raise InvalidInputError(
             f"a diff has two sides, A B or A..B, got {' '.join(revisions) or 'none'}. Paths come "
@@ -222,11 +217,30 @@ def _compared(
     )
 
 
-def _show_entry(session: WorkspaceSession, what: str, *, as_json: bool) -> None:
+def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Comparison:
+    """What is staged, and which written files changed on disk."""
+    state = status(session)
+    wanted = tuple(path.strip("/") for path in paths)
+    changes = []
+    for one in state.staged:
+        if not wanted or is_under(one.path, wanted):
+            change = PathChange(one.path, base_entry(session, one.path), one.staged.entry)
+            changes.append(compare_entry(session.repository, change, session.outside))
+    lines = [
+        f"{what:8} {tracked.path}{f'/{name}' if name else ''} (on disk, not staged)"
+        for tracked in state.tracked
+        for name, what in tracked.files.items()
+        if not wanted or is_under(tracked.entry, wanted)
+    ]
+    return Comparison(tuple(changes), tuple(lines))
+
+
+def _show_entry(call: Call, what: str) -> None:
+    session = call.session
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)
     files = files_in_place(session.repository.objects, [entry])
-    if as_json:
+    if call.as_json:
         document = {"commit": revision.digest, **described.to_json()}
         output.json_value({**document, "files_in_place": [asdict(file) for file in files]})
         return
@@ -239,7 +253,7 @@ def _show_entry(session: WorkspaceSession, what: str, *, as_json: bool) -> None:
 
 
 def blame_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
     row: Annotated[int | None, Option("--row", help="The row's number.")] = None,
     row_id: Annotated[
@@ -252,8 +266,6 @@ def blame_command(
     columns: Annotated[
         list[str] | None, Option("--column", help="Only this column; may be repeated.")
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show which commits gave a row its values: who, when, and with what message.
 
@@ -265,7 +277,7 @@ def blame_command(
         tensorrepo blame v1:photos --key name=cat.png
         tensorrepo blame photos --row-id 629f6fbed82c07cd:3 --column label
     """
-    session = session_of(context, repo)
+    session = call.session
     revision, path, entry = session.find(name)
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
@@ -281,7 +293,7 @@ def blame_command(
         columns=columns,
         outside=session.outside,
     )
-    if as_json:
+    if call.as_json:
         output.json_value(answer.to_json())
     else:
         _show(answer)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
+from tensorrepo.cli.options import Call, RepoCall, complete_place
 from tensorrepo.describe import describe_entry, file_json, preview
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
@@ -19,9 +19,8 @@ from tensorrepo.workspace.status import status as read_status
 
 
 def status_command(
-    context: Context,
+    call: Call,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when not clean.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what is staged, what changed on disk, and where you are.
 
@@ -29,8 +28,8 @@ def status_command(
         tensorrepo status
         tensorrepo status --exit-code && echo clean
     """
-    state = read_status(session_of(context))
-    if as_json:
+    state = read_status(call.session)
+    if call.as_json:
         output.json_value(
             _STATUS(state)
             | {
@@ -47,15 +46,13 @@ def status_command(
 
 
 def ls_command(
-    context: Context,
+    call: RepoCall,
     where: Annotated[
         str,
         Argument(
             metavar="REF[:PATH]", help="A commit, or a folder of it.", autocompletion=complete_place
         ),
     ] = "",
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the entries of a commit.
 
@@ -64,7 +61,7 @@ def ls_command(
         tensorrepo ls v1
         tensorrepo ls main:models
     """
-    session = session_of(context, repo)
+    session = call.session
     objects = session.repository.objects
     entries = [describe_entry(objects, path, entry) for path, entry in _below(session, where)]
     columns = {
@@ -74,19 +71,17 @@ def ls_command(
         ">bytes": lambda entry: output.bytes_text(entry.bytes),
         "digest": lambda entry: entry.digest[:12],
     }
-    output.show(entries, columns, as_json=as_json, empty="")
+    call.show(entries, columns, empty="")
 
 
 def cat_command(
-    context: Context,
+    call: RepoCall,
     entry: Annotated[
         str, Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place)
     ],
     rows: Annotated[int, Option("-n", "--rows", min=0, help="How many rows of a dataset.")] = 10,
     start: Annotated[int, Option("--start", min=0, help="The first of them.")] = 0,
     staged: Annotated[bool, Option("--staged", help="As it is staged, PATH alone.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print an entry: rows of a dataset, tensors of a model, the bytes of a file.
 
@@ -96,15 +91,15 @@ def cat_command(
         tensorrepo cat v1:models/classifier
         tensorrepo cat files/README.md
     """
-    session = session_of(context, repo)
+    session = call.session
     path, stored = find_staged(session, entry) if staged else session.find(entry)[1:]
     objects = session.repository.objects
     if stored.kind is Kind.BLOB:
         data = objects.get(stored.digest).payload
-        output.json_value(file_json(path, data)) if as_json else output.raw(data)
+        output.json_value(file_json(path, data)) if call.as_json else output.raw(data)
         return
     shown = preview(objects, path, stored, session.outside, start=start, rows=rows)
-    if as_json:
+    if call.as_json:
         output.json_lines(shown.records)
     else:
         output.table(shown.columns, shown.rows)

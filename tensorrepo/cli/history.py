@@ -7,17 +7,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_ref_or_entry,
-    session_of,
-    sides,
-    split_words,
-)
+from tensorrepo.cli.options import Call, RepoCall, complete_ref_or_entry, sides, split_words
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
@@ -116,7 +109,7 @@ def _joining(columns: int, joining: Sequence[int]) -> str:
 
 
 def log_command(
-    context: Context,
+    call: RepoCall,
     words: Annotated[
         list[str] | None,
         Argument(
@@ -132,8 +125,6 @@ def log_command(
     void: Annotated[
         bool, Option("--void", help="Show entries of the log that had no effect, and why.")
     ] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show commits, the newest first.
 
@@ -143,14 +134,14 @@ def log_command(
         tensorrepo log main -- datasets/photos
         tensorrepo log -n 5 --json
     """
-    session = session_of(context, repo)
+    session = call.session
     if void:
-        _show_void(session, as_json=as_json)
+        _show_void(call)
         return
-    revisions, paths = split_words(context, session, words)
+    revisions, paths = split_words(call, words)
     history = islice(_history(session, revisions, paths, everything=everything), limit)
     names = names_of(session)
-    if as_json:
+    if call.as_json:
         output.json_lines(commit_json(digest, commit, names) for digest, commit in history)
     elif graph:
         _show_graph(history, names)
@@ -206,7 +197,8 @@ def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> No
             output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
 
 
-def _show_void(session: WorkspaceSession, *, as_json: bool) -> None:
+def _show_void(call: Call) -> None:
+    session = call.session
     log = session.repository.log
     void = [
         {"record": record.gen, "txn": each.txn, "kind": each.kind, "reason": each.reason}
@@ -215,4 +207,4 @@ def _show_void(session: WorkspaceSession, *, as_json: bool) -> None:
         if not each.applied
     ]
     texts = ("record {record}: {kind} {txn:.12} {reason}".format_map(each) for each in void)
-    output.answer(void, *texts, as_json=as_json)
+    call.answer(void, *texts)

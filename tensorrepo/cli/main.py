@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -63,116 +64,83 @@ START, CHANGE, LOOK, BRANCH, MORE = (
     "Start", "Change", "Look", "Branch and go back", "Care and settings",
 )  # fmt: skip
 
-# name: (one line of help, panel); a group's name stands before
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("Make a repository and a workspace here.", START),
-    "config": ("Show or set your name, address and other settings.", START),
-    "add": ("Read a file or folder and stage it as a dataset, model or file.", CHANGE),
-    "adopt": ("Stage a dataset whose rows stay in the files that they are in.", CHANGE),
-    "update": ("Give rows of a dataset other values.", CHANGE),
-    "delete": ("Delete rows of a dataset.", CHANGE),
-    "column": ("Add, drop, rename or widen a column of a dataset.", CHANGE),
-    "set": ("Note properties of a dataset: a licence, a source, its key.", CHANGE),
-    "compact": ("Write the worn parts of a dataset anew.", CHANGE),
-    "rm": ("Stage the removal of an entry.", CHANGE),
-    "mv": ("Stage another name for an entry; no bytes move.", CHANGE),
-    "restore": ("Unstage, or stage an entry as it was at another commit.", CHANGE),
-    "commit": ("Record what is staged.", CHANGE),
-    "merge": ("Join another branch into this one.", CHANGE),
-    "revert": ("Take back what one commit changed, as a new commit.", CHANGE),
-    "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE),
-    "status": ("Show what is staged, what changed on disk, and where you are.", LOOK),
-    "log": ("Show commits, the newest first.", LOOK),
-    "diff": ("Show what differs between two commits, or since the last one.", LOOK),
-    "show": ("Show one commit, or one entry of it.", LOOK),
-    "blame": ("Show which commits gave a row of a dataset its values.", LOOK),
-    "ls": ("List the entries of a commit.", LOOK),
-    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK),
-    "lineage": ("Show what something came from, and what came from it.", LOOK),
-    "runs ls": ("List trainings, by what they reached.", LOOK),
-    "runs show": ("Show what a training read, made and logged.", LOOK),
-    "runs compare": ("Compare trainings side by side.", LOOK),
-    "sql": ("Ask datasets and the catalog in SQL.", LOOK),
-    "view ls": ("List the views of a commit.", LOOK),
-    "view show": ("Show what a view is of.", LOOK),
-    "view create": ("Choose rows of a dataset by a query, and stage which.", CHANGE),
-    "view refresh": ("Ask the query of a view again, and stage the answer.", CHANGE),
-    "stream": ("Stream a dataset as training would, and show how fast.", LOOK),
-    "model ls": ("List the models of a commit.", LOOK),
-    "model desc": ("Describe a model: layers, architecture, metrics, lineage.", LOOK),
-    "model diff": ("Compare two models, and how far tensors moved.", LOOK),
-    "model verify": ("Read all of a model and check every byte.", LOOK),
-    "model du": ("Show what models take on disk, and what they share.", LOOK),
-    "model similar": ("Rank the stored models by how like one they are.", LOOK),
-    "model find": ("Find models by what their architecture has.", LOOK),
-    "model donors": ("Rank models by how they begin like an architecture.", LOOK),
-    "model owners": ("List the models that hold a tensor.", LOOK),
-    "model add": ("Read a model from a file or folder, and stage it.", CHANGE),
-    "model slice": ("Stage a part of a model as a model of its own.", CHANGE),
-    "model construct": ("Stage a model of a new architecture.", CHANGE),
-    "model merge": ("Blend the weights of models, and stage the result.", CHANGE),
-    "model repack": ("Store models anew, in fewer bytes.", MORE),
-    "model export": ("Write a model in a foreign format.", LOOK),
-    "registry ls": ("List the registered models.", LOOK),
-    "registry show": ("Show a registered model and its versions.", LOOK),
-    "registry create": ("Name a model before its first version.", CHANGE),
-    "registry register": ("Make a model of a commit the next version.", CHANGE),
-    "registry alias": ("Let an alias name a version, or move it.", CHANGE),
-    "registry history": ("Show where an alias was.", LOOK),
-    "registry protect": ("Refuse to move an alias.", CHANGE),
-    "registry describe": ("Say what a model or a version is.", CHANGE),
-    "registry rm": ("Remove a version, or a model with all of them.", CHANGE),
-    "branch": ("List, make, rename or delete branches.", BRANCH),
-    "tag": ("List, make or delete tags.", BRANCH),
-    "switch": ("Put the workspace on another branch.", BRANCH),
-    "checkout": ("Switch, or write entries as ordinary files.", BRANCH),
-    "export": ("Write an entry in a foreign format.", BRANCH),
-    "undo": ("Take back your last change of this branch.", BRANCH),
-    "redo": ("Take back the last undo.", BRANCH),
-    "reset": ("Move this branch to another commit.", BRANCH),
-    "catalog status": ("Show how the SQL catalog stands to the repository.", MORE),
-    "catalog upgrade": ("Bring the catalog's tables to this version's.", MORE),
-    "catalog rebuild": ("Make the catalog anew.", MORE),
-    "catalog verify": ("Compare the catalog with one made anew.", MORE),
-    "doctor": ("Check the repository, this machine and the workspace.", MORE),
-    "resolve": ("Find out what became of a commit whose outcome was unknown.", MORE),
-    "version": ("Show versions of tensorrepo and what it stands on.", MORE),
+# name, a group's before it: (one line of help, panel, module that is loaded when it is called)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("Make a repository and a workspace here.", START, "setup"),
+    "config": ("Show or set your name, address and other settings.", START, "setup"),
+    "add": ("Read a file or folder and stage it as a dataset, model or file.", CHANGE, "staging"),
+    "adopt": ("Stage a dataset whose rows stay in the files that they are in.", CHANGE, "staging"),
+    "update": ("Give rows of a dataset other values.", CHANGE, "dataset"),
+    "delete": ("Delete rows of a dataset.", CHANGE, "dataset"),
+    "column": ("Add, drop, rename or widen a column of a dataset.", CHANGE, "dataset"),
+    "set": ("Note properties of a dataset: a licence, a source, its key.", CHANGE, "dataset"),
+    "compact": ("Write the worn parts of a dataset anew.", CHANGE, "dataset"),
+    "rm": ("Stage the removal of an entry.", CHANGE, "staging"),
+    "mv": ("Stage another name for an entry; no bytes move.", CHANGE, "staging"),
+    "restore": ("Unstage, or stage an entry as it was at another commit.", CHANGE, "staging"),
+    "commit": ("Record what is staged.", CHANGE, "commit"),
+    "merge": ("Join another branch into this one.", CHANGE, "commit"),
+    "revert": ("Take back what one commit changed, as a new commit.", CHANGE, "commit"),
+    "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE, "commit"),
+    "status": ("Show what is staged, what changed on disk, and where you are.", LOOK, "entries"),
+    "log": ("Show commits, the newest first.", LOOK, "history"),
+    "diff": ("Show what differs between two commits, or since the last one.", LOOK, "diff"),
+    "show": ("Show one commit, or one entry of it.", LOOK, "diff"),
+    "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
+    "ls": ("List the entries of a commit.", LOOK, "entries"),
+    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "entries"),
+    "lineage": ("Show what something came from, and what came from it.", LOOK, "runs"),
+    "runs ls": ("List trainings, by what they reached.", LOOK, "runs"),
+    "runs show": ("Show what a training read, made and logged.", LOOK, "runs"),
+    "runs compare": ("Compare trainings side by side.", LOOK, "runs"),
+    "sql": ("Ask datasets and the catalog in SQL.", LOOK, "sql"),
+    "view ls": ("List the views of a commit.", LOOK, "sql"),
+    "view show": ("Show what a view is of.", LOOK, "sql"),
+    "view create": ("Choose rows of a dataset by a query, and stage which.", CHANGE, "sql"),
+    "view refresh": ("Ask the query of a view again, and stage the answer.", CHANGE, "sql"),
+    "stream": ("Stream a dataset as training would, and show how fast.", LOOK, "stream"),
+    "model ls": ("List the models of a commit.", LOOK, "model"),
+    "model desc": ("Describe a model: layers, architecture, metrics, lineage.", LOOK, "model"),
+    "model diff": ("Compare two models, and how far tensors moved.", LOOK, "model"),
+    "model verify": ("Read all of a model and check every byte.", LOOK, "model"),
+    "model du": ("Show what models take on disk, and what they share.", LOOK, "model"),
+    "model similar": ("Rank the stored models by how like one they are.", LOOK, "model"),
+    "model find": ("Find models by what their architecture has.", LOOK, "catalog"),
+    "model donors": ("Rank models by how they begin like an architecture.", LOOK, "catalog"),
+    "model owners": ("List the models that hold a tensor.", LOOK, "catalog"),
+    "model add": ("Read a model from a file or folder, and stage it.", CHANGE, "model_make"),
+    "model slice": ("Stage a part of a model as a model of its own.", CHANGE, "model_make"),
+    "model construct": ("Stage a model of a new architecture.", CHANGE, "model_make"),
+    "model merge": ("Blend the weights of models, and stage the result.", CHANGE, "model_make"),
+    "model repack": ("Store models anew, in fewer bytes.", MORE, "model_make"),
+    "model export": ("Write a model in a foreign format.", LOOK, "checkout"),
+    "registry ls": ("List the registered models.", LOOK, "registry"),
+    "registry show": ("Show a registered model and its versions.", LOOK, "registry"),
+    "registry create": ("Name a model before its first version.", CHANGE, "registry"),
+    "registry register": ("Make a model of a commit the next version.", CHANGE, "registry"),
+    "registry alias": ("Let an alias name a version, or move it.", CHANGE, "registry"),
+    "registry history": ("Show where an alias was.", LOOK, "registry"),
+    "registry protect": ("Refuse to move an alias.", CHANGE, "registry"),
+    "registry describe": ("Say what a model or a version is.", CHANGE, "registry"),
+    "registry rm": ("Remove a version, or a model with all of them.", CHANGE, "registry"),
+    "branch": ("List, make, rename or delete branches.", BRANCH, "branches"),
+    "tag": ("List, make or delete tags.", BRANCH, "branches"),
+    "switch": ("Put the workspace on another branch.", BRANCH, "branches"),
+    "checkout": ("Switch, or write entries as ordinary files.", BRANCH, "checkout"),
+    "export": ("Write an entry in a foreign format.", BRANCH, "checkout"),
+    "undo": ("Take back your last change of this branch.", BRANCH, "branches"),
+    "redo": ("Take back the last undo.", BRANCH, "branches"),
+    "reset": ("Move this branch to another commit.", BRANCH, "branches"),
+    "catalog status": ("Show how the SQL catalog stands to the repository.", MORE, "catalog"),
+    "catalog upgrade": ("Bring the catalog's tables to this version's.", MORE, "catalog"),
+    "catalog rebuild": ("Make the catalog anew.", MORE, "catalog"),
+    "catalog verify": ("Compare the catalog with one made anew.", MORE, "catalog"),
+    "doctor": ("Check the repository, this machine and the workspace.", MORE, "setup"),
+    "resolve": ("Find out what became of a commit whose outcome was unknown.", MORE, "setup"),
+    "version": ("Show versions of tensorrepo and what it stands on.", MORE, "setup"),
 }
 
-# (module, its commands): loaded when one of them is called
-MODULES = (
-    ("tensorrepo.cli.setup", "init, config"),
-    ("tensorrepo.cli.staging", "add, rm, mv, restore"),
-    ("tensorrepo.cli.staging", "adopt"),
-    ("tensorrepo.cli.dataset", "update, delete, column, set, compact"),
-    ("tensorrepo.cli.commit", "commit, merge"),
-    ("tensorrepo.cli.commit", "revert, cherry-pick"),
-    ("tensorrepo.cli.entries", "status, ls, cat"),
-    ("tensorrepo.cli.history", "log"),
-    ("tensorrepo.cli.diff", "diff, show"),
-    ("tensorrepo.cli.diff", "blame"),
-    ("tensorrepo.cli.runs", "lineage"),
-    ("tensorrepo.cli.runs", "runs ls, runs show, runs compare"),
-    ("tensorrepo.cli.sql", "sql"),
-    ("tensorrepo.cli.sql", "view ls, view show, view create, view refresh"),
-    ("tensorrepo.cli.stream", "stream"),
-    ("tensorrepo.cli.model", "model ls, model desc, model diff, model verify"),
-    ("tensorrepo.cli.model", "model du, model similar"),
-    ("tensorrepo.cli.catalog", "model find, model donors, model owners"),
-    ("tensorrepo.cli.model_make", "model add, model slice, model merge"),
-    ("tensorrepo.cli.model_make", "model construct"),
-    ("tensorrepo.cli.model_make", "model repack"),
-    ("tensorrepo.cli.checkout", "model export"),
-    ("tensorrepo.cli.registry", "registry ls, registry show, registry create, registry register"),
-    ("tensorrepo.cli.registry", "registry alias, registry history, registry protect"),
-    ("tensorrepo.cli.registry", "registry describe, registry rm"),
-    ("tensorrepo.cli.branches", "branch, tag"),
-    ("tensorrepo.cli.branches", "switch, undo, redo, reset"),
-    ("tensorrepo.cli.checkout", "checkout, export"),
-    ("tensorrepo.cli.catalog", "catalog status, catalog upgrade, catalog rebuild, catalog verify"),
-    ("tensorrepo.cli.setup", "doctor, resolve, version"),
-)
-MODULE_OF = {name: module for module, names in MODULES for name in names.split(", ")}
+MODULE_OF = {name: f"tensorrepo.cli.{module}" for name, (_, _, module) in COMMANDS.items()}
 
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
@@ -216,7 +184,7 @@ class LazyCommands(TyperGroup):
             return TyperGroup(name=cmd_name, help=line, rich_help_panel=panel)
         if full not in COMMANDS:
             return None
-        line, panel = COMMANDS[full]
+        line, panel, _ = COMMANDS[full]
         return TyperCommand(cmd_name, help=line, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -261,8 +229,31 @@ def load_command(name: str) -> Any:
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
         context_settings={"help_option_names": ["-h", "--help"]},
-    )(guarded(function))
+    )(guarded(injected(function)))
     return typer.main.get_command(single)
+
+
+def injected(function: Callable[..., None]) -> Callable[..., None]:
+    """`function` as typer sees it: with the options that its `Call` declares in place of that."""
+    signature = inspect.signature(function, eval_str=True)
+    first, *own = signature.parameters.values()
+    declared = getattr(first.annotation, "DECLARED", None)
+    if declared is None:
+        return function
+
+    def run(**values: Any) -> None:
+        call = first.annotation(**{name: values.pop(name) for name in declared})
+        function(call, **values)
+
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in declared.items()
+    ]
+    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    parameters = [shared[0], *own, *shared[1:]]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 app = typer.Typer(

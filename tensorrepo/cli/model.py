@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
+    RepoCall,
     complete_entry,
     complete_place,
     complete_ref,
     model_path,
-    session_of,
 )
 from tensorrepo.formats.model.comparison import ModelDiff, diff_models
 from tensorrepo.formats.model.description import describe_model
@@ -58,12 +56,10 @@ class _Listed:
 
 
 def model_ls_command(
-    context: Context,
+    call: RepoCall,
     ref: Annotated[
         str | None, Argument(metavar="[REF]", help="A commit.", autocompletion=complete_ref)
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the models of a commit: tensors, parameters, bytes and metrics.
 
@@ -72,7 +68,7 @@ def model_ls_command(
         tensorrepo model ls v1
         tensorrepo model ls --repo s3://bucket/team --json
     """
-    session = session_of(context, repo)
+    session = call.session
     tree = session.resolve(ref).commit.tree
     listed = [
         _Listed(path, entry.digest, len(model), model.size_bytes, dict(model.metrics))
@@ -86,16 +82,14 @@ def model_ls_command(
         "metrics": lambda model: ", ".join(f"{key} = {at}" for key, at in model.metrics.items()),
         "digest": lambda model: model.digest[:12],
     }
-    output.show(listed, columns, as_json=as_json, empty="")
+    call.show(listed, columns, empty="")
 
 
 def model_desc_command(
-    context: Context,
+    call: RepoCall,
     name: StoredModelArgument,
     graph: Annotated[bool, Option("--graph", help="Its graph, node by node.")] = False,
     staged: StagedOption = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Describe a model: layers, parameters, types, architecture, files, metrics, lineage.
 
@@ -107,11 +101,11 @@ def model_desc_command(
         tensorrepo model desc v1:classifier --json
         tensorrepo model desc classifier --graph
     """
-    session = session_of(context, repo)
+    session = call.session
     stored = find_model(session, name, staged=staged)
     if graph:
         shown = model_graph(stored.model)
-        if as_json:
+        if call.as_json:
             output.json_value(msgspec.to_builtins(shown))
             return
         columns = {
@@ -122,10 +116,10 @@ def model_desc_command(
                 f"{one.role}{list(one.shape)}" for one in node.parameters
             ),
         }
-        output.show(shown.nodes, columns, as_json=False)
+        output.show(shown.nodes, columns)
         return
     described = describe_model(stored.model)
-    if as_json:
+    if call.as_json:
         output.json_value({"path": stored.path, "commit": stored.commit, **described.to_json()})
         return
     output.line(f"{stored.path} ({described.digest:.12}), {output.bytes_text(described.bytes)}")
@@ -136,19 +130,17 @@ def model_desc_command(
         ">parameters": lambda layer: f"{layer.parameters:,}",
         ">bytes": lambda layer: output.bytes_text(layer.bytes),
     }
-    output.show(described.layers, layer_columns, as_json=False)
+    output.show(described.layers, layer_columns)
 
 
 def model_diff_command(
-    context: Context,
+    call: RepoCall,
     old: StoredModelArgument,
     new: StoredModelArgument,
     names_only: Annotated[
         bool, Option("--names-only", help="Read no tensor: only say which changed.")
     ] = False,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare two models: tensors, how far they moved, layers that moved most, config, metrics.
 
@@ -160,12 +152,12 @@ def model_diff_command(
         tensorrepo model diff base tuned --json
         tensorrepo model diff HEAD~1:net net --names-only --exit-code
     """
-    session = session_of(context, repo)
+    session = call.session
     sides = [find_model(session, name).model.entry for name in (old, new)]
     objects = session.repository.objects
     with output.working(f"comparing {old} and {new}"):
         diff = diff_models(objects, *sides, measure=not names_only, whole=not names_only)
-    if as_json:
+    if call.as_json:
         output.json_value(diff.to_json())
     else:
         output.line(diff.summary)
@@ -176,11 +168,9 @@ def model_diff_command(
 
 
 def model_verify_command(
-    context: Context,
+    call: RepoCall,
     name: StoredModelArgument,
     staged: StagedOption = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Read all of a model and check every byte: tensors, files, the files that it gives back.
 
@@ -188,7 +178,7 @@ def model_verify_command(
         tensorrepo model verify classifier
         tensorrepo model verify v1:classifier --json
     """
-    session = session_of(context, repo)
+    session = call.session
     stored = find_model(session, name, staged=staged)
     with output.progress(f"verifying {stored.path}", stored.model.size_bytes) as advance:
         checked = verify_model(stored.model, advance)
@@ -197,7 +187,7 @@ def model_verify_command(
     counts = output.counted(checked.tensors, "tensor"), output.counted(checked.files, "file")
     good = f"{stored.path} is whole: {', '.join(counts)}, {output.bytes_text(checked.bytes)}"
     lines = checked.faults or (good,)
-    output.answer(value, *lines, as_json=as_json)
+    call.answer(value, *lines)
     if checked.faults:
         faults = output.counted(len(checked.faults), "fault")
         raise CorruptError(f"{stored.path} is damaged: {faults}")
@@ -220,7 +210,7 @@ AllOption = Annotated[bool, Option("--all", help="Of every branch, tag and run."
 
 
 def model_du_command(
-    context: Context,
+    call: RepoCall,
     paths: Annotated[
         list[str] | None,
         Argument(metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry),
@@ -229,8 +219,6 @@ def model_du_command(
         str | None, Option("--ref", help="A commit.", autocompletion=complete_ref)
     ] = None,
     every_ref: AllOption = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what models take on disk: shared with others, and theirs alone, by model and codec.
 
@@ -242,31 +230,29 @@ def model_du_command(
         tensorrepo model du net --all
         tensorrepo model du --ref v1 --json
     """
-    session = session_of(context, repo)
+    session = call.session
     with output.working("looking at models"):
         models = _models(session, ref, every_ref=every_ref)
         wanted = [model_path(path) for path in paths or ()]
         _check_there(models, wanted)
         taken = measure_usage(session.repository.objects, models, wanted)
-    if as_json:
+    if call.as_json:
         output.json_value(taken.to_json())
     elif taken.models:
         # As `model ls` names them; whose commit is told where several are looked at.
         rows = [
             (each.model.text if every_ref else each.model.path, each.usage) for each in taken.models
         ]
-        output.show([*rows, ("all", taken.total)], _size_columns("model"), as_json=False)
-        output.show(taken.codecs.items(), _size_columns("codec"), as_json=False)
+        output.show([*rows, ("all", taken.total)], _size_columns("model"))
+        output.show(taken.codecs.items(), _size_columns("codec"))
 
 
 def model_similar_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[
         str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
     ],
     every_ref: AllOption = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Rank the stored models by how like one they are, and tell what it was encoded against.
 
@@ -279,13 +265,13 @@ def model_similar_command(
         tensorrepo model similar v1:net --all
         tensorrepo model similar net --json
     """
-    session = session_of(context, repo)
+    session = call.session
     entry = find_model(session, name).model.entry
     ref, path = split_path(name)
     with output.working("looking at models"):
         models = _models(session, ref if path is not None else None, every_ref=every_ref)
         similarity = similar_models(session.repository.objects, entry, models)
-    if as_json:
+    if call.as_json:
         output.json_value(similarity.to_json())
         return
     output.lines(_bases(similarity))
@@ -296,7 +282,7 @@ def model_similar_command(
         "as a base": lambda near: near.base or ("alike" if near.is_alike else ""),
     }
     compared, unlike = similarity.ranking, similarity.unlike
-    output.show(compared, columns, as_json=False, empty="")
+    output.show(compared, columns, empty="")
     output.line(f"{len(compared)} compared; {unlike} not: other names or shapes, or too small")
 
 

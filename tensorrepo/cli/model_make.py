@@ -8,21 +8,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_entry,
-    complete_place,
-    model_path,
-    resolve_path,
-    session_of,
-)
+from tensorrepo.cli.options import Call, RepoCall, complete_entry, complete_place, model_path
 from tensorrepo.formats.model.maintenance.repack import (
     ALPHA,
     DEPTH,
@@ -43,7 +35,6 @@ from tensorrepo.workspace.change import (
     named_in,
     recipe_named,
 )
-from tensorrepo.workspace.session import WorkspaceSession
 
 if TYPE_CHECKING:
     from tensorrepo.verbs.stage import Stage
@@ -54,7 +45,7 @@ ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
 
 
 def model_add_command(
-    context: Context,
+    call: Call,
     path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     name: Annotated[
         str, Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
@@ -76,7 +67,6 @@ def model_add_command(
         float | None,
         Option("--adapter-scale", help="Its alpha / rank, where no config of it says so."),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Read a model from a file or folder, and stage it: the same as `add PATH --model NAME`.
 
@@ -89,9 +79,9 @@ def model_add_command(
         tensorrepo model add epoch3.pt classifier --replace --format torch
         tensorrepo model add lora-math/ math --adapter-of llm
     """
-    session = session_of(context)
+    session = call.session
     mode = AddMode.REPLACE if replace else AddMode.NEW
-    source = resolve_path(context, path)
+    source = call.path(path)
     request = AddRequest(
         source,
         "models",
@@ -107,17 +97,16 @@ def model_add_command(
         output.note(f"note: {note}")
     size = output.bytes_text(added.bytes)
     line = f"staged {added.path} ({size} read)" if added.changed else f"{added.path} is unchanged"
-    output.answer(asdict(added), line, as_json=as_json)
+    call.answer(asdict(added), line)
 
 
 def model_slice_command(
-    context: Context,
+    call: Call,
     name: StoredModelArgument,
     first: Annotated[str, Option("--from", metavar="NODE", help="Where it begins.")],
     last: Annotated[str, Option("--to", metavar="NODE", help="Where it ends, included.")],
     new: AsOption,
     replace: ReplaceOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Stage the sub-network between two nodes of a model as a model of its own.
 
@@ -128,17 +117,17 @@ def model_slice_command(
         tensorrepo model slice resnet --from layer1 --to layer3 --as backbone
         tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
     """
-    session = session_of(context)
+    session = call.session
     source = find_model(session, name)
 
     def verb(stage: Stage, path: str) -> NewModel:
         return slice_out(stage, path, source, first, last)
 
-    stage_made(session, new, verb, f"slice of {source.path}", replace=replace, as_json=as_json)
+    stage_made(call, new, verb, f"slice of {source.path}", replace=replace)
 
 
 def model_merge_command(
-    context: Context,
+    call: Call,
     names: Annotated[
         list[str], Argument(metavar="[REF:]NAME...", help="Models.", autocompletion=complete_place)
     ],
@@ -170,7 +159,6 @@ def model_merge_command(
         bool, Option("--remake", help="Make a merged model again, and compare it.")
     ] = False,
     replace: ReplaceOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Blend the weights of models of one architecture, and stage what comes of it.
 
@@ -187,11 +175,11 @@ def model_merge_command(
         tensorrepo model merge --adapter lora-math --as math
         tensorrepo model merge --remake soup
     """
-    session = session_of(context)
+    session = call.session
     if again:
         if len(names) != 1 or new is not None:
             raise InvalidInputError("--remake takes one model, and makes no new one")
-        _remake(session, names[0], as_json=as_json)
+        _remake(call, names[0])
         return
     if new is None:
         raise InvalidInputError("say what the new model is called: --as NAME")
@@ -217,10 +205,11 @@ def model_merge_command(
             )
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
-        stage_made(session, new, verb, what, replace=replace, as_json=as_json)
+        stage_made(call, new, verb, what, replace=replace)
 
 
-def _remake(session: WorkspaceSession, name: str, *, as_json: bool) -> None:
+def _remake(call: Call, name: str) -> None:
+    session = call.session
     source = find_model(session, name)
     recipe = recipe_named(source)
     with output.working(f"making {name} again"):
@@ -233,7 +222,7 @@ def _remake(session: WorkspaceSession, name: str, *, as_json: bool) -> None:
         )
     value = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
     line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
-    output.answer(value, line, as_json=as_json)
+    call.answer(value, line)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -244,15 +233,15 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def stage_made(
-    session: WorkspaceSession,
+    call: Call,
     name: str,
     verb: Callable[[Stage, str], NewModel],
     what: str,
     *,
     replace: bool,
-    as_json: bool,
 ) -> None:
     """Make a model, stage it, and say so."""
+    session = call.session
     with session.here.locked():
         staged: StagedModel = make_model(session, name, verb, what, replace=replace)
     for note in staged.notes:
@@ -260,11 +249,11 @@ def stage_made(
     size = output.bytes_text(staged.bytes)
     line = f"staged {staged.path} ({output.counted(staged.tensors, 'tensor')}, {size})"
     text = line if staged.changed else f"{staged.path} is that already"
-    output.answer(asdict(staged), text, as_json=as_json)
+    call.answer(asdict(staged), text)
 
 
 def model_construct_command(
-    context: Context,
+    call: Call,
     new: AsOption,
     target: Annotated[
         str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")
@@ -292,7 +281,6 @@ def model_construct_command(
     ] = None,
     seed: Annotated[int, Option("--seed", help="Of rules that draw numbers.")] = 0,
     replace: ReplaceOption = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Stage a model of a new architecture that shares all tensors with others that fit.
 
@@ -305,26 +293,26 @@ def model_construct_command(
         tensorrepo model construct --like v2:net --from v1:net --init zeros --as net2
         tensorrepo model construct net.json --as net3 --init zeros
     """
-    session = session_of(context)
+    session = call.session
     if (target is None) == (like is None):
         raise InvalidInputError("give the architecture: a JSON file, or --like a model")
     wanted: Any = (
         find_model(session, like).model
         if like is not None
-        else read_architecture(resolve_path(context, target or ""))
+        else read_architecture(call.path(target or ""))
     )
     sources = [find_model(session, name) for name in donors or ()]
 
     def verb(stage: Stage, path: str) -> NewModel:
         return construct(stage, path, wanted, sources, rule=rule, seed=seed)
 
+    what = f"built of {', '.join(one.path for one in sources) or rule}"
     with output.working(f"building {new}"):
-        made = (session, new, verb, f"built of {', '.join(one.path for one in sources) or rule}")
-        stage_made(*made, replace=replace, as_json=as_json)
+        stage_made(call, new, verb, what, replace=replace)
 
 
 def model_repack_command(
-    context: Context,
+    call: RepoCall,
     paths: Annotated[
         list[str] | None,
         Argument(metavar="[PATH...]", help="These alone.", autocompletion=complete_entry),
@@ -336,8 +324,6 @@ def model_repack_command(
         int, Option("--depth", help="How many bases a read may pass through.")
     ] = DEPTH,
     dry_run: Annotated[bool, Option("--dry-run", help="Measure and tell; store nothing.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Store models anew in the fewest bytes such that reads stay quick; commits do not change.
 
@@ -349,7 +335,7 @@ def model_repack_command(
         tensorrepo model repack
         tensorrepo model repack net --alpha 3 --depth 4
     """
-    session = session_of(context, repo)
+    session = call.session
     wishes = RepackOptions(
         session.author(),
         time.time_ns(),
@@ -365,9 +351,7 @@ def model_repack_command(
         "models", "tensors", "present_bytes", "planned_bytes", "stored_bytes", "superseded",
         "reclaimable", "reclaimable_bytes",
     )  # fmt: skip
-    output.answer(
-        figures(done) | {"dry_run": dry_run}, *_repack_lines(done, dry_run=dry_run), as_json=as_json
-    )
+    call.answer(figures(done) | {"dry_run": dry_run}, *_repack_lines(done, dry_run=dry_run))
     if not done.changed and not dry_run:
         raise Exit(NOTHING_TO_DO)
 

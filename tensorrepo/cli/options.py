@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from inspect import Parameter
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from typer import Context, Option
 
@@ -29,7 +31,54 @@ from tensorrepo.workspace.session import SPACES, WorkspaceSession, open_session
 RepoOption = Annotated[
     str | None, Option("--repo", metavar="URL", help="Look at this repository; needs no workspace.")
 ]
+EMPTY = Parameter.empty
+Declared = dict[str, tuple[Any, Any]]  # parameters by name: annotation and default
 JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command as it was called: where it works, and how it answers.
+
+    `load_command` makes it of the options in `DECLARED`, which a command with a `Call` has too.
+    """
+
+    DECLARED: ClassVar[Declared] = {"context": (Context, EMPTY), "as_json": (JsonOption, False)}
+    context: Context
+    as_json: bool = False
+    repo: str | None = None
+
+    @cached_property
+    def machine(self) -> Machine:
+        """This machine, as if the command had been started in the folder that -C names."""
+        return started_in(self.context)
+
+    @cached_property
+    def session(self) -> WorkspaceSession:
+        """Repository of the URL given, or of the workspace around."""
+        return open_session(self.machine, self.repo, warn=output.warning)
+
+    def path(self, text: str) -> Path:
+        """A path that the user typed, relative to where the command works."""
+        return self.machine.cwd / text
+
+    def answer(self, value: Any, *texts: str) -> None:
+        """What the command did: lines for people, `value` for programs."""
+        output.json_value(value) if self.as_json else output.lines(texts)
+
+    def show(self, records: Iterable[Any], columns: Mapping[str, Any], **options: Any) -> None:
+        """Records as a table for people, or as JSON; see `output.show`."""
+        output.show(records, columns, as_json=self.as_json, **options)
+
+
+class RepoCall(Call):
+    """A call of a command that looks at any repository, and needs no workspace."""
+
+    DECLARED: ClassVar[Declared] = {
+        "context": (Context, EMPTY),
+        "repo": (RepoOption, None),
+        "as_json": (JsonOption, False),
+    }
 
 
 def started_in(context: Context) -> Machine:
@@ -44,16 +93,6 @@ def started_in(context: Context) -> Machine:
     # -C is nearer than the environment: it says where the workspace is, too.
     environment = {key: at for key, at in here.environment.items() if key != "TENSORREPO_DIR"}
     return replace(here, cwd=folder, environment=environment)
-
-
-def session_of(context: Context, url: str | None = None) -> WorkspaceSession:
-    """The session of a command: of a URL given, or of the workspace around."""
-    return open_session(started_in(context), url, warn=output.warning)
-
-
-def resolve_path(context: Context, path: str) -> Path:
-    """A path that the user typed, relative to where the command works."""
-    return started_in(context).cwd / path
 
 
 def model_path(name: str) -> str:
@@ -78,21 +117,19 @@ def json_pair(text: str, option: str, form: str = "NAME=VALUE") -> tuple[str, An
         return name, value
 
 
-def split_words(
-    context: Context, session: WorkspaceSession, words: list[str] | None
-) -> tuple[list[str], tuple[str, ...]]:
+def split_words(call: Call, words: list[str] | None) -> tuple[list[str], tuple[str, ...]]:
     """Arguments of `log` and `diff` as (revisions, paths): paths come after ``--``.
 
     Without ``--`` a word with a slash that names no ref is a path, as git guesses, too.
     """
-    refs = session.repository.log.refresh().state.refs
+    refs = call.session.repository.log.refresh().state.refs
     revisions: list[str] = []
     paths: list[str] = []
     for word in words or ():
         named = any(f"{space}/{word}" in refs for space in ("heads", "tags"))
         is_path = "/" in word and ".." not in word and not named
         (paths if is_path or paths else revisions).append(word)
-    return revisions, (*paths, *context.meta.get(AFTER_DASHES, ()))
+    return revisions, (*paths, *call.context.meta.get(AFTER_DASHES, ()))
 
 
 def sides(words: list[str]) -> tuple[str, str] | None:
@@ -103,6 +140,17 @@ def sides(words: list[str]) -> tuple[str, str] | None:
     if new.startswith("."):
         raise InvalidInputError(f"{words[0]!r}: three dots mean nothing here, write A..B")
     return old or "HEAD", new or "HEAD"
+
+
+def entry_hint(
+    session: WorkspaceSession, ref: str, hint: str, error: NotFoundError
+) -> NotFoundError:
+    """The error of a ref that is not there: `hint`, with the path, if it names an entry."""
+    try:
+        _, path, _ = session.find(ref)
+    except NotFoundError:
+        return error
+    return NotFoundError(hint.replace("{path}", path))
 
 
 MANY = 1000

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from math import isfinite, isnan
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -61,19 +62,11 @@ def warning(text: str) -> None:
     note(f"warning: {text}")
 
 
-def answer(value: Any, *texts: str, as_json: bool) -> None:
-    """What a command did: lines for people, `value` for programs."""
-    if as_json:
-        json_value(value)
-    else:
-        lines(texts)
-
-
 def show(
     records: Iterable[Any],
     columns: Mapping[str, Any],
     *,
-    as_json: bool,
+    as_json: bool = False,
     document: Callable[[Any], Any] | None = None,
     empty: str | None = None,
 ) -> None:
@@ -238,47 +231,37 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
     Not on a terminal: nothing, so that logs stay readable.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-        TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with _bar(what, total, None) as update:
+        yield lambda done: update(completed=done)
 
 
 @contextmanager
 def row_progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
     """A bar of rows on a terminal; gives a function that takes the rows done and those in all."""
+    with _bar(what, None, unit) as update:
+        yield lambda done, total: update(completed=done, total=total)
+
+
+@contextmanager
+def _bar(what: str, total: int | None, unit: str | None) -> Iterator[Callable[..., None]]:
+    """A bar of so many of a unit; None: of bytes, and how fast they come."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda _done, _total: None
+        yield lambda **_: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Left
+    from rich import progress as bars
 
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn(unit), Left())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    columns: tuple[bars.ProgressColumn, ...]
+    if unit is None:
+        columns = bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn()
+    else:
+        columns = bars.MofNCompleteColumn(), bars.TextColumn(unit)
+    text, left = bars.TextColumn("{task.description}"), bars.TimeRemainingColumn()
+    shown = (text, bars.BarColumn(), *columns, left)
+    with bars.Progress(*shown, console=console, transient=True) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total))
 
 
 @contextmanager

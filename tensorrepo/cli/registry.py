@@ -5,18 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_place,
-    complete_registered,
-    model_path,
-    pair,
-    session_of,
-)
+from tensorrepo.cli.options import RepoCall, complete_place, complete_registered, model_path, pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.models.model import model_at
 from tensorrepo.repo.changes.revisions import split_path
@@ -31,15 +23,13 @@ ModelArgument = Annotated[
         metavar="MODEL", help="Name of a registered model.", autocompletion=complete_registered
     ),
 ]
-VersionArgument = Annotated[str, Argument(metavar="VERSION", help="A number, or an alias.")]
+AliasArgument = Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")]
 LabelOption = Annotated[
     list[str] | None, Option("--label", metavar="NAME=TEXT", help="Set a label; NAME= removes it.")
 ]
 
 
-def registry_ls_command(
-    context: Context, repo: RepoOption = None, as_json: JsonOption = False
-) -> None:
+def registry_ls_command(call: RepoCall) -> None:
     """List the registered models.
 
     Examples:
@@ -53,18 +43,16 @@ def registry_ls_command(
         "DESCRIPTION": lambda model: model.description.partition("\n")[0][:60],
     }
     empty = "no model is registered: `tensorrepo registry register` makes a version of one"
-    models = _registry(context, repo).models()
-    output.show(models, columns, as_json=as_json, document=_MODEL, empty=empty)
+    models = handle_of(call).registry.models()
+    call.show(models, columns, document=_MODEL, empty=empty)
 
 
 def registry_show_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
     version: Annotated[
         str | None, Argument(metavar="[VERSION]", help="A number, or an alias.")
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show a registered model and its versions, or one version of it.
 
@@ -72,11 +60,11 @@ def registry_show_command(
         tensorrepo registry show classifier
         tensorrepo registry show classifier champion
     """
-    registry = _registry(context, repo)
+    registry = handle_of(call).registry
     entry = registry.get(model)
     versions = [] if version is None else [registry.version(model, version)]
     versions = versions or (registry.versions(model) if entry.versions else [])
-    if as_json:
+    if call.as_json:
         documents = [_version_document(registry, each) for each in versions]
         output.json_value(_MODEL(entry) | {"versions": documents})
         return
@@ -91,28 +79,26 @@ def registry_show_command(
         "BY": "author",
         "FROM": lambda each: f"{each.source:.12}:{each.source_path}",
     }
-    output.show(versions, columns, as_json=False)
+    output.show(versions, columns)
 
 
 def registry_create_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
     description: Annotated[str, Option("-d", "--description", help="What it is.")] = "",
     label: LabelOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Name a model and say what it is, before its first version.
 
     Examples:
         tensorrepo registry create classifier -d "Reads digits." --label task=vision
     """
-    made = _registry(context, repo).create(model, description=description, labels=_labels(label))
-    output.answer(_MODEL(made), f"{model} is registered, without a version.", as_json=as_json)
+    made = handle_of(call).registry.create(model, description=description, labels=_labels(label))
+    call.answer(_MODEL(made), f"{model} is registered, without a version.")
 
 
 def registry_register_command(
-    context: Context,
+    call: RepoCall,
     source: Annotated[
         str,
         Argument(metavar="[REF:]NAME", help="A model of a commit.", autocompletion=complete_place),
@@ -124,8 +110,6 @@ def registry_register_command(
         str | None, Option("--alias", help="Name the new version so, in the same step.")
     ] = None,
     message: Annotated[str, Option("-m", "--message", help="About this version.")] = "",
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a model of a commit the next version of a registered model.
 
@@ -133,28 +117,26 @@ def registry_register_command(
         tensorrepo registry register classifier
         tensorrepo registry register v2:models/net --as classifier --alias challenger
     """
-    session = session_of(context, repo)
+    session = call.session
     revision, path, _ = session.find(_model_place(source))
-    registry = _registry(context, repo)
+    registry = handle_of(call).registry
     name = model or path.removeprefix("models/")
     stored = model_at(registry.context, path, revision.digest)
     made = registry.register(name, stored, message=message, alias=alias)
     named = f", which {alias} names now" if alias else ""
     text = f"{path} of {revision.digest:.12} is version {made.number} of {name}{named}."
-    output.answer(_version_document(registry, made), text, as_json=as_json)
+    call.answer(_version_document(registry, made), text)
 
 
 def registry_alias_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: AliasArgument,
     version: Annotated[
         str | None,
         Argument(metavar="[VERSION]", help="The version to name: a number, or an alias."),
     ] = None,
     delete: Annotated[bool, Option("-d", "--delete", help="Remove the alias.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Let an alias name a version, move it, or remove it; without VERSION: tell what it names.
 
@@ -165,50 +147,45 @@ def registry_alias_command(
     """
     if delete and version is not None:
         raise InvalidInputError("give `registry alias MODEL ALIAS VERSION`, or -d without VERSION")
-    registry = _registry(context, repo)
+    registry = handle_of(call).registry
     if delete:
         registry.delete_alias(model, alias)
         value = {"model": model, "deleted": alias}
-        output.answer(value, f"Removed alias {alias} of {model}.", as_json=as_json)
+        call.answer(value, f"Removed alias {alias} of {model}.")
         return
     if version is None:
         number = registry.version(model, alias).number
     else:
         number = registry.alias(model, alias, version)
     named = {"model": model, "alias": alias, "version": number}
-    output.answer(named, f"{alias} of {model} is version {number}.", as_json=as_json)
+    call.answer(named, f"{alias} of {model} is version {number}.")
 
 
 def registry_history_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
+    alias: AliasArgument,
 ) -> None:
     """Show where an alias was, and who moved it: the newest first.
 
     Examples:
         tensorrepo registry history classifier champion
     """
-    moves = _registry(context, repo).history(model, alias)
+    moves = handle_of(call).registry.history(model, alias)
     columns = {"TIME": _time, ">VERSION": lambda move: move.version or "none", "BY": "actor"}
     document = output.fields("by=actor", "version", "record=generation")
-    output.show(
+    call.show(
         moves,
         columns,
-        as_json=as_json,
         document=lambda move: {"time": _time(move)} | document(move),
     )
 
 
 def registry_protect_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
-    alias: Annotated[str, Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: AliasArgument,
     off: Annotated[bool, Option("--off", help="Allow it to move again.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Refuse to move or remove an alias, for everybody, until --off.
 
@@ -216,22 +193,20 @@ def registry_protect_command(
         tensorrepo registry protect classifier champion
         tensorrepo registry protect classifier champion --off
     """
-    _registry(context, repo).protect(model, alias, on=not off)
+    handle_of(call).registry.protect(model, alias, on=not off)
     value = {"model": model, "alias": alias, "protected": not off}
     state = "may move again" if off else "is now protected"
-    output.answer(value, f"Alias {alias} of {model} {state}.", as_json=as_json)
+    call.answer(value, f"Alias {alias} of {model} {state}.")
 
 
 def registry_describe_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
     version: Annotated[
         str | None, Argument(metavar="[VERSION]", help="Describe this version.")
     ] = None,
     description: Annotated[str | None, Option("-d", "--description", help="What it is.")] = None,
     label: LabelOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Say what a model, or one of its versions, is.
 
@@ -241,21 +216,19 @@ def registry_describe_command(
     """
     if description is None and not label:
         raise InvalidInputError("give --description TEXT or --label NAME=TEXT")
-    registry = _registry(context, repo)
+    registry = handle_of(call).registry
     described = registry.describe(model, version, description=description, labels=_labels(label))
     what = model if version is None else f"version {version} of {model}"
-    output.answer(_MODEL(described), f"Described {what}.", as_json=as_json)
+    call.answer(_MODEL(described), f"Described {what}.")
 
 
 def registry_rm_command(
-    context: Context,
+    call: RepoCall,
     model: ModelArgument,
     version: Annotated[
         str | None, Argument(metavar="[VERSION]", help="This version; else all of them.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Needed to remove all of them.")] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove a version, or a model with all its versions and aliases. Numbers are not given again.
 
@@ -263,21 +236,17 @@ def registry_rm_command(
         tensorrepo registry rm classifier 2
         tensorrepo registry rm classifier --force
     """
-    registry = _registry(context, repo)
+    registry = handle_of(call).registry
     if version is not None:
         registry.delete_version(model, version)
         value = {"model": model, "deleted": version}
-        output.answer(value, f"Removed version {version} of {model}.", as_json=as_json)
+        call.answer(value, f"Removed version {version} of {model}.")
         return
     if not force:
         raise ConflictError(f"others may rely on {model!r}: repeat with --force to remove it")
     count = registry.delete(model)
     text = f"Removed {model}, which had {count} version{'' if count == 1 else 's'}."
-    output.answer({"model": model, "deleted_versions": count}, text, as_json=as_json)
-
-
-def _registry(context: Context, url: str | None) -> Registry:
-    return handle_of(context, url).registry
+    call.answer({"model": model, "deleted_versions": count}, text)
 
 
 def _model_place(text: str) -> str:

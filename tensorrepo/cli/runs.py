@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import JsonOption, RepoOption, json_pair, session_of
+from tensorrepo.cli.options import Call, RepoCall, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
@@ -98,7 +98,7 @@ PARAM = "NAME=VALUE, such as lr=0.001"
 
 
 def runs_ls_command(
-    context: Context,
+    call: RepoCall,
     metric: MetricOption = None,
     best: Annotated[
         str | None, Option("--best", metavar="NAME", help="By this metric, the best first.")
@@ -112,8 +112,6 @@ def runs_ls_command(
         Option("--param", metavar="NAME=VALUE", help="Only with this parameter; repeatable."),
     ] = None,
     limit: Annotated[int, Option("-n", "--limit", min=1, help="So many at most.")] = 50,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List runs, the newest first.
 
@@ -128,7 +126,7 @@ def runs_ls_command(
     wanted = [json_pair(each, "--param", PARAM) for each in param or ()]
     if status not in (None, *STATES):
         raise InvalidInputError(f"--status {status!r:.80}: expected one of {', '.join(STATES)}")
-    every = list(handle_of(context, repo).runs().values())
+    every = list(handle_of(call).runs().values())
     _check_metrics(every, [*(metric or ()), *([best] if best else ())])
     runs = [
         run
@@ -147,15 +145,13 @@ def runs_ls_command(
     for name in metric or ([best] if best else _common(ranked)):
         columns[f">{name}"] = partial(_value, name=name, mode=mode if name == best else None)
     empty = "no runs" if not every else f"none of {output.counted(len(every), 'run')} fits"
-    output.show(ranked, columns, as_json=as_json, document=_run_document, empty=empty)
+    call.show(ranked, columns, document=_run_document, empty=empty)
 
 
 def runs_show_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[str, Argument(metavar="RUN", help="Its name.")],
     metric: MetricOption = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show a run: parameters, what it read and made, code and machine, and its metrics.
 
@@ -163,8 +159,8 @@ def runs_show_command(
         tensorrepo runs show exp1
         tensorrepo runs show exp1 --metric loss
     """
-    run = handle_of(context, repo).runs()[name]
-    if as_json:
+    run = handle_of(call).runs()[name]
+    if call.as_json:
         output.json_value(_run_document(run, metric or ()))
         return
     if metric:
@@ -183,22 +179,20 @@ def runs_show_command(
             ">max": lambda each: _extreme(each.max),
             "course": lambda each: sparkline(run.points(each.name).values),
         }
-        output.show(run.document.metrics[:MOST_SHOWN], columns, as_json=False)
+        output.show(run.document.metrics[:MOST_SHOWN], columns)
     more = len(run.document.metrics) - MOST_SHOWN
     if more > 0:
         output.note(f"{more:,} more metrics: --metric NAME shows one, --json all")
 
 
 def runs_compare_command(
-    context: Context,
+    call: RepoCall,
     names: Annotated[list[str], Argument(metavar="RUN...", help="Names of runs.")],
     metric: MetricOption = None,
     largest: MaxOption = False,
     everything: Annotated[
         bool, Option("--all", help="Also what is the same in all of them.")
     ] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare runs: parameters, code and data that differ, and their metrics side by side.
 
@@ -206,14 +200,14 @@ def runs_compare_command(
         tensorrepo runs compare exp1 exp2
         tensorrepo runs compare exp1 exp2 --metric accuracy --max
     """
-    every = handle_of(context, repo).runs()
+    every = handle_of(call).runs()
     runs = [every[name] for name in names]
     _check_metrics(runs, metric or ())
     mode = "max" if largest else "min"
     facts = {key: values for key, values in _facts(runs).items() if everything or _differ(values)}
     wanted = metric or _common(runs, most=None)
     measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
-    if as_json:
+    if call.as_json:
         output.json_value({"runs": names, "facts": facts, f"{mode} of metrics": measured})
         return
     rows = [(key, *map(_text, values)) for key, values in facts.items()]
@@ -340,7 +334,7 @@ def _run_document(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]
 
 
 def lineage_command(
-    context: Context,
+    call: RepoCall,
     path: Annotated[
         str, Argument(metavar="[REF:]PATH", help="Such as models/net, runs/exp1, or a URL.")
     ],
@@ -367,8 +361,6 @@ def lineage_command(
     reproducible: Annotated[
         bool, Option("--reproducible", help="Whether it can be made again; exits with 1 if not.")
     ] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what a model, a dataset or a run came from, or what was made of it.
 
@@ -383,21 +375,21 @@ def lineage_command(
         tensorrepo lineage models/net --data-since v1:models/net
         tensorrepo lineage models/net --reproducible
     """
-    ask = partial(_lineage_of, session_of(context, repo), handle_of(context, repo))
+    ask = partial(_lineage_of, call.session, handle_of(call))
     lineage = ask(path, all_versions=all_versions)
     if deleted:
-        _show_deleted(lineage, as_json=as_json)
+        _show_deleted(call, lineage)
     elif data_since is not None:
-        _show_changes(ask(data_since), lineage, as_json=as_json)
+        _show_changes(call, ask(data_since), lineage)
     elif reproducible:
-        _show_findings(lineage, as_json=as_json)
+        _show_findings(call, lineage)
     else:
         kin: dict[str, Kinship] = {}
         if up or not down:
             kin["ancestors"] = lineage.ancestors(depth=depth, relations=relation or ())
         if down:
             kin["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
-        _show_kin(kin, dot=dot, as_json=as_json)
+        _show_kin(call, kin, dot=dot)
 
 
 def _lineage_of(
@@ -410,8 +402,8 @@ def _lineage_of(
     return handle.lineage(path or "", commit, all_versions=all_versions)
 
 
-def _show_kin(kin: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
-    if as_json:
+def _show_kin(call: Call, kin: dict[str, Kinship], *, dot: bool) -> None:
+    if call.as_json:
         output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
         return
     if dot:
@@ -424,7 +416,7 @@ def _show_kin(kin: dict[str, Kinship], *, dot: bool, as_json: bool) -> None:
         output.lines(output.printable(text, keep="\n") for text in kinship.lines())
 
 
-def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
+def _show_deleted(call: Call, lineage: Lineage) -> None:
     columns = {
         "model": "model.path",
         "version": lambda saw: saw.model.key[:12],
@@ -434,10 +426,10 @@ def _show_deleted(lineage: Lineage, *, as_json: bool) -> None:
     }
     empty = "no model was trained on rows that are gone"
     records = lineage.saw_deleted()
-    output.show(records, columns, as_json=as_json, document=_summarized, empty=empty)
+    call.show(records, columns, document=_summarized, empty=empty)
 
 
-def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
+def _show_changes(call: Call, old: Lineage, new: Lineage) -> None:
     columns = {
         "dataset": "path",
         "old": lambda change: (change.old or "-")[:12],
@@ -446,16 +438,16 @@ def _show_changes(old: Lineage, new: Lineage, *, as_json: bool) -> None:
     }
     empty = "of neither model is it known what it was trained on"
     changes = old.data_changes(new)
-    output.show(changes, columns, as_json=as_json, document=_summarized, empty=empty)
+    call.show(changes, columns, document=_summarized, empty=empty)
 
 
 def _summarized(record: Any) -> dict[str, Any]:
     return {**msgspec.to_builtins(record), "summary": record.summary}
 
 
-def _show_findings(lineage: Lineage, *, as_json: bool) -> None:
+def _show_findings(call: Call, lineage: Lineage) -> None:
     findings = lineage.reproducible()
     columns = {"": lambda one: "yes" if one.ok else "NO", "needed": "what", "why": "why"}
-    output.show(findings, columns, as_json=as_json)
+    call.show(findings, columns)
     if not all(one.ok for one in findings):
         raise Exit(NOTHING_TO_DO)

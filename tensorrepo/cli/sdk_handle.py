@@ -6,26 +6,20 @@ time that a command needs to start which only looks around.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tensorrepo.cli.options import session_of
-from tensorrepo.context import Context as RepositoryContext
-from tensorrepo.context import RepositoryOrigin
+from tensorrepo.cli.options import Call
+from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
 
-if TYPE_CHECKING:
-    from typer import Context
 
-
-def handle_of(context: Context, url: str | None = None) -> Repository:
+def handle_of(call: Call) -> Repository:
     """The repository of a command; who works in the workspace is its author."""
-    session = session_of(context, url)
+    session = call.session
     try:
         who = session.author()
     except InvalidInputError:
         who = None  # commands that only look need no author; the others say how to tell
     core = session.repository
     origin = RepositoryOrigin(core.url, author=who)
-    return Repository(RepositoryContext(core, origin, session.machine, reopen))
+    return Repository(Context(core, origin, session.machine, reopen))

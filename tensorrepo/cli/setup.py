@@ -8,29 +8,28 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
-from tensorrepo.cli.options import JsonOption, RepoOption, session_of, started_in
+from tensorrepo.cli.options import Call, RepoCall
 from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.workspace.doctor import examine, repair
-from tensorrepo.workspace.session import WorkspaceSession, start_workspace
+from tensorrepo.workspace.session import start_workspace
 from tensorrepo.workspace.state import find_workspace
 
 
 def init_command(
-    context: Context,
+    call: Call,
     url: Annotated[
         str | None, Argument(metavar="URL", help="Where the repository is to lie.")
     ] = None,
     force: Annotated[
         bool, Option("--force", help="Make a workspace inside of another one, or anew.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a repository at URL and a workspace here, on branch main.
 
@@ -42,25 +41,23 @@ def init_command(
         tensorrepo init s3://bucket/team
         tensorrepo init /mnt/data/repository
     """
-    made = start_workspace(started_in(context), url, force=force)
+    made = start_workspace(call.machine, url, force=force)
     url, root = made.repository.url, str(made.workspace.root)
-    output.answer(
+    call.answer(
         {"url": url, "workspace": root, "created": made.created, "branch": "main"},
         f"{'Made a' if made.created else 'Joined the'} repository at {url}",
         f"Workspace {root} is on branch main.",
-        as_json=as_json,
     )
 
 
 def config_command(
-    context: Context,
+    call: Call,
     key: Annotated[str | None, Argument(help="Such as user.name.")] = None,
     value: Annotated[str | None, Argument(help="What to set it to.")] = None,
     local: Annotated[
         bool, Option("--local", help="Of this workspace alone, not of your user.")
     ] = False,
     unset: Annotated[bool, Option("--unset", help="Forget the setting.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Show or set your name, address and other settings.
 
@@ -71,7 +68,7 @@ def config_command(
         tensorrepo config user.email ada@example.org
         tensorrepo config --local cache.limit 50GB
     """
-    here = started_in(context)
+    here = call.machine
     file = here.config_file
     if local:
         workspace = find_workspace(here.cwd)
@@ -80,7 +77,7 @@ def config_command(
         file = workspace.folder / "config.json"
     settings = read_config(file)
     if key is None:
-        output.json_value(settings) if as_json else _show(settings)
+        output.json_value(settings) if call.as_json else _show(settings)
         return
     if key not in CONFIG_KEYS:
         keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
@@ -96,7 +93,7 @@ def config_command(
             parse_prefixes(value)  # refuses what is no place
         write_config(file, {**settings, key: value})
     elif key in settings:
-        output.json_value(settings[key]) if as_json else output.line(settings[key])
+        output.json_value(settings[key]) if call.as_json else output.line(settings[key])
     else:
         raise Exit(1)
 
@@ -114,8 +111,7 @@ CORRUPT = 5
 
 
 def doctor_command(
-    context: Context,
-    repo: RepoOption = None,
+    call: RepoCall,
     void: Annotated[
         int | None,
         Option(
@@ -125,7 +121,6 @@ def doctor_command(
     repair_caches: Annotated[
         bool, Option("--repair", help="Write the log's hint and newest checkpoint anew.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Check the repository, this machine and the workspace: what works, what does not, what to do.
 
@@ -137,16 +132,16 @@ def doctor_command(
         tensorrepo doctor --repo s3://bucket/team
         tensorrepo doctor --repair
     """
-    session = session_of(context, repo)
+    session = call.session
     if repair_caches and void is not None:
         raise InvalidInputError("give --void or --repair: a slot is marked first, then repaired")
     if repair_caches:
-        _repair(session, as_json=as_json)
+        _repair(call)
         return
     if void is not None:
         log = session.repository.log
         void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
-        output.answer({"void": void}, f"slot {void} of the log counts as empty", as_json=as_json)
+        call.answer({"void": void}, f"slot {void} of the log counts as empty")
         return
     findings = list(examine(session))
     lines = []
@@ -154,26 +149,25 @@ def doctor_command(
         mark = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}[finding.level]
         lines.append(f"{mark} {finding.what}: {finding.found}")
         lines += [f"        {finding.advice}"] if finding.advice else []
-    output.answer([asdict(finding) for finding in findings], *lines, as_json=as_json)
+    call.answer([asdict(finding) for finding in findings], *lines)
     if any(finding.level == "error" for finding in findings):
         raise Exit(CORRUPT)
 
 
-def _repair(session: WorkspaceSession, *, as_json: bool) -> None:
+def _repair(call: Call) -> None:
+    session = call.session
     hint, checkpoint = repair(session)
     lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
     lines += [f"Checkpoint {checkpoint} is as the records say."] if checkpoint else []
-    output.answer({"hint": hint, "checkpoint": checkpoint}, *lines, as_json=as_json)
+    call.answer({"hint": hint, "checkpoint": checkpoint}, *lines)
 
 
 def resolve_command(
-    context: Context,
+    call: RepoCall,
     txn: Annotated[str | None, Argument(metavar="TXN", help="Only this transaction.")] = None,
     settle: Annotated[
         bool, Option("--settle", help="Fill an empty slot, so that the answer is a definite one.")
     ] = False,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Find out what became of a commit whose outcome was unknown.
 
@@ -185,7 +179,7 @@ def resolve_command(
         tensorrepo resolve --settle
         tensorrepo resolve --repo s3://bucket/team
     """
-    log = session_of(context, repo).repository.log
+    log = call.session.repository.log
     unresolved = [
         one
         for one in (log.pending.unresolved() if log.pending else ())
@@ -198,7 +192,7 @@ def resolve_command(
         answer = append.resolve(log, one.txn, one.generation, settle=settle)
         answers.append({"txn": one.txn, "generation": one.generation, "outcome": answer})
     texts = ["record {generation} ({txn:.12}): {outcome}".format_map(each) for each in answers]
-    output.answer(answers, *(texts or ["nothing is unresolved"]), as_json=as_json)
+    call.answer(answers, *(texts or ["nothing is unresolved"]))
     unknown = [each for each in answers if each["outcome"] == "unknown"]
     if unknown:
         raise CommitOutcomeUnknown(
@@ -208,7 +202,7 @@ def resolve_command(
         )
 
 
-def version_command(as_json: JsonOption = False) -> None:
+def version_command(call: Call) -> None:
     """Show versions of tensorrepo and what it stands on.
 
     Examples:
@@ -222,7 +216,7 @@ def version_command(as_json: JsonOption = False) -> None:
         **{name: _version_of(name) for name in PACKAGES},
     }
     texts = [f"  {name} {text or 'not installed'}" for name, text in list(versions.items())[1:]]
-    output.answer(versions, f"tensorrepo {VERSION}", *texts, as_json=as_json)
+    call.answer(versions, f"tensorrepo {VERSION}", *texts)
 
 
 def _version_of(name: str) -> str | None:

@@ -10,19 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
-from tensorrepo.cli.options import (
-    JsonOption,
-    RepoOption,
-    complete_place,
-    complete_ref,
-    json_pair,
-    resolve_path,
-    session_of,
-)
+from tensorrepo.cli.options import Call, RepoCall, complete_place, complete_ref, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import Machine, parse_size
 from tensorrepo.formats.views import StoredView, diff_views, open_view
@@ -56,7 +48,7 @@ def prompt(
     Args:
         ask: answers one.
         tables: names of tables, for completion.
-        machine: whose home keeps the history.
+        machine: machine whose home keeps the history.
 
     Raises:
         UnsupportedError: prompt_toolkit is not installed.
@@ -115,7 +107,7 @@ SHOWN_ROWS = 100
 
 
 def sql_command(
-    context: Context,
+    call: RepoCall,
     query: Annotated[
         str | None, Argument(help="In DuckDB's SQL; - or nothing: read it from stdin.")
     ] = None,
@@ -138,8 +130,6 @@ def sql_command(
     seconds: Annotated[
         float, Option(min=0.01, help="With --untrusted: stop it after so long.")
     ] = 10.0,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Ask datasets and the catalog in SQL.
 
@@ -153,11 +143,11 @@ def sql_command(
         tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 -o rows.parquet
         tensorrepo sql --untrusted --seconds 2 "SELECT 1"
     """
-    handle = handle_of(context, repo)
-    session = session_of(context, repo)
+    handle = handle_of(call)
+    session = call.session
     at = _commit(session, ref)
-    path = None if target is None else resolve_path(context, target)
-    chosen = _format("json" if as_json and form is None else form, path)
+    path = None if target is None else call.path(target)
+    chosen = _format("json" if call.as_json and form is None else form, path)
     tables = RepositoryTables(handle.context, at)
     params = dict(json_pair(each, "--param") for each in param or ()) or None
     size = parse_size(memory, "--memory", 1)
@@ -300,11 +290,10 @@ NameArgument = Annotated[str, Argument(metavar="NAME", help="Of the view.")]
 
 
 def view_create_command(
-    context: Context,
+    call: Call,
     name: NameArgument,
     query: Annotated[str, Argument(help="SQL whose column row_id says which rows.")],
     replace: Annotated[bool, Option("--replace", help="The name may be taken.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Choose rows of a dataset of HEAD by a query, and stage which they are.
 
@@ -314,20 +303,19 @@ def view_create_command(
     Examples:
         tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
     """
-    session, handle = session_of(context), handle_of(context)
+    session, handle = call.session, handle_of(call)
     made = stage_view(session, handle.context, name, query, replace=replace)
     text = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
-    output.answer(_document(view_path(name), made), text, as_json=as_json)
+    call.answer(_document(view_path(name), made), text)
 
 
 def view_refresh_command(
-    context: Context,
+    call: Call,
     name: NameArgument,
     seconds: Annotated[
         float, Option(min=0.01, help="Stop the query after so long.")
     ] = REFRESH_LIMITS.seconds,
     memory: Annotated[str, Option(help="Bytes that the query may take.")] = MEMORY,
-    as_json: JsonOption = False,
 ) -> None:
     """Ask the query of a view again, of what HEAD has now, and stage the answer.
 
@@ -340,20 +328,18 @@ def view_refresh_command(
     """
     size = parse_size(memory, "--memory", 1)
     limits = replace(REFRESH_LIMITS, seconds=seconds, memory_bytes=size)
-    session, handle = session_of(context), handle_of(context)
+    session, handle = call.session, handle_of(call)
     before = staged_view(session, name)
     after = stage_view(session, handle.context, name, before.sql, replace=True, limits=limits)
     diff = diff_views(before, after)
     counts = {"added": len(diff.added), "removed": len(diff.removed)}
     text = f"{view_path(name)}: {after.rows:,} rows ({diff.summary}), staged"
-    output.answer(_document(view_path(name), after) | counts, text, as_json=as_json)
+    call.answer(_document(view_path(name), after) | counts, text)
 
 
 def view_ls_command(
-    context: Context,
+    call: RepoCall,
     ref: Annotated[str | None, Argument(help="Commit; HEAD if none is given.")] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List the views of a commit.
 
@@ -361,7 +347,7 @@ def view_ls_command(
         tensorrepo view ls
         tensorrepo view ls v1
     """
-    session = session_of(context, repo)
+    session = call.session
     tree, objects = session.resolve(ref).commit.tree, session.repository.objects
     views = [
         (path, open_view(objects, entry.digest))
@@ -374,16 +360,14 @@ def view_ls_command(
         "of": lambda named: named[1].path,
         "query": lambda named: named[1].sql,
     }
-    output.show(views, columns, as_json=as_json, document=lambda named: _document(*named))
+    call.show(views, columns, document=lambda named: _document(*named))
 
 
 def view_show_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[
         str, Argument(metavar="[REF:]NAME", help="A view.", autocompletion=complete_place)
     ],
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what a view is of: its query, dataset and commit.
 
@@ -391,18 +375,17 @@ def view_show_command(
         tensorrepo view show rare
         tensorrepo view show v1:rare --json
     """
-    session = session_of(context, repo)
+    session = call.session
     _, path, entry = session.find(name)
     if entry.kind is not Kind.VIEW:
         raise InvalidInputError(f"{path} is a {entry.kind.label}, not a view")
     view = open_view(session.repository.objects, entry.digest)
     query = output.printable(view.sql, keep="\n")
-    output.answer(
+    call.answer(
         _document(path, view),
         f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
         f"of      {output.printable(view.path)} ({view.dataset:.12}) at commit {view.commit:.12}",
         f"query   {query}",
-        as_json=as_json,
     )
 
 

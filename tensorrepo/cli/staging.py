@@ -7,17 +7,10 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import (
-    JsonOption,
-    complete_entry,
-    complete_place,
-    complete_ref,
-    resolve_path,
-    session_of,
-)
+from tensorrepo.cli.options import Call, complete_entry, complete_place, complete_ref
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.exchange.base import parse_names
@@ -37,7 +30,7 @@ from tensorrepo.workspace.staging import move, remove, restore, unstage
 
 
 def add_command(
-    context: Context,
+    call: Call,
     path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
     dataset: Annotated[
         str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
@@ -75,7 +68,6 @@ def add_command(
             autocompletion=complete_entry,
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
 
@@ -95,7 +87,7 @@ def add_command(
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
     """
-    session = session_of(context)
+    session = call.session
     modes = {
         AddMode.APPEND: append,
         AddMode.UPSERT: upsert is not None,
@@ -104,7 +96,7 @@ def add_command(
     }
     request = _request(
         session,
-        resolve_path(context, path),
+        call.path(path),
         {"datasets": dataset, "models": model, "files": file},
         [mode for mode, wanted in modes.items() if wanted],
         format_name,
@@ -121,18 +113,17 @@ def add_command(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_how_to_go_on(session, request)) from None
     for each in added:
-        for note in () if as_json else each.notes:
+        for note in () if call.as_json else each.notes:
             output.note(f"note: {note}")
-    output.answer([asdict(each) for each in added], *map(_added_text, added), as_json=as_json)
+    call.answer([asdict(each) for each in added], *map(_added_text, added))
 
 
 def rm_command(
-    context: Context,
+    call: Call,
     names: Annotated[
         list[str],
         Argument(metavar="NAME", help="Entries to remove.", autocompletion=complete_entry),
     ],
-    as_json: JsonOption = False,
 ) -> None:
     """Stage the removal of an entry. Files that `checkout` wrote stay on disk.
 
@@ -140,17 +131,16 @@ def rm_command(
         tensorrepo rm datasets/photos
         tensorrepo rm old-model
     """
-    session = session_of(context)
+    session = call.session
     with session.here.locked():
         removed = remove(session, names)
-    output.answer(removed, *(f"removes {path}" for path in removed), as_json=as_json)
+    call.answer(removed, *(f"removes {path}" for path in removed))
 
 
 def mv_command(
-    context: Context,
+    call: Call,
     old: Annotated[str, Argument(help="The entry.", autocompletion=complete_entry)],
     new: Annotated[str, Argument(help="Its new name.")],
-    as_json: JsonOption = False,
 ) -> None:
     """Stage another name for an entry. No bytes move.
 
@@ -158,15 +148,15 @@ def mv_command(
         tensorrepo mv photos pictures
         tensorrepo mv models/best models/champion
     """
-    session = session_of(context)
+    session = call.session
     with session.here.locked():
         source, target = move(session, old, new)
     value = {"from": source, "to": target}
-    output.answer(value, f"renames {source} to {target}", as_json=as_json)
+    call.answer(value, f"renames {source} to {target}")
 
 
 def restore_command(
-    context: Context,
+    call: Call,
     name: Annotated[
         str | None,
         Argument(
@@ -184,7 +174,6 @@ def restore_command(
             autocompletion=complete_ref,
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Unstage changes, or stage an entry as it was at another commit.
 
@@ -194,19 +183,19 @@ def restore_command(
         tensorrepo restore photos --source HEAD~2
         tensorrepo restore v1:models/classifier
     """
-    session = session_of(context)
+    session = call.session
     if (staged and source is not None) or not (staged or name):
         raise InvalidInputError("give either --staged (unstage), or NAME --source REF")
     with session.here.locked():
         if staged:
             gone = unstage(session, name)
-            output.answer(gone, *(f"unstaged {path}" for path in gone), as_json=as_json)
+            call.answer(gone, *(f"unstaged {path}" for path in gone))
         else:
             assert name is not None, "checked above"
             path, ref, changed = restore(session, name, source)
             value = {"path": path, "source": ref, "changed": changed}
             line = f"staged {path} as of {ref}" if changed else f"{path} is as of {ref} already"
-            output.answer(value, line, as_json=as_json)
+            call.answer(value, line)
 
 
 def _request(
@@ -248,7 +237,7 @@ def _added_text(added: Added) -> str:
 
 
 def adopt_command(
-    context: Context,
+    call: Call,
     paths: Annotated[
         list[str], Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
     ],
@@ -269,7 +258,6 @@ def adopt_command(
             help="Read the files once, so that copies of them are known; else only those here.",
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Stage a dataset whose rows stay in the files that they are in.
 
@@ -282,7 +270,7 @@ def adopt_command(
         tensorrepo adopt shards/ --dataset photos --no-hash
         tensorrepo adopt s3://bucket/000.tar s3://bucket/001.tar --dataset photos --append
     """
-    session = session_of(context)
+    session = call.session
     if append and replace:
         raise InvalidInputError("give one of --append and --replace")
     mode = AddMode.APPEND if append else AddMode.REPLACE if replace else AddMode.NEW
@@ -293,4 +281,4 @@ def adopt_command(
         added = adopt_and_stage(session, name, mode, request, advance)
     size = output.bytes_text(added.bytes)
     text = f"staged {added.path} ({added.rows:,} rows, {size} stay where they are)"
-    output.answer(asdict(added), text, as_json=as_json)
+    call.answer(asdict(added), text)

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import JsonOption, RepoOption, complete_place, session_of
+from tensorrepo.cli.options import Call, RepoCall, complete_place
 from tensorrepo.connect import parse_size, world
-from tensorrepo.datasets.profile_plot import draw
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
@@ -24,18 +23,29 @@ from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.views import live_numbers, open_view
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.session import WorkspaceSession
 
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
 ORDERS: dict[str, Shuffle] = {
     "pages": "pages", "global": "global", "buffer": "buffer", "no": False,
 }  # fmt: skip
+_WIDTH, _LEFT, _RIGHT, _TOP, _BAR, _GAP = 900, 150, 40, 70, 44, 26
+_COLOURS = {"step": "#4c78a8", "prepare": "#f58518", "storage": "#e45756"}
+_ROWS = (
+    ("synthetic input", ("step",)),
+    ("cached input", ("step", "prepare")),
+    ("cold input", ("step", "prepare", "storage")),
+)
+_INK, _PAPER = "#222222", "#ffffff"
 
 
 def stream_command(
-    context: Context,
+    call: RepoCall,
     name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
     batch_size: Annotated[int, Option(min=1, help="Rows of a batch.")] = 256,
     columns: Annotated[
@@ -73,8 +83,6 @@ def stream_command(
     picture: Annotated[
         Path | None, Option(help="With --profile: draw it to this file, such as stalls.png.")
     ] = None,
-    repo: RepoOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Stream a dataset as training would, verified, and show how fast.
 
@@ -95,7 +103,7 @@ def stream_command(
         raise InvalidInputError("--step-ms and --picture belong to --profile: add it")
     if profiled and explain:
         raise InvalidInputError("--explain reads nothing and --profile reads: give one of them")
-    session = session_of(context, repo)
+    session = call.session
     _, path, entry = session.find(name)
     if entry.kind not in (Kind.DATASET, Kind.VIEW):
         raise InvalidInputError(f"{path} is a {entry.kind.label}: datasets and views stream")
@@ -116,16 +124,16 @@ def stream_command(
     )
     if profiled:
         _forget_pages(session.repository.objects.backend.local_root)
-        _profile(dataset, opened, path, step_ms / 1e3, seconds, picture, as_json=as_json)
+        _profile(call, dataset, opened, path, step_ms / 1e3, seconds, picture)
     elif explain:
         plan = opened(dataset).explain()
-        output.json_value(asdict(plan)) if as_json else output.line(str(plan))
+        call.answer(asdict(plan), str(plan))
     else:
         reader = opened(dataset)
-        if where is not None and not reader.rows and not as_json:
+        if where is not None and not reader.rows and not call.as_json:
             output.line(f"no row of {dataset.rows:,} matches {where}")
             return
-        _run(reader, path, epochs, as_json=as_json)
+        _run(call, reader, path, epochs)
 
 
 def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, Any]:
@@ -138,7 +146,7 @@ def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, An
     return dataset, live_numbers(dataset, view)
 
 
-def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
+def _run(call: Call, reader: BatchStream, path: str, epochs: int) -> None:
     rows = 0
     begun = time.perf_counter()
     with output.working(f"streaming {path}"):
@@ -147,7 +155,7 @@ def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
             for batch in reader:
                 rows += len(batch.rows)
     seconds = time.perf_counter() - begun
-    if as_json:
+    if call.as_json:
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})
         return
     output.line(f"{rows:,} rows in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s")
@@ -160,32 +168,68 @@ def _run(reader: BatchStream, path: str, epochs: int, *, as_json: bool) -> None:
 
 
 def _profile(
+    call: Call,
     dataset: StoredDataset,
     opened: Callable[[StoredDataset], BatchStream],
     path: str,
     step_seconds: float,
     seconds: float,
     picture: Path | None,
-    *,
-    as_json: bool,
 ) -> None:
     step = (lambda _: time.sleep(step_seconds)) if step_seconds else None
     with output.working(f"profiling {path}"):
         result = profile(dataset, opened, step=step, seconds=seconds)
     if picture is not None:
         _draw(result, path, picture)
-    output.json_value(result.to_dict()) if as_json else output.line(str(result))
+    call.answer(result.to_dict(), str(result))
 
 
 def _draw(result: Profile, path: str, picture: Path) -> None:
+    """Three bars of milliseconds a step: the step alone, with preparing batches, with storage."""
     try:
-        draw(result, f"{path}: milliseconds a step", picture)
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError as error:
+        raise UnsupportedError(
+            "drawing a profile needs Pillow: pip install 'tensorrepo[images]'. The table and the "
+            "bars in the terminal need nothing."
+        ) from error
+    height = _TOP + len(_ROWS) * (_BAR + _GAP) + 60
+    image = Image.new("RGB", (_WIDTH, height), _PAPER)
+    pen = ImageDraw.Draw(image)
+    pen.font = ImageFont.load_default(16)
+    pen.text((20, 20), f"{path}: milliseconds a step", _INK)
+    _bars(pen, result.stalls)
+    _legend(pen, result, height - 40)
+    try:
+        image.save(picture)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
             f"cannot draw to {picture}: {error}. Name a file that ends in .png, in a folder that "
             "is there."
         ) from error
     output.note(f"drew {picture}")
+
+
+def _bars(pen: ImageDraw, stalls: dict[str, float]) -> None:
+    scale = (_WIDTH - _LEFT - _RIGHT - 90) / (sum(stalls.values()) or 1.0)
+    for row, (name, parts) in enumerate(_ROWS):
+        top = _TOP + row * (_BAR + _GAP)
+        pen.text((20, top + 12), name, _INK)
+        x = float(_LEFT)
+        for part in parts:
+            end = x + stalls[part] * scale
+            pen.rectangle((x, top, max(end, x + 1), top + _BAR), _COLOURS[part])
+            x = end
+        milliseconds = sum(stalls[part] for part in parts) * 1e3
+        pen.text((x + 8, top + 12), f"{milliseconds:.2f} ms", _INK)
+
+
+def _legend(pen: ImageDraw, profile: Profile, top: int) -> None:
+    x = 20
+    for part, times in profile.faster.items():
+        pen.rectangle((x, top, x + 16, top + 16), _COLOURS[part])
+        pen.text((x + 24, top - 2), f"{part}: without it {times:.2f}x as fast", _INK)
+        x += 285
 
 
 def _forget_pages(root: Path | None) -> None:

@@ -6,27 +6,26 @@ where the dataset had another name, the commit that renamed it is the first one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tensorrepo.describe import value_json, value_text
 from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 OPEN_VERSIONS = 16
 
@@ -104,11 +103,7 @@ class Blame:
             "added": self.added.to_json(),
             "deleted": None if self.deleted is None else self.deleted.to_json(),
             "cells": [
-                {
-                    "column": cell.column,
-                    "value": value_json(cell.value),
-                    **cell.origin.to_json(),
-                }
+                {"column": cell.column, "value": value_json(cell.value), **cell.origin.to_json()}
                 for cell in self.cells
             ],
         }
@@ -153,7 +148,7 @@ def blame(
     history = _EntryHistory(objects, path, outside)
     wanted = _row_id(history.dataset(tip), row, row_id, key)
     shown = None if columns is None else set(columns)
-    found = blame_row(history, tip, wanted)
+    found = blame_row(history.step, tip, wanted)
     dataset = history.dataset(found.last)
     number = int(_number(dataset, wanted))
     values = dataset[number]
@@ -204,12 +199,15 @@ class _EntryHistory:
         self._path = path
         self._outside = outside
         self._digests: dict[Digest, Digest | None] = {}
-        self._open: OrderedDict[Digest, StoredDataset] = OrderedDict()
+        self._open = LimitedCache[StoredDataset](OPEN_VERSIONS)
 
     def step(self, commit: Digest) -> DatasetVersion:
         found = read_commit(self._objects, commit)
         digest = self._digest(commit, found)
-        dataset = None if digest is None else self._opened(digest)
+        dataset = None
+        if digest is not None:
+            load = partial(open_dataset, self._objects, digest, self._outside)
+            dataset = self._open.get_or_load(digest, lambda: (load(), 1))
         return DatasetVersion(commit, found.generation, dataset, found.parents)
 
     def origin(self, commit: Digest) -> CellOrigin:
@@ -227,11 +225,3 @@ class _EntryHistory:
             is_dataset = entry is not None and entry.kind is Kind.DATASET
             self._digests[commit] = entry.digest if entry is not None and is_dataset else None
         return self._digests[commit]
-
-    def _opened(self, digest: Digest) -> StoredDataset:
-        if digest not in self._open:
-            self._open[digest] = open_dataset(self._objects, digest, self._outside)
-        self._open.move_to_end(digest)
-        if len(self._open) > OPEN_VERSIONS:
-            self._open.popitem(last=False)
-        return self._open[digest]

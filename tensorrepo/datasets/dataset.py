@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from tensorrepo import connect
 from tensorrepo.catalog.sql import sql
-from tensorrepo.checks import check_instance
+from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
+from tensorrepo.formats.common.arguments import check_instance
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
@@ -40,6 +41,7 @@ from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 from tensorrepo.formats.dataset.streaming.options import (
     GivenWeights,
+    Sampling,
     StreamOptions,
     Workers,
     described,
@@ -67,8 +69,6 @@ from tensorrepo.runs.run_context import note_streamed, noted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tensorrepo.context import Context
 
 
 def check_fill(dataset: StoredDataset, fill: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Dataset:
         names = self.schema.names if columns is None else tuple(columns)
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
-    @described
+    @described(StreamOptions, Sampling)
     def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
         self,
         *,

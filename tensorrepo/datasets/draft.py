@@ -10,7 +10,7 @@ of a scalar column is a number in a row, and a list or array of numbers in a bat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self, cast
@@ -35,11 +35,11 @@ from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
-from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
+from tensorrepo.verbs.stage import Stage
 
 _ROW_BYTES = 64  # what a row costs beside its values
 
@@ -139,20 +139,21 @@ class DatasetDraft:
     `where` says which rows are meant: an SQL condition (``"label == 'cat' and note is null"``) or
     an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
     with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
-    passed over.
+    passed over. `progress` receives the rows that a verb has done, and those in all.
     """
 
-    core: CoreTransaction
+    stage: Stage
     path: str
     outside: Outside
     misfits: Misfits = field(default_factory=Misfits)
+    progress: Callable[[int, int], None] = lambda _done, _total: None
 
     @property
     def stored(self) -> StoredDataset:
         """The dataset as it is now, to read from."""
-        entry = self.core.entry(self.path)
+        entry = self.stage.entry(self.path)
         assert entry is not None, "a draft is made of an entry"
-        return open_dataset(self.core.objects, entry.digest, self.outside)
+        return open_dataset(self.stage.objects, entry.digest, self.outside)
 
     @property
     def schema(self) -> Schema:
@@ -197,7 +198,7 @@ class DatasetDraft:
         stored = self.stored
         schema = stored.schema.without_ids()
         link = write_dataset(
-            self.core.objects,
+            self.stage.objects,
             schema,
             batches_of(schema, rows),
             base=stored,
@@ -215,7 +216,7 @@ class DatasetDraft:
             ``tx.dataset("photos").delete("consent == false")``
         """
         stored = self.stored
-        return self._stage(delete_rows(self.core.objects, stored, row_selection(stored, where)))
+        return self._stage(delete_rows(self.stage.objects, stored, row_selection(stored, where)))
 
     def update(
         self, where: Where, values: Mapping[str, Any], *, columns: Iterable[str] | None = None
@@ -237,7 +238,16 @@ class DatasetDraft:
         """
         stored = self.stored
         rows = row_selection(stored, where)
-        return self._stage(update_rows(self.core.objects, stored, rows, values, columns=columns))
+        return self._stage(
+            update_rows(
+                self.stage.objects,
+                stored,
+                rows,
+                values,
+                columns=columns,
+                progress=self._advance(rows),
+            )
+        )
 
     def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
         """Give rows what SQL expressions over their columns say.
@@ -254,10 +264,18 @@ class DatasetDraft:
         """
         stored = self.stored
         rows, columns = expression_updates(stored, values, where)
-        return self._stage(update_rows(self.core.objects, stored, rows, columns))
+        progress = self._advance(rows)
+        return self._stage(
+            update_rows(self.stage.objects, stored, rows, columns, progress=progress)
+        )
 
     def upsert(
-        self, rows: OpenedSource | InputBatch | Iterable[InputBatch], key: str | Sequence[str]
+        self,
+        rows: OpenedSource | InputBatch | Iterable[InputBatch],
+        key: str | Sequence[str],
+        *,
+        codec: str = "none",
+        progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Update the rows whose key is there, and append the others.
 
@@ -265,12 +283,22 @@ class DatasetDraft:
             rows: as for `append`. Columns that they lack stay as they are, and take their default,
                 or null, in new rows.
             key: the column, or columns, that tell one row from every other.
+            codec: as for `append`.
+            progress: receives rows and bytes done so far.
 
         Raises:
             InvalidInputError: a row that does not fit, or a key that is null or given twice.
         """
-        batches = batches_of(self.schema, rows)
-        return self._stage(upsert(self.core.objects, self.stored, key, batches))
+        return self._stage(
+            upsert(
+                self.stage.objects,
+                self.stored,
+                key,
+                batches_of(self.schema, rows),
+                codec=parse_codec(codec),
+                progress=progress,
+            )
+        )
 
     def add_column(
         self,
@@ -317,16 +345,23 @@ class DatasetDraft:
             nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
         return self._stage(
-            evolve.add_column(self.core.objects, self.stored, column, values, columns=columns)
+            evolve.add_column(
+                self.stage.objects,
+                self.stored,
+                column,
+                values,
+                columns=columns,
+                progress=self._advance(),
+            )
         )
 
     def drop_column(self, name: str) -> Self:
         """Leave a column out. Versions that have it keep it."""
-        return self._stage(evolve.drop_column(self.core.objects, self.stored, name))
+        return self._stage(evolve.drop_column(self.stage.objects, self.stored, name))
 
     def rename_column(self, name: str, new_name: str) -> Self:
         """Call a column something else; no row is written."""
-        return self._stage(evolve.rename_column(self.core.objects, self.stored, name, new_name))
+        return self._stage(evolve.rename_column(self.stage.objects, self.stored, name, new_name))
 
     def widen_column(
         self,
@@ -343,28 +378,35 @@ class DatasetDraft:
             InvalidInputError: the new type does not hold every value of the old one.
         """
         return self._stage(
-            evolve.widen_column(self.core.objects, self.stored, name, type, nullable=nullable)
+            evolve.widen_column(self.stage.objects, self.stored, name, type, nullable=nullable)
         )
 
-    def set_properties(self, **properties: Any) -> Self:
+    def set_properties(self, /, **properties: Any) -> Self:
         """Set notes of the dataset, JSON values by name; None takes one away."""
-        return self._stage(evolve.set_properties(self.core.objects, self.stored, properties))
+        return self._stage(evolve.set_properties(self.stage.objects, self.stored, properties))
 
     def compact(
-        self, target_bytes: int | str = "64MiB", *, budget_bytes: int | str = "256MiB"
+        self,
+        target_bytes: int | str = "64MiB",
+        *,
+        budget_bytes: int | str = "256MiB",
+        everything: bool = False,
     ) -> Self:
         """Write worn fragments anew: small ones, and those with deleted or patched rows.
 
         Args:
             target_bytes: of a fragment.
             budget_bytes: bound of the memory used.
+            everything: write all rows anew, not only what is worn.
         """
         return self._stage(
             compact_dataset(
-                self.core.objects,
+                self.stage.objects,
                 self.stored,
                 target_bytes=connect.parse_size(target_bytes),
                 budget_bytes=connect.parse_size(budget_bytes),
+                everything=flag("everything", everything),
+                progress=self._advance(),
             )
         )
 
@@ -374,6 +416,11 @@ class DatasetDraft:
     def __repr__(self) -> str:
         return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
 
+    def _advance(self, chosen: Any = None) -> Callable[[int, int], None]:
+        """`progress` as the formats call it: with rows and bytes done, of the rows `chosen`."""
+        total = len(chosen) if hasattr(chosen, "__len__") else self.rows
+        return lambda done, _size: self.progress(done, total)
+
     def _stage(self, link: ObjectLink) -> Self:
-        self.core.stage(self.path, Entry(Kind.DATASET, link.digest))
+        self.stage.stage(self.path, Entry(Kind.DATASET, link.digest))
         return self

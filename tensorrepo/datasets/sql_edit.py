@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.catalog.sql import SELF
-from tensorrepo.checks import mapping, text
+from tensorrepo.formats.common.arguments import mapping, text
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.types import ColumnType, Scalar, Tensor

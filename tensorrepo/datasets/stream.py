@@ -17,8 +17,9 @@ from typing import Any, NoReturn, Protocol, Self
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.formats.dataset.streaming.mix.blend import Batching
+from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
+from tensorrepo.formats.dataset.streaming.options import declared, described
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
@@ -36,8 +37,8 @@ class Loading:
 
     Attributes:
         shared: int64 tensor in shared memory; None until there is something for a loader.
-        turns: how many workers shared the steps where the stream is to go on; 0: any number.
-        loads: how many states this process knows to have been loaded.
+        turns: number of workers that shared the steps of the loaded state; 0: any number.
+        loads: number of loaded states that this process knows of.
         evaluates: what is read is for measuring models, not for training them.
     """
 
@@ -200,12 +201,12 @@ class TorchStream:
 
     def _check_worker(self, state: dict[str, Any]) -> None:
         """See that the steps of a worker's own place are those of this stream."""
-        found, own = state.get("batch_size"), self.stream.stored.options.batch_size
-        if found != own:
+        saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
+        if saved != own:
             raise InvalidInputError(
-                f"this state was taken inside of a loader's worker, amid steps of {found} rows, "
+                f"this state was taken inside of a loader's worker, amid steps of {saved} rows, "
                 f"and this stream has batch_size={own}: rows would be missing, and others come "
-                f"twice. Resume with batch_size={found}. For any batch size and number of workers, "
+                f"twice. Resume with batch_size={saved}. For any batch size and number of workers, "
                 "save `stream.state_dict(position=batch.position)` of the last batch that was used."
             )
 
@@ -455,13 +456,13 @@ class Stream:
     def _place(self) -> dict[str, Any]:
         """Where the stream stands, as far as this process knows: loaders read ahead of it."""
         state = self.stored.state_dict()
-        known = {key: state[key] for key in ("seed", "epoch", "position")}
+        place = {key: state[key] for key in ("seed", "epoch", "position")}
         selection = state.get("items", {}).get("selection")
         try:
             self.loading.check_place()
         except InvalidInputError:
-            del known["position"]
-        return known | ({"selection": selection} if selection else {})
+            del place["position"]
+        return place | ({"selection": selection} if selection else {})
 
     def _commits(self) -> dict[str, Any]:
         """What a state says of commits."""
@@ -505,6 +506,9 @@ def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
     return stream
 
 
+_OF_A_MIX = {*declared(MixWish), "seed", "epoch"}
+
+
 class Mix(Stream):
     """Batches of several streams, each as often as it should come.
 
@@ -512,7 +516,8 @@ class Mix(Stream):
     stream. `batch.source` says which of the streams each row is of.
     """
 
-    def __init__(
+    @described(MixWish)
+    def __init__(  # noqa: D417  the others are described where they are declared
         self,
         streams: Sequence[Stream],
         *,
@@ -532,27 +537,10 @@ class Mix(Stream):
 
         Args:
             streams: streams of any datasets; their positions mean nothing.
-            weights: how often each comes. An epoch has `rows`, or as many as all sources together.
-            repeat: how often an epoch goes through each; 0.5 is half of it.
-            choose: rows of each in an epoch.
-            rows: rows of an epoch, with `weights` or alone: then each comes as often as it is
-                large.
-            steps: length of an epoch in whole batches, instead of `rows`.
-            batching: "random" shuffles sources, "stratified" gives every step as much of each,
-                "per_source" makes steps of one, and the last ones of what is left of all.
             seed: seed of the mix; every stream has its own.
             epoch: first pass over the mix; `set_epoch` goes on.
         """
-        keywords: dict[str, Any] = {
-            "weights": weights,
-            "repeat": repeat,
-            "choose": choose,
-            "rows": rows,
-            "steps": steps,
-            "batching": batching,
-            "seed": seed,
-            "epoch": epoch,
-        }
+        keywords = {name: each for name, each in locals().items() if name in _OF_A_MIX}
         _check_streams(streams)
         stored = mix([stream.stored for stream in streams], **keywords)
         super().__init__(streams[0].dataset, stored, partial(Mix, tuple(streams), **keywords))

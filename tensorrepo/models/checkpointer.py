@@ -28,7 +28,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakMethod
 
@@ -137,7 +136,7 @@ class RetentionPolicy:
         """The steps that go, ascending.
 
         Args:
-            metrics: of every checkpoint that there is, by step.
+            metrics: metrics of every checkpoint that there is, by step.
             saved: the one just saved, which never goes; None: the newest.
         """
         if self.last is None:
@@ -295,12 +294,12 @@ def commit_checkpoint(
     Args:
         transaction: begun beside others, at the ref of the step.
         run: name of the run.
-        step: of the training.
-        metrics: of the step.
-        history: of the steps before.
+        step: step of the training.
+        metrics: metrics of the step.
+        history: metrics of the steps before.
         keep: which checkpoints stay.
         parent: the commit that the run began at.
-        author: of the commit.
+        author: author of the commit.
     """
     history = history.with_step(step, dict(metrics))
     told = transaction.objects.put(Kind.BLOB, history.encoded())
@@ -357,10 +356,10 @@ class Saved:
     """A checkpoint that is durable.
 
     Attributes:
-        step: of the training.
+        step: step of the training.
         commit: its commit; ``runs/<run>/<step>`` names it.
         metrics: as given.
-        size_bytes: of its tensors.
+        size_bytes: bytes of its tensors.
         seconds: from `save` to here.
         dropped: steps that went because of it.
         approximate: what is promised of numbers kept in fewer bits; None: all are as they were.
@@ -447,7 +446,7 @@ class Checkpointer:
         Waits only for the copy, and where too much is waiting to be stored.
 
         Args:
-            step: of the training; saved again, it takes the place of the earlier one.
+            step: step of the training; saved again, it takes the place of the earlier one.
             state: names to state dicts, tensors, numbers, text: what `load` gives back.
             metrics: numbers of this step, by which `RetentionPolicy` judges, and which stay when it
                 goes.
@@ -468,7 +467,7 @@ class Checkpointer:
                 f"the checkpointer of run {self.run!r} is closed, step {step} was not saved: make "
                 f"another, repo.checkpointer({self.run!r})"
             )
-        self._raise_failures(self._waiting_limit())
+        self._raise_failures(_WAITING - 1)
         apart = take_apart(state)
         size = bytes_of(apart.tensors)
         began = self._clock()
@@ -517,7 +516,7 @@ class Checkpointer:
 
         Args:
             step: which; None: the newest.
-            output: of tensors: "torch", or "numpy" for the arrays of their bits.
+            output: library of tensors: "torch", or "numpy" for the arrays of their bits.
 
         Raises:
             NotFoundError: no such checkpoint; says which there are.
@@ -559,19 +558,11 @@ class Checkpointer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"<checkpointer of run {self.run!r}: {len(self.steps())} checkpoints>"
-
-    def _waiting_limit(self) -> int:
-        return _WAITING - 1
 
     def _raise_failures(self, most_waiting: int) -> None:
         """Take what is done, and wait until no more than that many are not."""

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.checks import check_instance, chosen, file_path, text
 from tensorrepo.describe import MANY, html_table
-from tensorrepo.formats.common.arguments import encodable, flag, wrong
+from tensorrepo.formats.common.arguments import (
+    check_instance,
+    chosen,
+    encodable,
+    file_path,
+    flag,
+    text,
+    wrong,
+)
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
@@ -159,7 +166,7 @@ class Model:
             format: safetensors, gguf, onnx, torch, npz, npy, hf (a folder as Hugging Face's
                 libraries expect it) or snapshot (the folder as it came); None: told by the suffix.
             overwrite: replace what is there.
-            options: of hf: ``shard_bytes``.
+            options: options of hf: ``shard_bytes``.
 
         Returns:
             `path`.

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.checks import chosen, text
+from tensorrepo.formats.common.arguments import chosen, text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.runs.metrics import (
     CHUNK_POINTS,

@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import index
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
 
-from tensorrepo.checks import check_instance, mapping, several, text
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
-from tensorrepo.formats.common.arguments import wrong
+from tensorrepo.formats.common.arguments import check_instance, mapping, several, text, wrong
 from tensorrepo.formats.common.json import as_plain, check_json
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
@@ -289,7 +287,7 @@ class Run:
         Args:
             name: such as ``"loss"`` or ``"valid/accuracy"``.
             value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
-            step: of the training; None: as many as the metric has points.
+            step: step of the training; None: as many as the metric has points.
         """
         self.log_metrics({text("the name of a metric", name): value}, step)
 
@@ -341,7 +339,7 @@ class Run:
         Args:
             dataset: what to stream.
             evaluate: models are measured on it, not trained on it.
-            options: of `Dataset.stream`.
+            options: options of `Dataset.stream`.
         """
         check_instance(
             "what a run streams", dataset, Dataset, "a dataset, as repo.dataset(...) gives it"
@@ -368,11 +366,11 @@ class Run:
         """Commit a model, which says what it was trained on, and in which run.
 
         Args:
-            name: by the path grammar.
+            name: name by the path grammar.
             tensors: a state dict.
             branch: what to commit to.
-            message: of the commit.
-            options: of `Transaction.save_model`.
+            message: message of the commit.
+            options: options of `Transaction.save_model`.
         """
         token = CURRENT.set(self._begun())
         try:
@@ -412,12 +410,7 @@ class Run:
     def __enter__(self) -> Self:
         return self if self._token is not None else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         status, told = _outcome(error)
         try:
             self.end(status, told)

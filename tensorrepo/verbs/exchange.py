@@ -105,8 +105,8 @@ def read(
     Args:
         what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
             torch or of Hugging Face.
-        format: of a path; None: told by suffix and content.
-        options: of that format, as the guide to foreign formats lists them.
+        format: format of a path; None: told by suffix and content.
+        options: options of that format, as the guide to foreign formats lists them.
     """
     if isinstance(what, (str, Path)):
         return registry.read(what, format, **options)
@@ -128,7 +128,7 @@ def export(
         path: what to make; its folder must exist.
         format: its format; None: told by the suffix of `path`.
         overwrite: replace what is there.
-        options: of that format.
+        options: options of that format.
 
     Returns:
         `path`.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from tensorrepo.checks import mapping
+from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
@@ -29,6 +29,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 
 if TYPE_CHECKING:
+    from tensorrepo.repo.changes.repository import RepositoryCore
     from tensorrepo.verbs.stage import Stage
 
 
@@ -77,6 +78,24 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or isfinite(value)
+
+
+def known_models(
+    core: RepositoryCore, tree: bytes, staged: Iterable[Entry | None], replaced: Entry | None
+) -> tuple[Entry, ...]:
+    """Models that a new one may be stored against, the likeliest bases first.
+
+    Args:
+        core: repository of both.
+        tree: root page of the commit to build on.
+        staged: entries of the next commit whose objects are sure to stay.
+        replaced: entry that the new model takes the place of.
+    """
+    committed = (entry for _, entry in core.entries(tree, "models/"))
+    found = (entry for entry in (*staged, *committed) if entry is not None)
+    models = dict.fromkeys(entry for entry in found if entry.storage is not None)
+    digest = None if replaced is None else replaced.digest
+    return tuple(sorted(models, key=lambda model: model.digest != digest))
 
 
 def save(

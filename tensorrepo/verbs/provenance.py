@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tensorrepo.checks import mapping
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
+from tensorrepo.formats.common.arguments import mapping, several
 from tensorrepo.formats.common.json import check_json
-from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, imported_from
+from tensorrepo.formats.common.provenance import (
+    DERIVED_FROM,
+    TRAINED_ON,
+    ProvenanceEdge,
+    imported_from,
+)
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import InvalidInputError
@@ -58,21 +63,29 @@ def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[ProvenanceEdge
     """
     details = dict(mapping("how", how, "JSON values")) if how is not None else {}
     check_json(details, "how")
-    several = given if isinstance(given, (list, tuple)) else [given]
-    return [edge for one in several for edge in _edges(one, details)]
+    handles = given if isinstance(given, (list, tuple)) else [given]
+    return [edge for handle in handles for edge in _edges(handle, DERIVED_FROM, details)]
 
 
-def _edges(given: Any, details: dict[str, Any]) -> Iterator[ProvenanceEdge]:
-    if isinstance(given, ProvenanceEdge):
-        yield given
-    elif isinstance(given, Dataset | Model):
-        yield ProvenanceEdge(DERIVED_FROM, given.path, given.digest, given.commit, details)
-    elif isinstance(given, Stream):
-        for dataset, place in given.sources():
-            yield ProvenanceEdge(
-                DERIVED_FROM, dataset.path, dataset.digest, dataset.commit, place() | details
-            )
+def training_edges(trained_on: Any) -> list[ProvenanceEdge]:
+    """Edges of a model to what it was trained on: datasets, streams of them, or a model before."""
+    handles = several(trained_on, Dataset, Model, Stream)
+    return [edge for handle in handles for edge in _edges(handle, TRAINED_ON, {})]
+
+
+def _edges(handle: Any, relation: str, details: dict[str, Any]) -> Iterator[ProvenanceEdge]:
+    if isinstance(handle, ProvenanceEdge) and relation == DERIVED_FROM:
+        yield handle
+    elif isinstance(handle, Dataset | Model):
+        word = DERIVED_FROM if isinstance(handle, Model) else relation
+        yield ProvenanceEdge(word, handle.path, handle.digest, handle.commit, details)
+    elif isinstance(handle, Stream):
+        for dataset, place in handle.sources():
+            position = place() | details
+            yield ProvenanceEdge(relation, dataset.path, dataset.digest, dataset.commit, position)
     else:
-        raise InvalidInputError(
-            f"derived_from takes datasets, models and streams of them, got {type(given).__name__}"
-        )
+        taken = {
+            DERIVED_FROM: "derived_from takes datasets, models and streams of them",
+            TRAINED_ON: "trained_on takes datasets and streams",
+        }
+        raise InvalidInputError(f"{taken[relation]}, got {type(handle).__name__}")

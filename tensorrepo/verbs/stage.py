@@ -26,7 +26,7 @@ class Stage(Protocol):
         """Name an entry whose objects were stored.
 
         Args:
-            path: by the path grammar.
+            path: path of the entry, by the path grammar.
             entry: what the next commit has there.
             since: log generation at which its objects were stored, where that was before the
                 stage began; 0 for objects of a commit that no ref may lead to.

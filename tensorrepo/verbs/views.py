@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.catalog.sql import RepositoryTables, Used
-from tensorrepo.checks import text
+from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
 from tensorrepo.formats.views import make_view, write_view
@@ -69,12 +69,12 @@ def store_view(
 
     Args:
         context: repository that is asked.
-        objects: where to store.
-        commit: whose data is asked, where the query names no other.
+        objects: store of what is made.
+        commit: commit that is asked, where the query names no other.
         query: one SELECT over the tables of the repository, whose column ``row_id`` says which rows
             are meant.
-        limits: of a query that came with the repository, from whoever wrote it: a process of its
-            own answers it. None: whoever asks wrote it.
+        limits: limits of a query that somebody else may have written, which a process of its own
+            answers. None: whoever asks wrote it.
 
     Raises:
         InvalidInputError: it is no single SELECT, or gives no row ids, or ids of no dataset, or of

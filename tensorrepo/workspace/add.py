@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, imported_from
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
-from tensorrepo.formats.dataset.ingest import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
-from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
@@ -46,7 +46,7 @@ from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
-from tensorrepo.verbs.models import save
+from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
@@ -301,7 +301,7 @@ def add(
     Args:
         session: the workspace and its repository.
         request: what, and as what.
-        progress: told the bytes done so far.
+        progress: callback that receives the bytes done so far.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -340,10 +340,10 @@ def adopt_and_stage(
 
     Args:
         session: the workspace and its repository.
-        name: of the dataset.
+        name: name of the dataset.
         mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
         wish: which files.
-        progress: told the bytes looked at so far.
+        progress: callback that receives the bytes looked at so far.
 
     Raises:
         ConflictError: the name exists and no mode was given, or is no dataset.
@@ -395,7 +395,7 @@ def _add_dataset(
         return existing, Added(request.path, 0, 0, changed=False)
     reading = registry.read(request.source, request.format, **_options(request))
     if request.mode is AddMode.UPSERT and existing is not None:
-        return _upsert(request, existing, reading, writer, progress)
+        return _upsert(stage, request, reading, progress)
     appends = request.mode is AddMode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
@@ -427,30 +427,21 @@ def _options(request: AddRequest) -> dict[str, object]:
 
 
 def _upsert(
+    stage: WorkspaceStage,
     request: AddRequest,
-    existing: Entry,
     reading: OpenedSource,
-    writer: ObjectWriter,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
     """Update the rows whose key is there, and append the others."""
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
-    base = open_dataset(writer, existing.digest)
-    link = upsert(
-        writer,
-        base,
-        request.key,
-        reading.batches,
-        codec=parse_codec(request.codec),
-        progress=lambda _, done: progress(done),
-    )
-    rows = len(open_dataset(writer, link.digest)) - len(base)
-    notes = (*reading.notes, *reading.damage.notes)
-    changed = link.digest != existing.digest
-    return Entry(Kind.DATASET, link.digest), Added(
-        request.path, rows, reading.bytes, changed=changed, notes=notes
-    )
+    draft = DatasetDraft(stage, request.path, stage.session.outside)
+    before = draft.rows
+    draft.upsert(reading, request.key, codec=request.codec, progress=lambda _, done: progress(done))
+    rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
+    entry = Entry(Kind.DATASET, draft.stored.digest)
+    changed = stage.drop_if_unchanged(request.path)
+    return entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes)
 
 
 def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
@@ -498,7 +489,12 @@ def _add_model(
         request.path,
         source,
         base=_base_model(session, request.base),
-        known=known_models(session, stage.objects, existing),
+        known=known_models(
+            session.repository,
+            tree_of(stage.objects, session.base()),
+            _staged(session),
+            existing,
+        ),
         lineage=_lineage(session, request, source),
         progress=lambda _, done: progress(done),
     )
@@ -540,19 +536,6 @@ def _base_model(session: WorkspaceSession, base: str | None) -> Entry | None:
     if found.kind is not Kind.MODEL:
         raise InvalidInputError(f"--base {base} is a {found.kind.label}, not a model")
     return found
-
-
-def known_models(
-    session: WorkspaceSession, objects: ObjectWriter, existing: Entry | None
-) -> tuple[Entry, ...]:
-    """Models that are staged or in the commit to build on, the one that is replaced first."""
-    tree = tree_of(objects, session.base())
-    committed = [entry for _, entry in session.repository.entries(tree, "models/")]
-    models = dict.fromkeys(
-        one for one in (*_staged(session), *committed) if one.storage is not None
-    )
-    replaced = None if existing is None else existing.digest
-    return tuple(sorted(models, key=lambda one: one.digest != replaced))
 
 
 def _staged(session: WorkspaceSession) -> list[Entry]:

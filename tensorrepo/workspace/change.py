@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.datasets.sql_edit import row_selection
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -47,8 +47,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
-from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
 from tensorrepo.workspace.staging import begin_stage
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 
 
 Progress = Callable[[int, int], None]  # rows done so far, and rows in all
-Verb = Callable[[ObjectWriter, StoredDataset, Where | None, Progress], ObjectLink]
+Verb = Callable[[DatasetDraft, Any], object]
 
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
@@ -97,34 +96,34 @@ def change_dataset(
     """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
 
     Args:
-        session: of the command.
-        name: of the dataset.
-        verb: stores the new version and gives its link; is given the rows that are meant.
-        what: is shown beside it by `status`.
-        where: the rows that the verb is for. A predicate is read once, and becomes their numbers.
-        progress: told rows done so far, first of looking for rows, then of the change.
+        session: workspace and repository of the command.
+        name: name of the dataset.
+        verb: change of a draft; receives the draft and the rows that are meant.
+        what: text that `status` shows beside it.
+        where: rows that the verb is for. A predicate is read once, and becomes their numbers.
+        progress: receives rows done so far, first of looking for rows, then of the change.
 
     Raises:
         NotFoundError: there is no such dataset.
         InvalidInputError: what the verb refuses; nothing was staged.
     """
     with begin_stage(session) as stage:
-        path, entry = _dataset_at(session, name)
-        before = open_dataset(stage.objects, entry.digest, session.outside)
+        path = _dataset_at(session, name)
+        draft = DatasetDraft(stage, path, session.outside, progress=progress)
+        before = draft.stored
         where = None if where is None else row_selection(before, where)
         predicate = None if where is None else predicate_of(before, where)
         if predicate is not None:
             where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
         chosen = None if where is None else count_rows(before, where)
-        link = verb(stage.objects, before, where, progress)
-        after = open_dataset(stage.objects, link.digest)
-        stage.stage(path, Entry(Kind.DATASET, link.digest))
-        stage.describe(path, rows=len(after), source=what)
+        verb(draft, where)
+        rows = draft.rows
+        stage.describe(path, rows=rows, source=what)
         changed = stage.drop_if_unchanged(path)
-    return Changed(path, len(before), len(after), changed, chosen)
+    return Changed(path, len(before), rows, changed, chosen)
 
 
-def _dataset_at(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
+def _dataset_at(session: WorkspaceSession, name: str) -> str:
     path = name if name.startswith("datasets/") else f"datasets/{name}"
     entry = entry_at(session, path)
     if entry is None:
@@ -134,7 +133,7 @@ def _dataset_at(session: WorkspaceSession, name: str) -> tuple[str, Entry]:
     if entry is None or entry.kind is not Kind.DATASET:
         kind = "staged for removal" if entry is None else f"a {entry.kind.label}, not a dataset"
         raise InvalidInputError(f"{path} is {kind}")
-    return path, entry
+    return path
 
 
 def parse_type(text: str) -> ColumnType:
@@ -246,7 +245,7 @@ def find_model(
     """The model that ``[REF:]NAME`` names, with where it is.
 
     Args:
-        session: of the command.
+        session: workspace and repository of the command.
         text: what was typed.
         objects: reads it; None: the repository's.
         staged: as it is staged.
@@ -276,8 +275,8 @@ def make_model(
     """Make a model and stage it.
 
     Args:
-        session: of the command.
-        name: of the new model.
+        session: workspace and repository of the command.
+        name: name of the new model.
         verb: makes it at a path of a stage.
         what: is shown beside it by `status`.
         replace: the name may be taken.

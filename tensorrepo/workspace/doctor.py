@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
@@ -46,9 +47,8 @@ def files_text(files: list[ForeignVersion]) -> Iterator[str]:
     """Lines for people that name files in place; none without any."""
     if not files:
         return
-    noun = "file" if len(files) == 1 else "files"
-    size = sum(file.size for file in files)
-    yield f"{len(files):,} {noun} in place of {size:,} bytes, which the repository does not hold:"
+    count, size = counted(len(files), "file"), sum(file.size for file in files)
+    yield f"{count} in place of {size:,} bytes, which the repository does not hold:"
     for file in files[:SHOWN_FILES]:
         yield f"  {file.url} ({file.format}, {file.size:,} bytes)"
     if len(files) > SHOWN_FILES:
@@ -150,18 +150,15 @@ def _store(session: WorkspaceSession) -> Diagnosis:
 
 def _mount(session: WorkspaceSession) -> Diagnosis:
     root = session.repository.backend.local_root
-    return (
-        Diagnosis("mount", "ok", "not on this machine") if root is None else judge(mount_of(root))
-    )
+    if root is None:
+        return Diagnosis("mount", "ok", "not on this machine")
+    return judge(mount_of(root))
 
 
 def judge(mount: Mount) -> Diagnosis:
     """What a mount is worth to a repository. An NFS client may remember that a slot is absent."""
     found = f"{mount.point} is {mount.type}"
-    if mount.type.startswith("nfs") and not mount.options & {
-        "lookupcache=positive",
-        "lookupcache=none",
-    }:
+    if mount.type.startswith("nfs") and not mount.options & SAFE_LOOKUPS:
         return Diagnosis(
             "mount",
             "warning",
@@ -184,9 +181,8 @@ def _space(session: WorkspaceSession) -> Diagnosis:
 def _log(session: WorkspaceSession) -> Diagnosis:
     log = session.repository.log
     view = log.refresh()
-    void = 0
-    for _, verdicts in log.judged(1, view.generation + 1):
-        void += sum(not verdict.applied for verdict in verdicts)
+    judged = log.judged(1, view.generation + 1)
+    void = sum(not verdict.applied for _, verdicts in judged for verdict in verdicts)
     reason = view.state.read_only_reason
     if reason:
         return Diagnosis("log", "warning", f"{view.generation} records; {reason}")
@@ -236,10 +232,8 @@ def _objects(session: WorkspaceSession) -> Diagnosis:
     """Every object that a ref leads to is there; all but chunks and packs are read and verified."""
     state = session.repository.log.refresh().state
     store = session.repository.objects
-    count = 0
-    for digest in closure(store, sorted(set(state.refs.values())), state.supersedes):
-        store.describe(digest)
-        count += 1
+    reachable = closure(store, sorted(set(state.refs.values())), state.supersedes)
+    count = sum(1 for _ in map(store.describe, reachable))
     return Diagnosis("objects", "ok", f"{count:,} reachable, all there")
 
 

@@ -54,8 +54,8 @@ def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: 
     """Put changes into the staging area.
 
     Args:
-        session: of the command.
-        changes: by path; their objects must be durable.
+        session: workspace and repository of the command.
+        changes: staged entries by path; their objects must be durable.
         since: where the log stood before their objects were put, or found reachable.
     """
     for path in changes:
@@ -157,7 +157,7 @@ def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[s
     """Make an entry in the next commit what it is in another one.
 
     Args:
-        session: of the command.
+        session: workspace and repository of the command.
         name: ``PATH``, or ``REF:PATH`` without `source`.
         source: which commit.
 
@@ -381,7 +381,7 @@ def merge_strategies(
     """What ``--strategy`` said: the strategy of all paths, and those of single ones.
 
     Args:
-        session: of the command.
+        session: workspace and repository of the command.
         given: each ``STRATEGY`` or ``PATH=STRATEGY``.
         other: the ref that is merged.
 

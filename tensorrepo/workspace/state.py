@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,52 +126,44 @@ class Workspace:
     """A folder under version control. A handle: every question reads the files anew."""
 
     root: Path
-    _folder: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_folder", self.root / FOLDER)
 
     @property
     def folder(self) -> Path:
-        return self._folder
-
-    @property
-    def default_store(self) -> Path:
-        return self._folder / "store"
+        return self.root / FOLDER
 
     def state(self) -> WorkspaceState:
-        state = _read(self._folder / "workspace.json", WorkspaceState, NO_STATE)
+        state = _read(self.folder / "workspace.json", WorkspaceState, NO_STATE)
         if state is NO_STATE:
-            raise NotFoundError(f"{self._folder} holds no workspace.json. Run `tensorrepo init`.")
+            raise NotFoundError(f"{self.folder} holds no workspace.json. Run `tensorrepo init`.")
         if state.format != FORMAT:
             raise UnsupportedError(
-                f"{self._folder}: workspace format {state.format}, this tensorrepo knows {FORMAT}. "
+                f"{self.folder}: workspace format {state.format}, this tensorrepo knows {FORMAT}. "
                 "Update it."
             )
         return state
 
     def staging(self) -> StagingArea:
-        return _read(self._folder / "staged.json", StagingArea, StagingArea())
+        return _read(self.folder / "staged.json", StagingArea, StagingArea())
 
     def tracked(self) -> dict[str, Tracked]:
         """What was written out, by path relative to the root of the workspace."""
-        return _read(self._folder / "tracked.json", dict[str, Tracked], {})
+        return _read(self.folder / "tracked.json", dict[str, Tracked], {})
 
     def unfinished(self) -> dict[str, Unfinished]:
         """What was being added when a command was cut off, by entry."""
-        return _read(self._folder / "unfinished.json", dict[str, Unfinished], {})
+        return _read(self.folder / "unfinished.json", dict[str, Unfinished], {})
 
     def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
-        _write(self._folder / "unfinished.json", dict(sorted(unfinished.items())))
+        _write(self.folder / "unfinished.json", dict(sorted(unfinished.items())))
 
     def write_state(self, state: WorkspaceState) -> None:
-        _write(self._folder / "workspace.json", state)
+        _write(self.folder / "workspace.json", state)
 
     def write_staging(self, staging: StagingArea) -> None:
-        _write(self._folder / "staged.json", staging)
+        _write(self.folder / "staged.json", staging)
 
     def write_tracked(self, tracked: Mapping[str, Tracked]) -> None:
-        _write(self._folder / "tracked.json", dict(sorted(tracked.items())))
+        _write(self.folder / "tracked.json", dict(sorted(tracked.items())))
 
     def set_head(self, head: Head) -> None:
         state = self.state()
@@ -185,9 +177,9 @@ class Workspace:
             ConflictError: another command is at work here.
         """
         try:
-            file = (self._folder / "lock").open("w")
+            file = (self.folder / "lock").open("w")
         except OSError as error:
-            raise _explain(error, self._folder / "lock") from error
+            raise _explain(error, self.folder / "lock") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

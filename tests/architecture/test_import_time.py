@@ -32,14 +32,16 @@ FACE = {
     "tensorrepo.connect",
     "tensorrepo.context",
     "tensorrepo.formats",
+    "tensorrepo.formats.common",
     "tensorrepo.formats.common.arguments",
     "tensorrepo.formats.dataset",
-    "tensorrepo.formats.dataset.elsewhere",
+    "tensorrepo.formats.dataset.external",
     "tensorrepo.formats.dataset.external.outside",
-    "tensorrepo.checks",
     "tensorrepo.repository",
     "tensorrepo.lazy",
     "tensorrepo.sdk",
+    "tensorrepo.workspace",
+    "tensorrepo.workspace.state",
 }
 OPENED = """
 import json, sys

@@ -53,6 +53,11 @@ BREAKS = [
         "from tensorrepo.repo.objects.envelope import ObjectSource",
     ),
     (rules.storage_in_pure_modules, "formats/dataset/streaming/plan/pages.py", "open('x')"),
+    (
+        rules.dangling_descriptions,
+        "repo/x.py",
+        'class A:\n    """A.\n\n    Attributes:\n        x: of A.\n    """',
+    ),
     (rules.too_long, "repo/x.py", "a = 1\n" * 801),
     (rules.code_in_init, "repo/__init__.py", '"""Doc."""\nimport os'),
     (rules.code_in_init, "repo/__init__.py", ""),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.architecture.pages import headings, pages, text_files
+from tests.support.architecture.rules import dangling_descriptions
 from tests.support.architecture.sources import ROOT, sources
 
 # Hosts that our text may name. A package registry's is not among them: clients know their own.
@@ -64,6 +65,12 @@ def test_no_file_names_a_folder_outside_the_project() -> None:
 )
 def test_a_folder_outside_the_project_is_recognised(text: str) -> None:
     assert _OUTSIDE.search(text)
+
+
+@pytest.mark.xfail(reason="rooms are still being reworded", strict=False)
+def test_every_argument_is_described_by_a_phrase_that_stands_alone() -> None:
+    found = [finding for source in sources() for finding in dangling_descriptions(source)]
+    assert found == []
 
 
 def test_no_unfinished_mark_is_left() -> None:

@@ -11,11 +11,11 @@ from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.log.append import resolve
-from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
+from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import BOB, commit_files
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
-HARM = Harm()
+HARM = harm()
 
 
 def with_none(places: list[tuple[str, bool, int]]) -> list[tuple[str, bool, int]]:

@@ -197,6 +197,6 @@ DAMAGES: dict[str, Callable[[str], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_who_reads_everything_is_told_of_any_damaged_key(damage: Callable[[str], bytes]) -> None:
     others = [key for key in KEYS if key not in OBJECTS][::7]
-    keys = sampled(OBJECTS + others, 40)
+    keys = sampled(OBJECTS + others, 16)
     wrong = [key for key in keys if unnoticed(key, read_everything, [damage(key)])]
     assert wrong == []

@@ -13,11 +13,11 @@ from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.log.append import resolve
-from tests.support.builders.histories import CHANGES, Harm, copied, snapshot, to_disk, verify, warm
+from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import ADA, stage_files
 from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
 
-HARM = Harm()
+HARM = harm()
 HEAD = open_repository(HARM.backend, drivers={}).log.refresh().generation
 LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
 TRIED = ("commit", "commit on a branch that moved", "merge", "branch")

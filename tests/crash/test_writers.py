@@ -21,9 +21,10 @@ from tests.support.builders.repositories import (
     new_repository,
     tip_of,
 )
+from tests.support.effort import soaking
 
 ROOT = Path(__file__).parents[2]
-COMMITS = 24
+COMMITS = 24 if soaking() else 8
 
 
 def race(folder: Path, writers: int) -> list[list[int]]:
@@ -52,7 +53,7 @@ def race(folder: Path, writers: int) -> list[list[int]]:
         return [json.loads(process.communicate()[0])[0] for process in running]
 
 
-@pytest.mark.parametrize("writers", [2, 8])
+@pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.soak)])
 def test_writers_of_disjoint_paths_lose_nothing(
     tmp_path: Path, writers: int, record_property: Callable[[str, object], None]
 ) -> None:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tensorrepo import connect
+from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.models.checkpointer import RetentionPolicy
 from tensorrepo.query.sync.catch_up import catch_up
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.errors import Error
-from tensorrepo.repository import Origin, Repository
+from tensorrepo.repository import Repository
 from tests.stateful.test_repository import RepositoryMachine
 from tests.support.builders.repositories import ADA, new_repository
 from tests.support.effort import examples
@@ -75,7 +76,9 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
         self.folder = self.stack.enter_context(TemporaryDirectory())
         core = new_repository(MemoryBackend())
         machine = connect.Machine({}, Path(self.folder), Path(self.folder))
-        self.repo = Repository(core, Origin("memory://", author=ADA), machine, lambda _: self.repo)
+        origin = RepositoryOrigin("memory://", author=ADA)
+        context = Context(core, origin, machine, lambda _: context)
+        self.repo = Repository(context)
         self.condemned: list[str] = []
         self.save("main", "models/a", 0)
 

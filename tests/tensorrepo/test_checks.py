@@ -208,5 +208,5 @@ def test_a_registered_model_is_taken_by_its_name(repo: tr.Repository) -> None:
     repo.registry.register("shelf/net", "main:models/net")
     assert repo.registry["shelf/net"].versions == (1,)
     assert "shelf/net" in repo.registry
-    with pytest.raises(tr.NotFoundError, match="no model 'shelf'"):
+    with pytest.raises(tr.NotFoundError, match="nothing is registered as 'shelf'"):
         repo.registry["shelf"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorrepo.connect import Machine
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
@@ -19,10 +19,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import ObjectLink
-from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.change import change_dataset, parse_type, parse_value
 from tensorrepo.workspace.session import open_session
 from tests.support.processes.shell import Shell
@@ -174,14 +171,8 @@ def test_a_terminal_gets_a_bar_of_rows(users: Shell, words: tuple[str, ...]) -> 
 def test_progress_counts_rows_looked_at_and_then_rows_changed(users: Shell) -> None:
     told: list[tuple[int, int]] = []
 
-    def verb(objects: ObjectWriter, dataset: StoredDataset, rows: Any, progress: Any) -> ObjectLink:
-        return update_rows(
-            objects,
-            dataset,
-            rows,
-            {"city": "Rom"},
-            progress=lambda done, _: progress(done, len(rows)),
-        )
+    def verb(draft: DatasetDraft, rows: Any) -> None:
+        draft.update(rows, {"city": "Rom"})
 
     session = open_session(Machine(users.variables, users.home, users.folder))
     change_dataset(session, "users", verb, "x", "id > 1", lambda *given: told.append(given))

@@ -23,7 +23,7 @@ CHECKPOINT_BYTES = 200_000
 # The command line with small stretches, and slow enough to be killed between two of them.
 SLOW = f"""
 import sys, time
-from tensorrepo.workspace import ingest
+from tensorrepo.workspace import add as ingest
 ingest.CHECKPOINT_BYTES = {CHECKPOINT_BYTES}
 note = ingest._note
 def slow(*given):

@@ -72,7 +72,7 @@ def test_conflicts_are_listed_below_the_message() -> None:
 def test_help_lists_every_command_in_its_panel(empty: Shell) -> None:
     shown = empty("--help")
     assert all(name.split()[0] in shown for name in COMMANDS)
-    assert all(panel in shown for _, panel in COMMANDS.values())
+    assert all(panel in shown for _, panel, _ in COMMANDS.values())
 
 
 @pytest.mark.parametrize("group", GROUPS)

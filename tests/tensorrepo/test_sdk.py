@@ -383,7 +383,7 @@ def test_a_spawned_process_reads_through_a_handle(filled: tr.Repository) -> None
         assert pool.apply(read_rows, (filled.dataset("points"),)) == list(range(0, 200, 2))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.soak)])
 def test_torchs_own_loader_reads_with_workers(filled: tr.Repository, start: str) -> None:
     torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(

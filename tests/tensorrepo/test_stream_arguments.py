@@ -50,9 +50,9 @@ def test_a_wrong_argument_is_named_as_it_was_written(
 
 
 def test_the_state_of_another_dataset_of_the_commit_is_named(numbers: tr.Dataset) -> None:
-    with numbers.repository.transaction("main") as tx:
+    repo = tr.Repository(numbers.context)
+    with repo.transaction("main") as tx:
         tx.create_dataset("others", tr.Schema.of({"x": "int64"})).append({"x": np.arange(9)})
-    repo = numbers.repository
     state = repo.dataset("others").stream(batch_size=8).state_dict()
     found = repo.dataset("numbers").stream(batch_size=8)
     with pytest.raises(

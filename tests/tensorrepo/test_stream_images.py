@@ -44,7 +44,7 @@ def pixels(ds: tr.Dataset) -> Callable[..., dict[int, np.ndarray]]:
     return read
 
 
-@pytest.mark.parametrize("output", ["numpy", "torch"])
+@pytest.mark.parametrize("output", ["numpy", pytest.param("torch", marks=pytest.mark.soak)])
 def test_a_process_of_its_own_decodes_the_same_pixels(
     pixels: Callable[..., dict[int, np.ndarray]], output: str
 ) -> None:

@@ -7,6 +7,7 @@ import typing
 
 import tensorrepo as tr
 from tensorrepo.cli.stream import stream_command
+from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions, declared
 
 OF_THE_MACHINE = {"self", "cache_dir", "cache_limit"}  # they make the page cache
@@ -46,6 +47,17 @@ def test_the_sdk_annotates_options_as_they_are_declared() -> None:
 def test_the_sdk_describes_every_option() -> None:
     told = tr.Dataset.stream.__doc__ or ""
     assert [key for key in BY_KEYWORD if f"{key}: {BY_KEYWORD[key][2].text}." not in told] == []
+
+
+def test_a_mix_offers_every_wish_with_its_default() -> None:
+    offered = inspect.signature(tr.Mix).parameters
+    assert offered.keys() == {*declared(MixWish), "streams", "seed", "epoch"}
+    assert [
+        name for name in declared(MixWish) if offered[name].default != default(MixWish, name)
+    ] == []
+    assert [
+        name for name in declared(MixWish) if f"{name}: " not in (tr.Mix.__init__.__doc__ or "")
+    ] == []
 
 
 def test_the_command_line_has_the_defaults_of_the_options() -> None:

@@ -1,19 +1,16 @@
 """Patches: new values of rows, laid over their pages or written into new ones.
 
 A caller gives a single value for all rows, one value for each, or a function of the rows. All are
-coerced as appended rows are; what equals the value that a row has is not written. `Editing` is what
-the verbs that change a dataset in place have in common: threads, budget and a tree editor.
+coerced as appended rows are; what equals the value that a row has is not written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,27 +20,27 @@ from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import PatchPart, leaf_patches
-from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEditor
+from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED
-from tensorrepo.formats.dataset.pages.stripes import PageCuts, PageFiller, page_cuts, page_limit
+from tensorrepo.formats.dataset.pages.stripes import PageCuts, PageFiller
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_reader
 from tensorrepo.formats.dataset.reading.overlay import overlay
 from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.equality import differing_alike
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Json
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
-from tensorrepo.formats.dataset.write import ENCODE_THREADS
-from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
+from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
+from tensorrepo.formats.dataset.writing.column_write import (
+    STEP_BYTES,
+    ColumnPartWriter,
+    Editing,
+    page_filler,
+)
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
-
 
 # The values of a column for rows of a dataset, given their physical numbers and which of the values
 # given each takes; both int64 (n,).
@@ -119,48 +116,6 @@ def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> Colu
     return found
 
 
-STEP_BYTES = 4 << 20  # of values that are looked at, at a time
-MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
-
-
-@dataclass(frozen=True, slots=True)
-class Editing:
-    """What a change is made with."""
-
-    tree: TreeEditor
-    encoders: ThreadPoolExecutor
-    quarter_bytes: int
-
-
-@contextmanager
-def editing(
-    objects: ObjectSink,
-    dataset: StoredDataset,
-    schema: Schema,
-    groups: tuple[tuple[str, ...], ...],
-    budget_bytes: int,
-) -> Iterator[Editing]:
-    """Threads, and an editor of `dataset`; what was begun is given up on an error."""
-    quarter_bytes = max(MIN_QUARTER_BYTES, budget_bytes // 4)
-    with (
-        ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
-        ThreadPoolExecutor(1, "store") as storers,
-    ):
-        tree = TreeEditor(objects, dataset, schema, groups, storers, quarter_bytes)
-        try:
-            yield Editing(tree, encoders, quarter_bytes)
-        except BaseException:
-            encoders.shutdown(wait=True, cancel_futures=True)
-            storers.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def keep_leaves(tree: TreeEditor, leaves: int) -> None:
-    """Leave so many leaves as they are."""
-    for _ in range(leaves):
-        tree.keep()
-
-
 UpdateProgress = Callable[[int, int], None]
 # Values of a column from a row of the fragment on, with what is set among them.
 LaidOver = Callable[[ColumnValues, int], ColumnValues]
@@ -227,25 +182,18 @@ def _joined(pieces: Sequence[_NewRows]) -> _NewRows:
     return _NewRows(offsets, concat([piece.values for piece in pieces]))
 
 
+@dataclass(slots=True, eq=False)
 class ValueChanger:
     """Makes the edits of one `set_values`."""
 
-    def __init__(
-        self,
-        dataset: StoredDataset,
-        chosen: Chosen,
-        sources: Mapping[str, ValueSource],
-        reads: frozenset[str],
-        edit: Editing,
-        progress: UpdateProgress | None,
-    ) -> None:
-        self._dataset = dataset
-        self._chosen = chosen
-        self._sources = sources
-        self._reads = reads
-        self._edit = edit
-        self._progress = progress
-        self._rows = self._bytes = 0
+    _dataset: StoredDataset
+    _chosen: Chosen
+    _sources: Mapping[str, ValueSource]
+    _reads: frozenset[str]
+    _edit: Editing
+    _progress: UpdateProgress | None
+    _rows: int = 0
+    _bytes: int = 0
 
     def edits(
         self, number: int, fragments: Sequence[FragmentRows]
@@ -261,19 +209,16 @@ class ValueChanger:
             patches: dict[str, PatchPart] = {}
             for column in columns:
                 before = known.get(column.id, {}).get(each.fragment, ())
-                found = self._change(column, each, before)
-                if isinstance(found, PatchPart):
-                    patches[column.id] = found
-                elif found is not None:
-                    pages[column.id] = found
+                part = self._change(column, each, before)
+                if isinstance(part, PatchPart):
+                    patches[column.id] = part
+                elif part is not None:
+                    pages[column.id] = part
             if pages or patches:
                 yield each.fragment, FragmentEdit(pages=pages, patches=patches)
-            self._tell(each)
-
-    def _tell(self, fragment: FragmentRows) -> None:
-        self._rows += fragment.stop - fragment.start
-        if self._progress is not None:
-            self._progress(self._rows, self._bytes)
+            self._rows += each.stop - each.start
+            if self._progress is not None:
+                self._progress(self._rows, self._bytes)
 
     def _change(
         self, column: Column, fragment: FragmentRows, before: Sequence[PatchPart]
@@ -282,10 +227,10 @@ class ValueChanger:
         state = self._state(column, fragment, before)
         if state.patch_bytes - sum(map(_part_bytes, before)) > self._edit.quarter_bytes:
             return self._change_in_pieces(column, fragment, state)
-        found = list(self._differences(column, fragment, fragment.start, fragment.stop))
-        if not found:
+        pieces = list(self._differences(column, fragment, fragment.start, fragment.stop))
+        if not pieces:
             return None
-        new = _joined(found)
+        new = _joined(pieces)
         exact = replace(state, patch_bytes=new.values.nbytes + sum(map(_part_bytes, before)))
         if is_patched(exact):
             return self._patch(column, fragment, [new])
@@ -320,8 +265,8 @@ class ValueChanger:
         bounds = [fragment.first_row + start, fragment.first_row + stop]
         low, high = np.searchsorted(self._chosen.rows, bounds).tolist()
         low, high = max(low, fragment.start), min(high, fragment.stop)
-        found = list(self._differences(column, fragment, low, high))
-        return _joined(found) if found else None
+        pieces = list(self._differences(column, fragment, low, high))
+        return _joined(pieces) if pieces else None
 
     # -------------------------------------------------------------------------- new values
 
@@ -337,14 +282,14 @@ class ValueChanger:
             new = self._sources[column.name](rows, self._chosen.places[start:stop])
             hits = np.flatnonzero(differing_alike(read_chosen(reader, rows), new))
             if len(hits):
-                found = new if len(hits) == new.rows else new.take(hits)
-                self._bytes += found.nbytes
-                yield _NewRows(rows[hits] - fragment.first_row, found)
+                changed = new if len(hits) == new.rows else new.take(hits)
+                self._bytes += changed.nbytes
+                yield _NewRows(rows[hits] - fragment.first_row, changed)
 
     def _step(self, column: Column) -> int:
         """How many rows are compared at a time."""
         indexes = [column_index(self._dataset, name) for name in {column.name} | self._reads]
-        row_bytes = sum(index.raw_bytes / max(1, index.rows) for index in indexes)
+        row_bytes = sum(index.mean_row_bytes for index in indexes)
         return max(1, int(STEP_BYTES / max(1.0, row_bytes)))
 
     def _state(
@@ -370,13 +315,9 @@ class ValueChanger:
         offsets = []
         for new in pieces:
             offsets.append(new.offsets)
-            if column.storage.layout is ColumnLayout.TILED:
-                writer.add(new.values)
-                continue
             end = np.array([new.values.rows], np.int64)
-            filler = PageFiller(PageCuts(end, None), PATCH_PAGE_BYTES)
-            for page in filler.add(new.values):
-                writer.add(concat(page))
+            writer.filler = PageFiller(PageCuts(end, None), PATCH_PAGE_BYTES)
+            writer.add(new.values)
         return PatchPart(writer.finish(), np.concatenate(offsets).astype(np.uint32))
 
     def _replacement(
@@ -392,7 +333,7 @@ class ValueChanger:
                 at = fragment.first_row + row
                 writer.add(laid_over(reader.range(at, at + 1)[0], row))
         elif reader.link(pages.start) is None:
-            self._fill(writer, reader, column, fragment, laid_over, row_bytes)
+            self._fill(writer, reader, fragment, laid_over, row_bytes)
         else:
             for page in pages:
                 start = int(reader.index.first_row[page]) - fragment.first_row
@@ -403,7 +344,6 @@ class ValueChanger:
         self,
         writer: ColumnPartWriter,
         reader: PageReader,
-        column: Column,
         fragment: FragmentRows,
         laid_over: LaidOver,
         row_bytes: float,
@@ -414,15 +354,12 @@ class ValueChanger:
             for each in self._dataset.schema.columns
             if len(ends := _page_ends(page_reader(self._dataset, each.name), fragment))
         ]
-        limit = page_limit(column.storage, row_bytes, None)
-        filler = PageFiller(page_cuts(others, fragment.rows, limit / row_bytes), limit)
+        writer.filler = page_filler(writer.column, others, fragment.rows, row_bytes)
         step = max(1, int(STEP_BYTES / row_bytes))
         for start in range(0, fragment.rows, step):
             first = fragment.first_row + start
             stop = min(first + step, fragment.first_row + fragment.rows)
-            values = concat(reader.range(first, stop))
-            for pieces in filler.add(laid_over(values, start)):
-                writer.add(concat(pieces))
+            writer.add(laid_over(concat(reader.range(first, stop)), start))
 
     def _forget_default(self, column: Column, default: ColumnValues, rows: int) -> None:
         """Rows that were null for want of a page are counted by their pages from now on."""
@@ -432,15 +369,8 @@ class ValueChanger:
 
     def _writer(self, column: Column, fragment: FragmentRows) -> ColumnPartWriter:
         reader = page_reader(self._dataset, column.name)
-        return ColumnPartWriter(
-            self._edit.tree.spans,
-            column,
-            fragment.fragment,
-            fragment.uid,
-            encoders=self._edit.encoders,
-            codec=_codec_of(reader, _pages_of(reader, fragment)),
-            waiting_bytes=self._edit.quarter_bytes,
-        )
+        codec = _codec_of(reader, _pages_of(reader, fragment))
+        return self._edit.writer(column, fragment.fragment, fragment.uid, codec)
 
 
 def _pages_of(reader: PageReader, fragment: FragmentRows) -> range:

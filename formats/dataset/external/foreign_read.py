@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from tensorrepo.formats.dataset.external.foreign import (
 )
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -92,10 +92,7 @@ def member_values(
 ) -> ColumnValues:
     """Rows that are small files of their own.
 
-    Args:
-        place: as what they are understood.
-        members: their bytes; None is null.
-        first: number of the first one, for errors.
+    None is null; `first` is the number of the first row, for errors.
 
     Raises:
         CorruptError: a member holds something else.
@@ -180,13 +177,7 @@ def read_group(
 ) -> ColumnValues:
     """One column of one row group; only its bytes are read.
 
-    Args:
-        file: the whole file.
-        metadata: its footer, from `read_metadata`.
-        group: number of the row group.
-        rows: how many rows it must have.
-        place: which field, and as what.
-        where: names the file in errors.
+    `metadata` is the footer, from `read_metadata`; `where` names the file in errors.
 
     Raises:
         CorruptError: there is no such field or row group, it has other rows, or it is damaged.
@@ -238,29 +229,19 @@ _REMEMBERED = 64  # objects, and footers of Parquet files
 
 
 class ForeignReader:
-    """Reads pages that are rows of foreign files. Thread-safe.
-
-    Args:
-        objects: where the objects are that describe the files.
-        outside: who may read the files.
-    """
+    """Reads pages that are rows of foreign files. Thread-safe."""
 
     def __init__(self, objects: ObjectSource, outside: Outside) -> None:
         self._objects = objects
         self._outside = outside
-        self._files: OrderedDict[Digest, tuple[ForeignFile, Any]] = OrderedDict()
+        self._files = LimitedCache[tuple[ForeignFile, Any]](_REMEMBERED)
         self._versions: dict[tuple[str, int, str | None, bytes], Stat] = {}
-        self._lock = Lock()
         self._hashing = Lock()
 
     def read(self, link: ObjectLink, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
         """All rows of one page.
 
-        Args:
-            link: of the FOREIGN object.
-            column_id: which column.
-            entry: its PAGE_ENTRY record, of codec PAGE_FOREIGN.
-            storage: the stored form that the values must have.
+        `link` is that of the FOREIGN object, `entry` a PAGE_ENTRY record of codec PAGE_FOREIGN.
 
         Raises:
             PermissionDenied: the file is under no allowed prefix.
@@ -308,12 +289,7 @@ class ForeignReader:
     # -------------------------------------------------------------------------- one page
 
     def _values(
-        self,
-        link: ObjectLink,
-        file: ForeignFile,
-        place: ForeignPlace,
-        first: int,
-        rows: int,
+        self, link: ObjectLink, file: ForeignFile, place: ForeignPlace, first: int, rows: int
     ) -> ColumnValues:
         if isinstance(place, ArrayPlace):
             start, stop = array_range(place, first, rows, file.size)
@@ -363,33 +339,24 @@ class ForeignReader:
 
     def _described(self, link: ObjectLink) -> tuple[ForeignFile, Any]:
         """The object, parsed, and the footer of its file where one was read already."""
-        with self._lock:
-            found = self._files.get(link.digest)
-            if found is not None:
-                self._files.move_to_end(link.digest)
-                return found
+        known = self._files.get(link.digest)
+        if known is not None:
+            return known
         envelope = self._objects.get(link.digest)
         if envelope.kind is not Kind.FOREIGN:
             raise CorruptError(f"object {link.digest:.12} is a {envelope.kind.label}, no file")
         file = decode_foreign(envelope.payload, f"object {link.digest:.12}")
-        return self._remember(link, file, None)
+        self._files.put(link.digest, (file, None), 1)
+        return file, None
 
     def _footer(self, link: ObjectLink, file: ForeignFile) -> Any:
         _, known = self._described(link)
         if known is None:
             source = OutsideFile(self._outside, file.url, self.check(file))
             known = read_metadata(source, hide_secrets(file.url))
-            self._remember(link, file, known)
+            self._files.drop(link.digest)
+            self._files.put(link.digest, (file, known), 1)
         return known
-
-    def _remember(
-        self, link: ObjectLink, file: ForeignFile, footer: Any
-    ) -> tuple[ForeignFile, Any]:
-        with self._lock:
-            self._files[link.digest] = file, footer
-            while len(self._files) > _REMEMBERED:
-                self._files.popitem(last=False)
-        return file, footer
 
     def _proved(self, file: ForeignFile) -> Stat:
         found = self._outside.stat(file.url)
@@ -407,10 +374,7 @@ class ForeignReader:
 
 
 def hash_outside(
-    outside: Outside,
-    url: str,
-    version: Stat,
-    progress: Callable[[int], None] = lambda _: None,
+    outside: Outside, url: str, version: Stat, progress: Callable[[int], None] = lambda _: None
 ) -> bytes:
     """The plain BLAKE3 of all that lies at `url`; `progress` is told the bytes done so far."""
     hasher = blake3(max_threads=blake3.AUTO)
@@ -442,9 +406,7 @@ class ForeignVersion:
 def foreign_files(objects: ObjectSource, dataset: Digest) -> Iterator[ForeignVersion]:
     """The files outside the repository that a dataset needs, each once, in no order.
 
-    Args:
-        objects: where the dataset is.
-        dataset: digest of its root. Only metadata is read.
+    Only metadata is read.
     """
     waiting, seen = [dataset], {dataset}
     told: set[ForeignVersion] = set()

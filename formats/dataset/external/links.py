@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
+from tensorrepo.formats.dataset.schema.types import LinkValue
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.threads import ordered_map
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.types import LinkValue
 
 LINK_BYTES = 1 << 30  # of one value: whoever wrote the link may have pointed it at anything
 LINK_THREADS = 16
@@ -26,11 +23,8 @@ LINK_THREADS = 16
 def read_link(outside: Outside, link: LinkValue, *, most_bytes: int = LINK_BYTES) -> bytes:
     """The bytes that `link` points at, proved as far as it says what they were.
 
-    Args:
-        outside: who may read where.
-        link: one value of a Link column. Its hash proves the bytes; without one its etag and size
-            do; a link that has none of them proves nothing.
-        most_bytes: a larger range is refused before it is read.
+    Its hash proves the bytes; without one its etag and size do; a link that has none of them proves
+    nothing. A range above `most_bytes` is refused before it is read.
 
     Raises:
         PermissionDenied: it is under no prefix that `outside` allows.
@@ -66,15 +60,11 @@ def read_links(
     """
     return ordered_map(
         links,
-        lambda link: _read_optional(outside, link, most_bytes),
+        lambda link: None if link is None else read_link(outside, link, most_bytes=most_bytes),
         threads=LINK_THREADS,
         ahead=LINK_THREADS,
         name="links",
     )
-
-
-def _read_optional(outside: Outside, link: LinkValue | None, most_bytes: int) -> bytes | None:
-    return None if link is None else read_link(outside, link, most_bytes=most_bytes)
 
 
 def _expected(outside: Outside, link: LinkValue) -> Stat | None:

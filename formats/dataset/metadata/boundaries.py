@@ -16,22 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
+from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
-
 
 MIN_BYTES = 64 << 10
 MEAN_BYTES = 256 << 10
@@ -368,9 +366,7 @@ class ColumnTally:
 
     @classmethod
     def of(cls, known: ColumnStatistics | None) -> ColumnTally:
-        if known is None:
-            return cls()
-        return cls(known.nulls, known.stored_bytes, known.raw_bytes, known.min, known.max)
+        return cls() if known is None else cls(*msgspec.structs.astuple(known)[1:])
 
     def add(self, entry: NDArray[Any], tile_bytes: int = 0) -> None:
         """Count one page, given its PAGE_ENTRY record and what its tiles take beside it."""

@@ -70,9 +70,7 @@ class LaidChunk:
 def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
     """Place all pages, column after column.
 
-    Args:
-        columns: in the order of the page index's column table.
-        chunk_number: the chunk's place in the page index's chunk list.
+    The order is that of the page index's column table, `chunk_number` the place in its chunk list.
     """
     parts: list[memoryview] = []
     laid = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 DELETION_MAGIC = b"TRPD"
 RECORDS, DATA = 1, 2
@@ -92,12 +89,12 @@ def encode_deletion_map(deletions: Mapping[int, Deletions]) -> bytes:
     """The payload of a deletion map; keys are fragments, counted within its span."""
     records = np.array(
         [
-            (fragment, one.deleted, one.form, len(one.data))
-            for fragment, one in sorted(deletions.items())
+            (fragment, each.deleted, each.form, len(each.data))
+            for fragment, each in sorted(deletions.items())
         ],
         RECORD,
     )
-    data = b"".join(one.data for _, one in sorted(deletions.items()))
+    data = b"".join(each.data for _, each in sorted(deletions.items()))
     return encode_sections(DELETION_MAGIC, {RECORDS: records, DATA: np.frombuffer(data, np.uint8)})
 
 

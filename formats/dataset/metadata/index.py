@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,7 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
-
+from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
@@ -155,6 +152,17 @@ class ColumnIndex:
         """Decoded bytes of all pages."""
         return int(self.entries["raw_bytes"].sum())
 
+    @property
+    def mean_row_bytes(self) -> float:
+        """Decoded bytes of a row, on average."""
+        return self.raw_bytes / max(1, self.rows)
+
+    @property
+    def is_absent(self) -> NDArray[np.bool_]:
+        """Which pages are nowhere, so that their rows have the default."""
+        absent = np.array([chunk is None for chunk in self.chunks], np.bool_)
+        return absent[self.chunk] if len(absent) else np.zeros(self.pages, np.bool_)
+
     def page_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The page that holds each of `rows`, which lie in ``[0, self.rows)``."""
         return np.searchsorted(self.first_row, rows, side="right") - 1
@@ -269,7 +277,9 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
         ):
             raise CorruptError(f"{what}: a table of tiles in a column that has none")
         name = f"{record['id']:016x}"
-        of_pages = _of_pages(tiles, part) if storage.layout is ColumnLayout.TILED else ()
+        of_pages: tuple[tuple[int, ...], ...] = ()
+        if storage.layout is ColumnLayout.TILED:
+            of_pages = tuple(tuple(tiles.get(at, ())) for at in range(part.start, part.stop))
         columns.append(
             ColumnPages(name, storage, entries[part], tags[part], chunk_of[part], of_pages)
         )
@@ -287,10 +297,6 @@ def _tiles(
     for entry, chunk in records.tolist():
         found.setdefault(entry, []).append(chunk)
     return found
-
-
-def _of_pages(tiles: Mapping[int, list[int]], part: slice) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tiles.get(entry, ())) for entry in range(part.start, part.stop))
 
 
 def decode_columns(
@@ -364,13 +370,8 @@ def join_indexes(
 ) -> ColumnIndex:
     """All pages of one column, from the page indexes that cover the dataset in order.
 
-    Args:
-        column_id: which column.
-        storage: how the schema says it is stored.
-        parts: what covers the fragments, in their order; an index without the column counts as
-            none.
-        default: one row, for fragments without pages; None: that is an error.
-        patches: laid over what pages say.
+    An index without the column counts as none; `default` is one row, for fragments without pages,
+    which are an error where it is None.
 
     Raises:
         CorruptError: pages do not add up to the fragments, a chunk is not linked, or rows have

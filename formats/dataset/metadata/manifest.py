@@ -105,6 +105,12 @@ class Leaf:
     runs: tuple[FragmentSpan, ...] = ()
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many fragments, rows, and deleted rows."""
+        rows, deleted = (self.fragments[name].sum(dtype=np.int64) for name in ("rows", "deleted"))
+        return len(self.fragments), int(rows), int(deleted)
+
+    @property
     def spans(self) -> tuple[FragmentSpan, ...]:
         """All of them."""
         return self.indexes + self.deletions + self.patches + self.runs

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 RUNS_MAGIC = b"TRPW"
 RECORDS, RUNS = 1, 2
@@ -185,10 +182,7 @@ def id_table(
 ) -> RowIdTable:
     """The ids of a dataset.
 
-    Args:
-        uids: of all fragments.
-        rows: of all fragments.
-        moved: RUN arrays of the fragments, by number, whose rows were written elsewhere.
+    `moved` has the RUN arrays of fragments, by number, whose rows were written elsewhere.
     """
     plain = np.zeros(len(uids), RUN)
     plain["uid"], plain["rows"] = uids, rows

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES, LaidChunk
 from tensorrepo.formats.dataset.metadata.deletions import Deletions, encode_deletion_map
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
-    PageIndex,
     PatchIndex,
     column_pages,
     encode_index,
@@ -57,16 +57,11 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_patches,
     read_runs,
 )
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
-
 
 _Each = TypeVar("_Each")
 
@@ -116,7 +111,7 @@ class SpanWriter:
     def store_parts(self, parts: Sequence[Buffer]) -> Callable[[], Digest]:
         """Store a chunk of these parts; blocks while too much is on its way."""
         size = sum(memoryview(part).nbytes for part in parts)
-        while self._storing and self._in_flight() + size > self.waiting_bytes:
+        while self._storing and size + sum(each for _, each in self._storing) > self.waiting_bytes:
             self._storing.popleft()[0].result()
         stored = self.storers.submit(self.objects.put, Kind.CHUNK, parts)
         self._storing.append((stored, size))
@@ -126,9 +121,6 @@ class SpanWriter:
         """Lay the waiting pages of a span into a chunk of their own."""
         laid = self._lay_out(span)
         span.chunks.append(self.store_parts([*laid.parts, span.footer(laid)]))
-
-    def _in_flight(self) -> int:
-        return sum(size for _, size in self._storing)
 
     def _lay_out(self, span: OpenSpan) -> LaidChunk:
         for column in span.columns:
@@ -206,7 +198,7 @@ class SpanWriter:
         index = open_span.page_index()
         entries = index.columns[0].entries.copy()
         entries["first_row"] = np.cumsum(entries["rows"]) - entries["rows"]
-        index = _with_entries(index, entries)
+        index = replace(index, columns=(replace(index.columns[0], entries=entries),))
         patch = PatchIndex(index, np.array(fragment, "<u4"), np.concatenate(offsets))
         payload = encode_patch_index(patch)
         own = len(payload) - index.inline.nbytes
@@ -287,12 +279,8 @@ class SpanWriter:
         if not last or len(payload) >= INLINE_LEAF_BYTES:
             link = self.objects.put(Kind.LEAF, payload, leaf.links)
             digest, payload = digest_bytes(link.digest), b""
-        rows, deleted = (int(leaf.fragments[name].sum(dtype=np.int64)) for name in _COUNTS)
         stored_bytes = int(leaf.fragments["stored_bytes"].sum())
-        return LeafEntry(digest, payload, len(leaf.fragments), rows, deleted, stored_bytes)
-
-
-_COUNTS = ("rows", "deleted")
+        return LeafEntry(digest, payload, *leaf.counts, stored_bytes)
 
 
 def cut(sizes: Mapping[int, int], uids: Sequence[int]) -> list[list[int]]:
@@ -317,10 +305,6 @@ def _alike(fragments: Sequence[int], forms: Mapping[int, Storage]) -> list[list[
     return found
 
 
-def _with_entries(index: PageIndex, entries: NDArray[Any]) -> PageIndex:
-    return replace(index, columns=(replace(index.columns[0], entries=entries),))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
     """Rows written together.
@@ -342,6 +326,17 @@ class Fragment:
     runs: NDArray[Any] | None = None
     patches: Mapping[str, tuple[PatchPart, ...]] = field(default_factory=dict)
     stored_bytes: int = 0
+
+    @property
+    def columns(self) -> Iterator[ColumnPart]:
+        """Pages of its columns, group after group; patches aside."""
+        return (column for part in self.parts.values() for column in part.columns)
+
+    @property
+    def every_column(self) -> Iterator[ColumnPart]:
+        """The same, then those of patches."""
+        yield from self.columns
+        yield from (patch.column for patches in self.patches.values() for patch in patches)
 
 
 def read_fragments(dataset: StoredDataset, first: int = 0) -> Iterator[Fragment]:

@@ -7,10 +7,10 @@ are written anew that cover a changed fragment, and of the rest what is small.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import InitVar, dataclass, field
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.boundaries import (
@@ -41,13 +41,9 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_leaf,
 )
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, known_entries, put_root, tallies
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,60 +61,51 @@ class FragmentEdit:
     patches: Mapping[str, PatchPart] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class TreeEditor:
-    """Changes fragments of `base`, from the first to the last. Used by one thread."""
+    """Changes fragments of `base`, from the first to the last. Used by one thread.
 
-    def __init__(
-        self,
-        objects: ObjectSink,
-        base: StoredDataset,
-        schema: Schema,
-        groups: Groups,
-        storers: ThreadPoolExecutor,
-        waiting_bytes: int,
-    ) -> None:
-        """Begin.
+    Attributes:
+        schema: columns of the result; one more or less is a change too.
+        groups: column groups of the result.
+        storers: threads that store chunks.
+        waiting_bytes: most bytes of the pages that wait for their chunk, and again of the chunks
+            on their way to the store.
+        tallies: statistics by column, to be put right by whoever knows better.
+    """
 
-        Args:
-            objects: where to store.
-            base: what to change.
-            schema: of the result; a column more or less is a change too.
-            groups: of the result.
-            storers: threads that store chunks.
-            waiting_bytes: bound of the pages that wait for their chunk, and again of the chunks
-                that are on their way to the store.
-        """
-        self._objects = objects
-        self._base = base
-        self._schema = schema
-        self._groups = groups
-        self._tallies = tallies(schema, base)
-        self.spans = SpanWriter(objects, storers, waiting_bytes, self._count)
-        self._leaves: list[LeafEntry] = []
-        self._stored_bytes: NDArray[Any] = np.zeros(0, np.uint64)
+    objects: ObjectSink
+    base: StoredDataset
+    schema: Schema
+    groups: Groups
+    storers: InitVar[ThreadPoolExecutor]
+    waiting_bytes: InitVar[int]
+    tallies: dict[str, ColumnTally] = field(init=False)
+    spans: SpanWriter = field(init=False)
+    _leaves: list[LeafEntry] = field(default_factory=list)
+    _stored_bytes: NDArray[Any] = field(init=False)  # of the fragments of the leaf that is edited
 
-    @property
-    def tallies(self) -> dict[str, ColumnTally]:
-        """Statistics by column, to be put right by whoever knows better."""
-        return self._tallies
+    def __post_init__(self, storers: ThreadPoolExecutor, waiting_bytes: int) -> None:
+        self.tallies = tallies(self.schema, self.base)
+        self.spans = SpanWriter(self.objects, storers, waiting_bytes, self._count)
 
     def keep(self) -> None:
         """Leave the next leaf as it is."""
-        self._leaves.append(self._base.root.leaves[len(self._leaves)])
+        self._leaves.append(self.base.root.leaves[len(self._leaves)])
 
-    def edit(self, edits: Iterator[tuple[int, FragmentEdit]]) -> None:
-        """Change the next leaf.
+    def edit(self, edits: Iterator[tuple[int, FragmentEdit]], number: int | None = None) -> None:
+        """Change the next leaf, or leaf `number`, before which all stay as they are.
 
-        Args:
-            edits: fragments, counted within the leaf and ascending, and what becomes of them. It is
-                asked for more while chunks are written, so that not all of it need be in memory.
+        `edits` are fragments, counted within the leaf and ascending, and what becomes of them. More
+        are asked for while chunks are written, so that not all of them need be in memory.
         """
-        number = len(self._leaves)
-        entry = self._base.root.leaves[number]
-        leaf, links = read_leaf(self._base.objects, self._base.links, entry)
+        number = len(self._leaves) if number is None else number
+        self._keep_up_to(number)
+        entry = self.base.root.leaves[number]
+        leaf, links = read_leaf(self.base.objects, self.base.links, entry)
         fragments = leaf.fragments.copy()
         self._stored_bytes = fragments["stored_bytes"]
-        last = number == len(self._base.root.leaves) - 1
+        last = number == len(self.base.root.leaves) - 1
         room = _room_beside(leaf, last=last)
         editor = _LeafEditor(self, leaf, links, room)
         for at, each in edits:
@@ -133,41 +120,35 @@ class TreeEditor:
         self, properties: Mapping[str, Any] | None = None, lineage: Sequence[Any] | None = None
     ) -> ObjectLink:
         """Store the root; leaves that were not come to are kept."""
-        while len(self._leaves) < len(self._base.root.leaves):
-            self.keep()
-        root = self._base.root
+        root = self.base.root
+        self._keep_up_to(len(root.leaves))
         return put_root(
-            self._objects,
-            self._schema,
-            self._groups,
-            self._tallies,
+            self.objects,
+            self.schema,
+            self.groups,
+            self.tallies,
             self._leaves,
             root.properties if properties is None else properties,
             root.lineage if lineage is None else lineage,
         )
 
+    def _keep_up_to(self, number: int) -> None:
+        self._leaves += self.base.root.leaves[len(self._leaves) : number]
+
     # -------------------------------------------------------------------------- for leaf editors
 
     @property
-    def base(self) -> StoredDataset:
-        return self._base
-
-    @property
-    def groups(self) -> Groups:
-        return self._groups
-
-    @property
     def live(self) -> frozenset[str]:
-        return frozenset(column.id for column in self._schema.columns)
+        return frozenset(column.id for column in self.schema.columns)
 
     def forget(self, part: ColumnPart, fragment: int) -> None:
         """Count pages no more that others take the place of."""
         entries = known_entries(part)
-        self._tallies[part.id].remove(entries)
+        self.tallies[part.id].remove(entries)
         self._stored_bytes[fragment] -= entries["stored_bytes"].sum()
 
     def _count(self, column: str, page: WaitingPage) -> None:
-        self._tallies[column].add(page.encoded().entry, page.tile_bytes)
+        self.tallies[column].add(page.encoded().entry, page.tile_bytes)
         stored_bytes = int(page.encoded().entry["stored_bytes"]) + page.tile_bytes
         self._stored_bytes[page.fragment] += stored_bytes
 
@@ -336,13 +317,11 @@ class _GroupEditor:
         self.open.add_laid(part, self._uids[first : first + len(sizes)], sizes)
 
     def _put(self, at: int, part: FragmentPart) -> None:
-        if self.open is None or not self.open.takes(part, at) or self._is_full(part):
+        span = self.open
+        if span is None or not span.takes(part, at) or span.cuts.must_end_before(part.index_bytes):
             self._end_open()
-            self.open = OpenSpan(self._group, at)
-        self.open.add_fragment(self._uids[at], at, part)
-
-    def _is_full(self, part: FragmentPart) -> bool:
-        return self.open is not None and self.open.cuts.must_end_before(part.index_bytes)
+            self.open = span = OpenSpan(self._group, at)
+        span.add_fragment(self._uids[at], at, part)
 
     def _end_open(self) -> None:
         if self.open is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,7 @@ from tensorrepo.formats.dataset.metadata.manifest import (
 from tensorrepo.formats.dataset.metadata.row_ids import decode_row_runs
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest, digest_from_bytes
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
-
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 
 Links = Mapping[Digest, "ObjectLink"]
 _Found = TypeVar("_Found")
@@ -50,10 +47,7 @@ _Found = TypeVar("_Found")
 def read_leaf(objects: ObjectSource, root_links: Links, entry: LeafEntry) -> tuple[Leaf, Links]:
     """A leaf, and the links of the object that it stands in.
 
-    Args:
-        objects: where it is stored.
-        root_links: those of the root object, for leaves that stand in it.
-        entry: what the root says of it.
+    `root_links` are those of the root object, for leaves that stand in it.
     """
     if not entry.digest:
         leaf, links = decode_leaf(entry.payload, "inline leaf"), root_links
@@ -62,8 +56,7 @@ def read_leaf(objects: ObjectSource, root_links: Links, entry: LeafEntry) -> tup
         envelope = objects.get(digest)
         leaf = decode_leaf(envelope.payload, f"leaf {digest:.12}")
         links = {link.digest: link for link in envelope.links}
-    rows, deleted = (int(leaf.fragments[name].sum(dtype=np.int64)) for name in ("rows", "deleted"))
-    if (len(leaf.fragments), rows, deleted) != (entry.fragments, entry.rows, entry.deleted):
+    if leaf.counts != (entry.fragments, entry.rows, entry.deleted):
         raise CorruptError("dataset root: a leaf holds other counts than the root says")
     return leaf, links
 
@@ -151,12 +144,7 @@ def leaf_part(
 ) -> tuple[Leaf, Links]:
     """Fragments `some` of a leaf without patches, and links of all that they name.
 
-    Args:
-        objects: where the leaf's page indexes and deletion maps are.
-        leaf: the whole one.
-        links: those of the object that it stands in.
-        some: which of its fragments.
-        columns: ids of those that are wanted; pages of others are left out.
+    Pages of other columns than those of ids `columns` are left out.
     """
     known = dict(links)
     indexes = tuple(_indexes(objects, leaf, known, some, columns))

@@ -6,9 +6,10 @@ the base, unless a boundary falls behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +54,9 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
     read_runs,
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -104,7 +101,13 @@ class OpenLeaf:
 
 
 class TreeWriter:
-    """The objects of one dataset in the making. Used by one thread."""
+    """The objects of one dataset in the making. Used by one thread.
+
+    New fragments come behind those of `base`, whose statistics go on, and whose groups are kept
+    when it has rows. Unless `behind`, nothing of it is there yet: `keep_leaf` and `add_known` put
+    in what shall stay. `waiting_bytes` bounds the pages that wait for their chunk, and again the
+    chunks on their way to the store.
+    """
 
     def __init__(
         self,
@@ -117,19 +120,6 @@ class TreeWriter:
         *,
         behind: bool = True,
     ) -> None:
-        """Begin.
-
-        Args:
-            objects: where to store.
-            schema: with column ids.
-            groups: ids of the columns that share chunks; those of `base` when it has rows.
-            base: what the new fragments come behind, and whose statistics go on.
-            storers: threads that store chunks.
-            waiting_bytes: bound of the pages that wait for their chunk, and again of the chunks
-                that are on their way to the store.
-            behind: False: nothing of `base` is there yet. `keep_leaf` and `add_fragment` put in
-                what shall stay of it.
-        """
         self._objects = objects
         self._schema = schema
         self._groups = groups
@@ -137,7 +127,6 @@ class TreeWriter:
         self.spans = SpanWriter(objects, storers, waiting_bytes, self._count)
         self._leaves = list(base.root.leaves) if base is not None and behind else []
         self._tallies = tallies(schema, base)
-        self._group_of = {name: group[0] for group in groups for name in group}
         self._leaf = OpenLeaf()
         if base is not None and self._leaves:
             self._leaf = self._reopened(base)
@@ -156,13 +145,12 @@ class TreeWriter:
     def add_known(self, fragment: Fragment, *, counted: bool) -> None:
         """Put a fragment of another version behind those there are, with its chunks.
 
-        Args:
-            fragment: with parts in the column groups of this dataset.
-            counted: whether the statistics of the base count it already.
+        Its parts are in the column groups of this dataset; `counted` says that the statistics of
+        the base count it already.
         """
         self._add(fragment)
         if not counted:
-            for column in _columns(fragment):
+            for column in fragment.every_column:
                 for entry in known_entries(column):
                     self._tallies[column.id].add(entry)
 
@@ -178,7 +166,7 @@ class TreeWriter:
 
     def forget(self, fragment: Fragment) -> None:
         """Take a fragment of the base, which was not put in, out of the statistics."""
-        for column in _columns(fragment):
+        for column in fragment.every_column:
             self._tallies[column.id].remove(known_entries(column))
 
     def finish(
@@ -319,10 +307,7 @@ def put_root(
 ) -> ObjectLink:
     """Store the root of a dataset; `counted` are statistics by column."""
     statistics = tuple(
-        ColumnStatistics(
-            column, tally.nulls, tally.stored_bytes, tally.raw_bytes, tally.min, tally.max
-        )
-        for column, tally in ((column.id, counted[column.id]) for column in schema.columns)
+        ColumnStatistics(column.id, *astuple(counted[column.id])) for column in schema.columns
     )
     rows, deleted = (sum(getattr(leaf, name) for leaf in leaves) for name in ("rows", "deleted"))
     root = Root(
@@ -336,14 +321,6 @@ def put_root(
         tuple(map(dict, lineage)),
     )
     return objects.put(Kind.DATASET, encode_root(root), root.links)
-
-
-def _columns(fragment: Fragment) -> Iterator[ColumnPart]:
-    """All pages of a fragment, those of patches too."""
-    for part in fragment.parts.values():
-        yield from part.columns
-    for patches in fragment.patches.values():
-        yield from (patch.column for patch in patches)
 
 
 def known_entries(part: ColumnPart) -> NDArray[Any]:

@@ -43,7 +43,6 @@ Allocate = Callable[[int], NDArray[np.uint8]]
 ALIGNMENT = 64
 TAG_BYTES = 16
 SUMMED_ROW_BYTES = 256  # rows of at least this many bytes have sums of their own
-MAX_PAGE_ROWS = (1 << 32) - 1
 FEW_LABELS_BYTES = 64 << 10  # scalars of fewer bytes are not compressed automatically
 
 # One page, as the page index and the chunk's footer keep it; in memory as on disk.
@@ -109,12 +108,8 @@ def encode_page(
 ) -> EncodedPage:
     """Encode all rows of `values` as one page.
 
-    Args:
-        values: at least one row, null rows zeroed or empty.
-        storage: the stored form of the column.
-        codec: applied to each buffer of values of which it saves a quarter; "auto": one that
-            suits the buffer.
-        allocate: gives the memory for the page: so many bytes, of any content.
+    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter;
+    `allocate` gives memory of any content for so many bytes.
     """
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
@@ -246,9 +241,7 @@ def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | No
 def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
     """Prove rows that were read without the rest of their page.
 
-    Args:
-        values: the rows.
-        sums: uint32 ``(rows,)``, their sums as the page stores them.
+    `sums` are uint32 ``(rows,)``, as the page stores them.
 
     Raises:
         CorruptError: says which of the rows, counted from 0, differs.
@@ -295,11 +288,8 @@ def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
 def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None) -> None:
     """Prove that `page` is what `entry` describes.
 
-    Args:
-        page: exactly the stored bytes.
-        entry: one PAGE_ENTRY record.
-        tag: its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no
-            proof against a hostile one; None for bytes that this machine's disk gives back.
+    `tag` is its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no proof
+    against a hostile one; None for bytes that this machine's disk gives back.
 
     Raises:
         CorruptError: expected against found.
@@ -317,11 +307,6 @@ def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None
 
 def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> ColumnValues:
     """Decode one verified page.
-
-    Args:
-        page: exactly the stored bytes, which `verify_page` has proved.
-        entry: one PAGE_ENTRY record.
-        storage: the stored form of its column.
 
     Returns:
         All rows of the page: views into `page` where it is not compressed.

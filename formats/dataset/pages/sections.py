@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 VERSION = 1
 HEAD = Struct("<4sHH")

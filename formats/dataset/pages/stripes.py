@@ -71,11 +71,6 @@ class Stripes:
         self._page = [0] * len(self.limits)
         self._stripe = [0] * len(self.limits)
 
-    @property
-    def fragment_rows(self) -> int:
-        """Rows since the last fragment ended."""
-        return self._fragment_rows
-
     def restart(self) -> None:
         """The fragment was ended from outside."""
         self.__post_init__()
@@ -192,10 +187,8 @@ class PageCuts:
 def page_cuts(others: Sequence[NDArray[np.int64]], rows: int, page_rows: float) -> PageCuts:
     """The cuts of a new column.
 
-    Args:
-        others: per column that is there already, where its pages end.
-        rows: of the fragment.
-        page_rows: how many rows of the new column make a full page.
+    `others` says per column where its pages end in the fragment of `rows` rows; `page_rows` make a
+    full page of the new column.
     """
     end = np.array([rows], np.int64)
     by_count = sorted({len(each): each for each in others}.items())
@@ -237,8 +230,7 @@ class PageFiller:
     def _room(self, values: ColumnValues, at: int) -> int:
         """How many rows the open page takes yet: one at least."""
         room = max(0, self._page_bytes - self._open_bytes)
-        ends = row_ends(values)
-        return max(1, int(np.searchsorted(ends, ends[at] + room, "right")) - 1 - at)
+        return max(1, _Costs(values).reach(at, room) - at)
 
     def _end_unit(self) -> Iterator[list[ColumnValues]]:
         if self._open and self._open_bytes + self._unit_bytes > self._page_bytes:
@@ -254,12 +246,3 @@ class PageFiller:
     def _end_page(self) -> list[ColumnValues]:
         done, self._open, self._open_bytes = self._open, [], 0
         return done
-
-
-def row_ends(values: ColumnValues) -> NDArray[np.int64]:
-    """Bytes before each row, and before the end: int64 ``(rows + 1,)``."""
-    if isinstance(values, FixedValues):
-        return np.arange(values.rows + 1) * max(1, values.values[:1].nbytes)
-    items = values.data if isinstance(values, BinaryValues) else values.elements
-    bytes_before: NDArray[np.int64] = (values.offsets - values.offsets[0]) * items.dtype.itemsize
-    return bytes_before + 8 * np.arange(len(values.offsets))

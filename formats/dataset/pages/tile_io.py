@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +48,8 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
-
-
-GAP_BYTES = 64 << 10
-MOST_BYTES = 16 << 20  # of one request, unless a tile is larger
 MAX_WASTE = 0.3  # of the bytes of the tiles touched
 BATCH_BYTES = 64 << 20  # requested at a time: what is held beside the result
 
@@ -112,13 +108,7 @@ def read_region(
 ) -> Any:
     """``array[region]`` of one row, from the tiles that it touches.
 
-    Args:
-        table: the rows of a page, as `decode_tile_table` gave them.
-        row: which one, counted in `table`.
-        region: integers, slices of any step and an ellipsis, as numpy takes them; `...` is the
-            whole row.
-        storage: the stored form of the column.
-        source: where its tiles come from.
+    `region` is made of integers, slices of any step and an ellipsis, as numpy takes them.
 
     Returns:
         A new array, a scalar where all dimensions are dropped, or None where the row is null.
@@ -134,7 +124,8 @@ def read_region(
     parts = _parts(table, row, axes, storage)
     out = np.empty([axis.count for axis in axes], storage.element)
     _read([_wanted(table, row, part, out) for part in parts], storage, source)
-    return out[tuple(0 if axis.is_dropped else _order(axis) for axis in axes)]
+    turned = [slice(None, None, -1 if axis.is_reversed else 1) for axis in axes]
+    return out[tuple(0 if axes[at].is_dropped else each for at, each in enumerate(turned))]
 
 
 def read_rows(
@@ -163,10 +154,6 @@ def read_rows(
     dims = table.dims[rows][:, unknown] if storage.stores_dims else None
     valid = None if table.valid is None else table.valid[rows]
     return RaggedValues(offsets, elements, storage.shape, dims, valid)
-
-
-def _order(axis: Axis) -> slice:
-    return slice(None, None, -1 if axis.is_reversed else 1)
 
 
 def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage) -> list[TilePart]:
@@ -228,7 +215,7 @@ def cover_tiles(spans: Sequence[TileRange]) -> tuple[list[TileRange], list[int]]
         span = spans[at]
         last = covers[-1] if near else span
         joined = TileRange(span.chunk, last.start, max(last.stop, span.stop))
-        if near and joined.nbytes <= MOST_BYTES:
+        if near and joined.nbytes <= REQUEST_BYTES:
             covers[-1] = joined
         else:
             covers.append(span)
@@ -297,9 +284,10 @@ TILE_BUDGET_BYTES = 128 << 20
 class TileStore(Generic[TileLocation]):
     """Cuts the rows of one tiled column, and stores their tiles in chunks. Not thread-safe.
 
-    Attributes:
-        places: what `store_chunk` gave for each chunk so far. Tiles name chunks by their place in
-            this list.
+    `store_chunk` takes the parts of a chunk's payload, tiles back to back, at most
+    `TILE_CHUNK_BYTES` unless one tile is larger, in the order of chunks. What it gave for each
+    stands in `places`: tiles name chunks by their place in this list. `budget_bytes` bounds the
+    memory used here, beside one tile; what `store_chunk` still holds is the caller's.
     """
 
     def __init__(
@@ -311,17 +299,6 @@ class TileStore(Generic[TileLocation]):
         codec: CodecChoice = Codec.NONE,
         budget_bytes: int = TILE_BUDGET_BYTES,
     ) -> None:
-        """Store through `store_chunk`.
-
-        Args:
-            storage: the stored form of the column.
-            store_chunk: takes the parts of a chunk's payload, tiles back to back, at most
-                `TILE_CHUNK_BYTES` unless one tile is larger; called in the order of chunks. What it
-                still holds when it returns counts against the caller's memory.
-            encoders: threads that copy, compress and hash tiles.
-            codec: tried on every tile; kept where it saves a quarter.
-            budget_bytes: bound of the memory used here, beside one tile.
-        """
         self.places: list[TileLocation] = []
         self._storage = storage
         self._store_chunk = store_chunk

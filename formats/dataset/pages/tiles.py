@@ -100,10 +100,6 @@ class TilePart:
 def resolve_region(region: object, shape: Sequence[int]) -> tuple[Axis, ...]:
     """A region of a row, as numpy reads it: integers, slices of any step, and an ellipsis.
 
-    Args:
-        region: what stands between the brackets.
-        shape: the row's.
-
     Returns:
         One axis per dimension.
 
@@ -227,11 +223,7 @@ def decode_tile_table(
 ) -> TiledValues:
     """Decode the verified page of a tiled column.
 
-    Args:
-        page: exactly the stored bytes, which `verify_page` has proved.
-        entry: one PAGE_ENTRY record.
-        storage: the stored form of its column.
-        tile_chunks: how many chunks the page's tiles lie in.
+    `tile_chunks` is the number of chunks that the page's tiles lie in.
 
     Raises:
         CorruptError: the table contradicts itself, the entry or the column.

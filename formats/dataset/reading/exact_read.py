@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.pages.page import (
     expected_bytes,
     table_row_bytes,
 )
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -46,9 +47,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ranges import GAP_BYTES
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 _SUM_BYTES = 4
 
@@ -77,18 +75,12 @@ class RowTable:
 
 
 def exact_pays(
-    reader: PageReader,
-    pages: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    firsts: NDArray[np.int64],
+    reader: PageReader, pages: NDArray[np.int64], rows: NDArray[np.int64], firsts: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Of which pages reading single rows is possible, and cheaper than reading all of it.
 
-    Args:
-        reader: of the column.
-        pages: int64 ``(pages,)``, ascending, each once.
-        rows: int64 ``(n,)``, rows of the column that are wanted, ascending, each once.
-        firsts: int64 ``(pages,)``: which of `rows` is the first of each page.
+    `pages` and `rows`, which are wanted of them, ascend, each once; ``rows[firsts[i]]`` is the
+    first of ``pages[i]``.
 
     Returns:
         bool ``(pages,)``.
@@ -112,10 +104,8 @@ def cost_of_rows(
 ) -> NDArray[np.float64]:
     """What reading rows by themselves costs, page by page, in bytes; a request as GAP_BYTES.
 
-    Args:
-        rows: int64 ``(n,)``, ascending, each once.
-        firsts: int64 ``(pages,)``, ascending: which of `rows` is the first of each page.
-        row_bytes: float64 ``(pages,)``, of an average row of each page.
+    `rows` ascend, each once; ``rows[firsts[i]]`` is the first of page i, whose average row takes
+    ``row_bytes[i]``.
     """
     each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
     steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
@@ -176,10 +166,7 @@ def _is_fixed(reader: PageReader, page: int) -> bool:
 
 
 def _proved(
-    reader: PageReader,
-    wanted: RowsOfPage,
-    table: RowTable | None,
-    data: Sequence[memoryview],
+    reader: PageReader, wanted: RowsOfPage, table: RowTable | None, data: Sequence[memoryview]
 ) -> ColumnValues:
     """The rows when their sums say so, else from the whole page."""
     if table is not None:

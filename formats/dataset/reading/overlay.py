@@ -38,9 +38,7 @@ class RowPiece:
 def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
     """One batch of `rows` rows of one column, a copy.
 
-    Args:
-        pieces: at least one. Their places are ``[0, rows)``, each once.
-        rows: of the batch.
+    The places of all pieces together are ``[0, rows)``, each once.
     """
     valid = _collect_valid(pieces, rows)
     first = pieces[0].values
@@ -55,10 +53,7 @@ def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
 def overlay(values: ColumnValues, places: NDArray[np.int64], patches: ColumnValues) -> ColumnValues:
     """`values` with row ``places[i]`` replaced by row i of `patches`, a copy.
 
-    Args:
-        values: of one column, for example a read-only view of a mapped page.
-        places: int64 ``(patches.rows,)``, each once, in any order.
-        patches: values of the same column; null where the patch set the row to null.
+    Places are unique, in any order; rows of `patches` are null where the patch set them to null.
     """
     kept = np.ones(values.rows, np.bool_)
     kept[places] = False
@@ -124,8 +119,8 @@ def _collect_items(pieces: Sequence[RowPiece], rows: int) -> tuple[NDArray[np.in
     out = np.empty(int(offsets[-1]), _items(pieces[0].values)[1].dtype)
     alone = len(out) >= ALONE_ELEMENTS * rows
     for piece, begin in zip(pieces, starts, strict=True):
-        copy = _copy_rows if alone else _copy_elements
-        copy(_items(piece.values)[1], begin, lengths[piece.places], out, offsets[piece.places])
+        items, places = _items(piece.values)[1], piece.places
+        _copy_items(items, begin, lengths[places], out, offsets[places], alone=alone)
     return offsets, out
 
 
@@ -134,30 +129,24 @@ def _items(values: ColumnValues) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return values.offsets, values.data if isinstance(values, BinaryValues) else values.elements
 
 
-def _copy_rows(
+def _copy_items(
     items: NDArray[Any],
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[Any],
     at: NDArray[np.int64],
+    *,
+    alone: bool,
 ) -> None:
-    for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
-        out[to : to + length] = items[start : start + length]
-
-
-def _copy_elements(
-    items: NDArray[Any],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    out: NDArray[Any],
-    at: NDArray[np.int64],
-) -> None:
-    """The same with one index per element: costs 8 bytes an element, but no Python per row."""
+    if alone:
+        for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
+            out[to : to + length] = items[start : start + length]
+        return
+    # One index per element: costs 8 bytes an element, but no Python per row.
     before = offsets_of(lengths)
     steps = np.arange(int(before[-1]))
-    out[steps + np.repeat(at - before[:-1], lengths)] = items[
-        steps + np.repeat(starts - before[:-1], lengths)
-    ]
+    shift = np.repeat(at - before[:-1], lengths)
+    out[steps + shift] = items[steps + np.repeat(starts - before[:-1], lengths)]
 
 
 def _collect_dims(

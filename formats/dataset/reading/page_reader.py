@@ -9,16 +9,18 @@ are kept. What a page holds is given as the schema says: converted where the col
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_FOREIGN,
     PAGE_PLAIN,
@@ -35,10 +37,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues,
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-
+from tensorrepo.repo.threads import ordered_map
 
 _V = TypeVar("_V")
 
@@ -120,7 +119,8 @@ class DecodedPageCache:
 class PageReader:
     """Reads pages of one column. Thread-safe: what it remembers is only ever added to.
 
-    Rows are physical ones: deleted rows count.
+    Rows are physical ones: deleted rows count. `name` is for errors, `cache` is shared by the
+    columns of a dataset; without `foreign`, pages that lie in foreign files are refused.
     """
 
     def __init__(
@@ -131,15 +131,6 @@ class PageReader:
         cache: DecodedPageCache,
         foreign: ForeignPage | None = None,
     ) -> None:
-        """Open a column.
-
-        Args:
-            objects: where its chunks are.
-            index: where its pages are.
-            name: of the column, for errors.
-            cache: shared by the columns of a dataset.
-            foreign: reads pages that lie in foreign files; None: they are refused.
-        """
         self.index = index
         self.objects = objects
         self.cache = cache
@@ -208,26 +199,17 @@ class PageReader:
     ) -> Iterator[ColumnValues]:
         """`read` of each page, in order; of those in a store in parallel, some bytes ahead."""
         if len(pages) < 2 or not self._any_is_far(pages):
-            yield from map(read, pages)
-            return
-        threads = ThreadPoolExecutor(READ_THREADS, "read")
-        try:
-            ahead: deque[tuple[Future[ColumnValues], int]] = deque()
-            held = 0
-            for page in pages:
-                size = int(self.row_bytes(page) * int(self.index.entries["rows"][page]))
-                while ahead and held + size > AHEAD_BYTES:
-                    first, first_bytes = ahead.popleft()
-                    held -= first_bytes
-                    yield first.result()
-                ahead.append((threads.submit(read, page), size))
-                held += size
-            for last, _ in ahead:
-                yield last.result()
-        finally:
-            # Not waiting: a generator that was left may be collected on any thread, one of its own
-            # pool included, which would then wait for itself.
-            threads.shutdown(wait=False, cancel_futures=True)
+            return map(read, pages)
+        rows = self.index.entries["rows"]
+        return ordered_map(
+            pages,
+            read,
+            threads=READ_THREADS,
+            ahead=len(pages),
+            bytes_ahead=AHEAD_BYTES,
+            size_of=lambda page: int(self.row_bytes(page) * int(rows[page])),
+            name="read",
+        )
 
     # -------------------------------------------------------------------------- one page
 
@@ -318,10 +300,8 @@ class PageReader:
 
         def load() -> tuple[TiledValues, int]:
             entry, chunks = self.index.entries[page], len(self.index.tiles[page])
-            try:
+            with self.locating(page):
                 table = decode_tile_table(self.bytes(page), entry, self.storage(page), chunks)
-            except CorruptError as error:
-                raise self.located(page, error) from error
             return table, int(entry["raw_bytes"])
 
         found: TiledValues = self.cache.tables.get_or_load(self.key(page), load)
@@ -349,10 +329,8 @@ class PageReader:
     def tiled_rows(self, page: int, rows: NDArray[np.int64]) -> ColumnValues:
         """Whole rows of a page of tiles, counted within it, in the order asked for."""
         table, stored = self.tile_table(page), self.storage(page)
-        try:
+        with self.locating(page):
             values = read_rows(table, rows, stored, self.tile_source(page))
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return self.converted(values, stored)
 
     # ---------------------------------------------------------------------------- parts
@@ -396,10 +374,8 @@ class PageReader:
         # Read-only: the map is private but shared by all readers of this process.
         view = payload[start:stop].toreadonly()
         if not self.verified[page]:
-            try:
+            with self.locating(page):
                 verify_page(view, index.entries[page])
-            except CorruptError as error:
-                raise self.located(page, error) from error
             self.verified[page] = True
         return view
 
@@ -409,18 +385,14 @@ class PageReader:
         assert isinstance(chunk, ObjectLink), "inline pages are in memory"
         start = int(index.entries["offset"][page])
         stop = start + int(index.entries["stored_bytes"][page])
-        try:
+        with self.locating(page):
             data = self.objects.read_checked(chunk, start, stop, index.tags[page].tobytes())
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return memoryview(data).toreadonly()
 
     def _decoded(self, page: int, data: memoryview) -> ColumnValues:
         stored = self.storage(page)
-        try:
+        with self.locating(page):
             values = decode_page(data, self.index.entries[page], stored)
-        except CorruptError as error:
-            raise self.located(page, error) from error
         return self.converted(values, stored)
 
     def _from_foreign(self, page: int) -> ColumnValues:
@@ -439,6 +411,14 @@ class PageReader:
                 page, CorruptError(f"expected {entry['rows']} rows, found {values.rows}")
             )
         return self.converted(values, stored)
+
+    @contextmanager
+    def locating(self, page: int) -> Iterator[None]:
+        """Damage that is found meanwhile says where the page lies."""
+        try:
+            yield
+        except CorruptError as error:
+            raise self.located(page, error) from error
 
     def located(self, page: int, error: CorruptError) -> CorruptError:
         """`error`, saying where the page lies."""

@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageRea
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import BinaryValues, ColumnValues, FixedValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.threads import ordered_map
 
 GATHERED_ROW_BYTES = 32 << 10  # from here on one copy per row is faster
 GATHER_BYTES = 128 << 10  # numpy gathers into a buffer of its own, which should stay in cache
@@ -96,9 +97,7 @@ def read_columns(
 ) -> list[ColumnValues]:
     """The same rows of several columns; of those in a store all at once, in the same rounds.
 
-    Args:
-        readers: of the columns.
-        rows: as for `read_chosen`, or a range of step 1, as for `read_range`.
+    `rows` are as for `read_chosen`, or a range of step 1, as for `read_range`.
     """
 
     def read(reader: PageReader) -> ColumnValues:
@@ -106,10 +105,9 @@ def read_columns(
             return read_range(reader, rows.start, rows.stop)
         return read_chosen(reader, rows)
 
-    if len(readers) < 2 or not any(reader.is_far for reader in readers):
-        return [read(reader) for reader in readers]
-    with ThreadPoolExecutor(min(COLUMN_THREADS, len(readers)), "column") as threads:
-        return list(threads.map(read, readers))
+    side_by_side = len(readers) > 1 and any(reader.is_far for reader in readers)
+    threads = min(COLUMN_THREADS, len(readers)) if side_by_side else 0
+    return list(ordered_map(readers, read, threads=threads, name="column"))
 
 
 def region_of(reader: PageReader, row: int, region: Any) -> Any:
@@ -118,10 +116,7 @@ def region_of(reader: PageReader, row: int, region: Any) -> Any:
     Of a tiled column exactly the tiles that it touches are read. A row of any other is read, and
     proved, as a whole.
 
-    Args:
-        reader: of the column.
-        row: a physical row.
-        region: integers, slices of any step and an ellipsis, as numpy takes them.
+    `row` is physical, `region` integers, slices of any step and an ellipsis, as numpy takes them.
 
     Raises:
         InvalidInputError: a region of another kind, or outside the row; or rows without shape.
@@ -137,10 +132,8 @@ def region_of(reader: PageReader, row: int, region: Any) -> Any:
     if reader.link(page) is None or not reader.is_tiled(page):
         return _region_of_row(read_chosen(reader, np.array([row])), region)
     within, table = row - int(reader.index.first_row[page]), reader.tile_table(page)
-    try:
+    with reader.locating(page):
         found = read_region(table, within, region, reader.storage(page), reader.tile_source(page))
-    except CorruptError as error:
-        raise reader.located(page, error) from error
     # A column that was widened: every value of the narrower type is one of the wider.
     return None if found is None else found.astype(reader.index.storage.element, copy=False)
 
@@ -173,10 +166,7 @@ def _patches(reader: PageReader, source: NDArray[np.int64]) -> ColumnValues:
 
 
 def _pieces(
-    reader: PageReader,
-    rows: NDArray[np.int64],
-    pages: NDArray[np.int64],
-    places: NDArray[np.int64],
+    reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64], places: NDArray[np.int64]
 ) -> list[RowPiece]:
     """Rows without their patches: `rows` lie in `pages` and belong at `places` of a batch."""
     if not len(rows):
@@ -235,10 +225,8 @@ def _tiled_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece
         values = reader.tiled_rows(group.page, group.rows)
         return RowPiece(values, np.arange(len(group.rows)), group.places)
 
-    if len(groups) < 2:
-        return [read(group) for group in groups]
-    with ThreadPoolExecutor(min(READ_THREADS, len(groups)), "tiles") as threads:
-        return list(threads.map(read, groups))
+    threads = min(READ_THREADS, len(groups)) if len(groups) > 1 else 0
+    return list(ordered_map(groups, read, threads=threads, name="tiles"))
 
 
 def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece]:
@@ -353,10 +341,7 @@ def _places(
 
 
 def _copy(
-    reader: PageReader,
-    chunk_of: NDArray[np.uint32],
-    starts: NDArray[np.int64],
-    out: NDArray[Any],
+    reader: PageReader, chunk_of: NDArray[np.uint32], starts: NDArray[np.int64], out: NDArray[Any]
 ) -> None:
     """Fill each row of `out` from its place in its chunk's payload."""
     row_bytes = out.nbytes // len(out)

@@ -60,45 +60,37 @@ def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
         values = as_fixed(values)
     flat = np.ascontiguousarray(values.values).reshape(-1)
     if isinstance(target, FixedTensorType):
-        storage = _fixed_binary(target.storage_type, flat, values)
-        return pa.ExtensionArray.from_storage(target, storage)
+        return pa.ExtensionArray.from_storage(target, _made(target.storage_type, values, flat))
     if isinstance(target, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(target):
         lists = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
         elements = pa.array(flat) if len(flat) else pa.array([], lists.value_type)
         # Not from_arrays: it divides by the length of a row.
-        storage = pa.Array.from_buffers(
-            lists, values.rows, [_bits(values.valid)], _nulls(values), children=[elements]
-        )
+        storage = _made(lists, values, children=[elements])
         if lists is target:
             return storage
         return pa.ExtensionArray.from_storage(target, storage)
     if pa.types.is_timestamp(target):
-        return pa.Array.from_buffers(
-            target, values.rows, [_bits(values.valid), pa.py_buffer(flat)], _nulls(values)
-        )
+        return _made(target, values, flat)
     return pa.array(flat, mask=None if values.valid is None else ~values.valid)
 
 
-def _bits(valid: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _nulls(values: ColumnValues) -> int:
-    return 0 if values.valid is None else values.rows - int(np.count_nonzero(values.valid))
-
-
-def _fixed_binary(target: pa.DataType, flat: NDArray[Any], values: ColumnValues) -> pa.Array:
-    buffers = [_bits(values.valid), pa.py_buffer(flat)]
-    return pa.Array.from_buffers(target, values.rows, buffers, _nulls(values))
+def _made(
+    target: pa.DataType, values: ColumnValues, *data: NDArray[Any], **children: list[pa.Array]
+) -> pa.Array:
+    """An array over our buffers, with the nulls of `values`."""
+    valid, bits, nulls = values.valid, None, 0
+    if valid is not None:
+        bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        nulls = values.rows - int(np.count_nonzero(valid))
+    buffers = [bits, *map(pa.py_buffer, data)]
+    return pa.Array.from_buffers(target, values.rows, buffers, nulls, **children)
 
 
 def _binary_to_arrow(target: pa.DataType, values: BinaryValues) -> pa.Array:
     if isinstance(target, pa.BaseExtensionType):
         storage = _binary_to_arrow(target.storage_type, values)
         return pa.ExtensionArray.from_storage(target, storage)
-    offsets = np.ascontiguousarray(values.offsets)
-    buffers = [_bits(values.valid), pa.py_buffer(offsets), pa.py_buffer(values.data)]
-    return pa.Array.from_buffers(target, values.rows, buffers, _nulls(values))
+    return _made(target, values, np.ascontiguousarray(values.offsets), values.data)
 
 
 def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) -> pa.Array:
@@ -139,7 +131,8 @@ def from_arrow_array(
         None where Arrow cannot convert every row: the caller names the row.
     """
     if isinstance(array, pa.ChunkedArray):
-        parts = [from_arrow_array(column_type, chunk) for chunk in array.chunks or [_none(array)]]
+        chunks = array.chunks or [pa.array([], array.type)]
+        parts = [from_arrow_array(column_type, chunk) for chunk in chunks]
         found = [part for part in parts if part is not None]
         return concat(found) if len(found) == len(parts) else None
     if pa.types.is_dictionary(array.type):
@@ -159,10 +152,6 @@ def from_arrow_array(
     plain = ColumnLayout.RAGGED if None in storage.shape else ColumnLayout.FIXED
     values = _decode(Storage(plain, storage.dtype, storage.shape), array)
     return as_ragged(values, storage) if isinstance(values, FixedValues) else values
-
-
-def _none(array: pa.ChunkedArray) -> pa.Array:
-    return pa.array([], array.type)
 
 
 def _numbers_of(column_type: ClassLabel, names: pa.Array) -> pa.Array | None:

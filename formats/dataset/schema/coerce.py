@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
@@ -60,9 +61,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.images.headers import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 
 
 class LastingBatch(dict[str, Any]):
@@ -124,10 +122,7 @@ def null_values(column: Column, rows: int) -> ColumnValues:
 def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValues:
     """The values of one column.
 
-    Args:
-        column: what they must fit.
-        values: an array, a sequence of rows, or an Arrow array; None, masked and null are null.
-        first_row: number of the first row, for errors.
+    None, masked and null are null; `first_row` is the number of the first row, for errors.
 
     Raises:
         InvalidInputError: names row, column, expected and found.
@@ -186,7 +181,8 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
 
 
 def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
-    if isinstance(values, list | tuple) or _is_plain_array(values, "OSU"):
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    if isinstance(values, list | tuple) or kind in tuple("OSU"):
         array, valid = _stack(column, list(values), first_row)
     else:
         mask = np.ma.getmask(values)
@@ -346,11 +342,11 @@ def _encode_json(row: Any) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _encode_link(row: Any) -> bytes:
-    return encode_link(as_link(row))
-
-
-_ENCODERS: dict[type, Any] = {Text: _encode_text, Json: _encode_json, Link: _encode_link}
+_ENCODERS: dict[type, Any] = {
+    Text: _encode_text,
+    Json: _encode_json,
+    Link: lambda row: encode_link(as_link(row)),
+}
 _EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
 
 
@@ -442,10 +438,6 @@ def _check_nulls(column: Column, values: ColumnValues, first_row: int) -> Column
         row = int(np.flatnonzero(~values.valid)[0])
         _refuse(column, first_row + row, "a value (the column is not nullable)", "null")
     return values
-
-
-def _is_plain_array(values: Any, kinds: str) -> bool:
-    return getattr(getattr(values, "dtype", None), "kind", "") in tuple(kinds)
 
 
 def _shown(row: Any) -> str:
@@ -579,10 +571,7 @@ def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[
 
     Derived columns are computed: a batch must not have them.
 
-    Args:
-        schema: what the batch must fit.
-        batch: columns, an Arrow batch or table, or a list of rows.
-        first_row: number of its first row, for errors.
+    `first_row` is the number of its first row, for errors.
 
     Raises:
         InvalidInputError: names row, column, expected and found.

@@ -13,13 +13,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
 from tensorrepo.formats.common.tensors import is_torch, tensor_of
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ColumnType,
     Json,
@@ -37,10 +38,6 @@ from tensorrepo.formats.dataset.schema.values import (
 from tensorrepo.formats.images.headers import raster_formats
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column
-
-
 # Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
 _SAFE: Final = {
     wide: frozenset(
@@ -57,9 +54,7 @@ _SAFE: Final = {
 def as_array(given: Any, wanted: np.dtype[Any] | None = None) -> NDArray[Any]:
     """`np.asarray`, which also takes torch tensors of types that numpy has not, alone or in a list.
 
-    Args:
-        given: anything that numpy takes, or a torch tensor.
-        wanted: the element type that the numbers are going to have.
+    `wanted` is the element type that the numbers are going to have.
 
     Raises:
         ValueError, OverflowError, TypeError: as numpy raises them.
@@ -111,11 +106,8 @@ def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
 def convert(array: NDArray[Any], dtype: np.dtype[Any], name: str, first_row: int) -> NDArray[Any]:
     """`array` as `dtype`, without loss but for the rounding of floats to narrower floats.
 
-    Args:
-        array: ``(rows, ...)`` numbers or bools of either byte order.
-        dtype: a stored element type.
-        name: of the column, for errors.
-        first_row: number of the first row, for errors.
+    `array` holds ``(rows, ...)`` numbers or bools of either byte order; `name` and `first_row` are
+    for errors.
 
     Raises:
         InvalidInputError: a value that `dtype` cannot hold; names its row.

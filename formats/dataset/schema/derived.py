@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -25,9 +25,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.images.headers import ImageHeader, header_of
 from tensorrepo.repo.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Schema
 
 MAX_SIZE = (1 << 32) - 1
 
@@ -41,10 +38,8 @@ def derived_values(
 ) -> dict[str, ColumnValues]:
     """The values of every derived column, by name.
 
-    Args:
-        schema: of the dataset, its columns with their ids.
-        given: the values of the columns that they are derived from, by name.
-        known: headers of images that were read before, by the name of their column.
+    `given` are values of the columns that they are derived from, `known` headers of images that
+    were read before, both by the name of their column.
 
     Raises:
         UnsupportedError: a fact that this version cannot compute.

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from tensorrepo.formats.dataset.schema.coerce import coerce_batch
+from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 
 OnMisfit = Literal["raise", "skip", "null"]
 MAX_NOTED = 1000

@@ -180,7 +180,8 @@ class Schema:
                 continue
             for fact, kind in IMAGE_FACTS.items():
                 name, derived = f"{column.name}.{fact}", (column.id, fact)
-                if derived not in known and name not in names and _fits(name):
+                fits = len(name.encode()) <= MAX_NAME_BYTES
+                if fits and derived not in known and name not in names:
                     names.add(name)
                     hidden.append(Column(name, kind, nullable=True, derived=derived))
         return Schema((*self.columns, *hidden[: MAX_COLUMNS - len(self.columns)]))
@@ -284,10 +285,6 @@ def _derived_from_json(form: object) -> tuple[str, str] | None:
             return source, fact
         case _:
             raise InvalidInputError(f"not what a column is derived from: {form!r:.120}")
-
-
-def _fits(name: str) -> bool:
-    return len(name.encode()) <= MAX_NAME_BYTES
 
 
 _COLUMN_KEYS = {"name", "type", "nullable", "id", "default", "derived"}

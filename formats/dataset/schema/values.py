@@ -21,15 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from struct import pack, unpack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import element_dtype, is_float, is_small_float
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.dataset.schema.types import Storage
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,9 +67,7 @@ def expression_tree(expression: pc.Expression) -> ExpressionNode:
 def stored_tree(batch: pa.RecordBatch, most_depth: int | None = None) -> ExpressionNode:
     """The tree in the batch as which Arrow stores an expression.
 
-    Args:
-        batch: of one row, the literals.
-        most_depth: of calls in one another; None: as many as Python's stack takes.
+    More than `most_depth` calls in one another are refused; None: more than Python's stack takes.
 
     Raises:
         ValueError, TypeError, StopIteration, LookupError: it is no such batch.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_float
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Scalar, Timestamp
 from tensorrepo.formats.dataset.selecting.expression import (
     Call,
@@ -31,11 +33,6 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
     field_names,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-    from tensorrepo.formats.dataset.schema.schema import Column
-
 
 Bools = NDArray[np.bool_]
 
@@ -85,11 +82,7 @@ def rows_that_may_match(
 ) -> NDArray[np.int64]:
     """Physical rows outside of which `expression` is true for none.
 
-    Args:
-        expression: a predicate.
-        columns: of the dataset, by name.
-        index_of: all pages of a column.
-        rows: of the dataset, deleted ones counted.
+    `rows` counts deleted ones, too.
 
     Returns:
         int64 ``(n, 2)``: ranges ``[start, stop)``, ascending, with gaps between them.
@@ -179,7 +172,7 @@ def numbers_of_keys(keys: NDArray[np.uint64], element: np.dtype[Any]) -> NDArray
 
 def _with_default(column: Column, index: ColumnIndex, bounds: PageBounds) -> PageBounds:
     """Runs of rows that have no page hold one value."""
-    absent = np.array([chunk is None for chunk in index.chunks], np.bool_)[index.chunk]
+    absent = index.is_absent
     default: Any = index.default
     is_null = default.valid is not None and not default.valid[0]
     if is_null or not has_bounds(column):

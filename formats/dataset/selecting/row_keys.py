@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,10 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import Bytes, ClassLabel, Scalar, Text, Timestamp
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column, Schema
 
 
 def check_key_columns(schema: Schema, names: Sequence[str]) -> tuple[Column, ...]:
@@ -79,10 +76,7 @@ class KeyTable:
     ) -> KeyTable:
         """The table of all keys given.
 
-        Args:
-            columns: of the key.
-            arrays: per column the values, as `key_array` gives them.
-            unique: refuse a key that is given twice; else the first one counts.
+        `unique` refuses a key that is given twice; else the first one counts.
 
         Raises:
             InvalidInputError: a key is null in a column, or given twice.
@@ -124,7 +118,7 @@ class KeyTable:
     def text(self, number: int) -> str:
         """One key, for people: ``id=7, split='train'``."""
         shown = (
-            f"{column.name}={_shown(array[number])}"
+            f"{column.name}={array[number].as_py()!r:.80}"
             for column, array in zip(self.columns, self._arrays, strict=True)
         )
         return ", ".join(shown)
@@ -135,7 +129,3 @@ def _codes(array: pa.Array, different: pa.Array) -> NDArray[np.int64]:
     places = pc.index_in(array, value_set=different, skip_nulls=True).fill_null(-1)
     found: NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
     return found
-
-
-def _shown(value: Any) -> str:
-    return f"{value.as_py()!r:.80}"

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -145,11 +146,8 @@ def col(name: str) -> pc.Expression:
 def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) -> Chosen:
     """The rows that `where` names.
 
-    Args:
-        dataset: whose rows.
-        where: see `Where`.
-        strict: refuse ids and keys that no row has, and rows that are named twice; else they are
-            passed over.
+    `strict` refuses ids and keys that no row has, and rows that are named twice; else they are
+    passed over.
 
     Raises:
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
@@ -308,7 +306,8 @@ def named_columns(expression: pc.Expression, schema: Schema) -> list[str]:
     # What an expression reads is what it cannot do without.
     likely = [column for column in schema.columns if column.name in text]
     for columns in (likely, schema.columns):
-        fields = pa.schema([(column.name, _type_of(column)) for column in columns])
+        empty = {column.name: comparable(column, coerce_column(column, [])) for column in columns}
+        fields = pa.table(empty).schema
         reason = _refusal(expression, fields)
         if reason is None:
             return [
@@ -353,10 +352,6 @@ def comparable(column: Column, values: ColumnValues) -> pa.Array:
     array = to_arrow_array(column.type, values)
     is_wrapped = isinstance(array, pa.ExtensionArray) and storage.layout is ColumnLayout.BINARY
     return array.storage if is_wrapped else array
-
-
-def _type_of(column: Column) -> pa.DataType:
-    return comparable(column, coerce_column(column, [])).type
 
 
 def _unused_name(schema: Schema) -> str:
@@ -474,18 +469,7 @@ def by_leaf(
         firsts = bounds[number] + np.cumsum(counts) - counts
         starts = start + np.searchsorted(rows[start:stop], firsts)
         stops = np.append(starts[1:], stop)
-        touched = np.flatnonzero(starts < stops).tolist()
-        yield (
-            number,
-            tuple(
-                FragmentRows(
-                    at,
-                    int(records["uid"][at]),
-                    int(firsts[at]),
-                    int(counts[at]),
-                    int(starts[at]),
-                    int(stops[at]),
-                )
-                for at in touched
-            ),
-        )
+        facts = (np.arange(len(counts)), records["uid"], firsts, counts, starts, stops)
+        touched = starts < stops
+        held = zip(*(each[touched].tolist() for each in facts), strict=True)
+        yield number, tuple(starmap(FragmentRows, held))

@@ -6,8 +6,8 @@ Said as `arguments` says it: the option as the caller wrote it, what was expecte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
 
 import numpy as np
 
@@ -32,36 +32,42 @@ def _listed(name: str, values: Any) -> Iterable[Any]:
 
 
 def _above_zero(name: str, value: Any) -> float:
-    found = value.item() if isinstance(value, np.generic) else value
-    good = isinstance(found, int | float) and not isinstance(found, bool)
-    if not good or not math.isfinite(found) or found <= 0:
+    number = value.item() if isinstance(value, np.generic) else value
+    good = isinstance(number, int | float) and not isinstance(number, bool)
+    if not good or not math.isfinite(number) or number <= 0:
         raise wrong(f"each number of {name}", "above 0 and finite", value)
-    return float(found)
+    return float(number)
 
 
-def truth(name: str, value: Any) -> None:
-    """True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise wrong(name, "True or False", value)
+def one_of(kind: Any) -> Callable[[str, Any], Any]:
+    """Check for one of the values of a `Literal`."""
+
+    def check(name: str, value: Any) -> Any:
+        values = get_args(kind)
+        if value not in values:
+            *first, last = map(repr, values)
+            raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, got {value!r:.80}")
+        return value
+
+    return check
 
 
-def function(name: str, value: Any) -> None:
+def function(name: str, value: Any) -> Any:
     """Something that can be called, or None."""
     if value is not None and not callable(value):
         raise wrong(name, "a function", value)
+    return value
 
 
-def column_names(value: Any) -> tuple[str, ...] | None:
-    """Names of columns, of which there is at least one; None for all columns."""
-    if value is None:
-        return None
+def column_names(name: str, value: Any) -> tuple[str, ...]:
+    """Names of columns, of which there is at least one."""
     if isinstance(value, str):
-        raise InvalidInputError(f"columns is a list of names: give columns=[{value!r}]")
+        raise InvalidInputError(f"{name} is a list of names: give {name}=[{value!r}]")
     names = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(each, str) for each in names):
-        raise wrong("columns", "a list of names", value)
+        raise wrong(name, "a list of names", value)
     if not names:
-        raise InvalidInputError("columns is a list of at least one name; None means all columns")
+        raise InvalidInputError(f"{name} is a list of at least one name; None means all columns")
     return names
 
 
@@ -72,20 +78,17 @@ def range_of(name: str, value: Any, most: float = math.inf) -> None:
     except (TypeError, ValueError):
         low, high = 0.0, 0.0
     if not 0 < low <= high <= most or not math.isfinite(high):
-        raise wrong(name, f"(least, most) of what is above 0{_up_to(most)}", value)
-
-
-def _up_to(most: float) -> str:
-    return f" and at most {most:g}" if math.isfinite(most) else ""
+        beyond = f" and at most {most:g}" if math.isfinite(most) else ""
+        raise wrong(name, f"(least, most) of what is above 0{beyond}", value)
 
 
 def padding(value: Any, columns: Iterable[tuple[str, np.dtype[Any]]]) -> None:
     """A number that fills up ragged columns of these names and element types."""
-    found = value.item() if isinstance(value, np.generic) else value
-    if not isinstance(found, bool | int | float):
+    number = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(number, bool | int | float):
         raise wrong("pad", "a number", value)
     for name, element in columns:
-        if not _holds(element, found):
+        if not _holds(element, number):
             raise InvalidInputError(
                 f"pad={value!r:.80} fills up column {name!r}, which is of {element} and cannot "
                 "hold it. Use another number, or stream the columns apart."
@@ -96,9 +99,9 @@ def _holds(element: np.dtype[Any], value: float) -> bool:
     if element.kind == "b":
         return value in (0, 1)
     if element.kind in "iu":
-        known = np.iinfo(element)
+        limits = np.iinfo(element)
         whole_number = math.isfinite(value) and value == int(value)
-        return whole_number and known.min <= value <= known.max
+        return whole_number and limits.min <= value <= limits.max
     if not math.isfinite(value):
         return True
     with np.errstate(over="ignore"):

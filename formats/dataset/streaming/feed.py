@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from numpy.typing import NDArray
+
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
@@ -27,10 +30,6 @@ from tensorrepo.formats.dataset.streaming.state import (
 )
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.native.rows import BEST
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Pass(NamedTuple):
@@ -109,7 +108,7 @@ class DatasetFeed:
     def title(self) -> str:
         return f"dataset {self.dataset.digest:.12}"
 
-    def identify(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def identify(self, rows: Ints) -> NDArray[Any]:
         live = live_rows(self.dataset)
         return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
 

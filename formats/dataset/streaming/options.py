@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from numpy.typing import NDArray
 
@@ -45,8 +45,8 @@ class Tuning:
 
     Attributes:
         prefetch: batches made ahead.
-        work_threads: how many decode and transform; 0 where there is nothing to do.
-        fetch_threads: how many load runs; None: requests to a store, as many as it bears.
+        work_threads: threads that decode and transform; 0 where there is nothing to do.
+        fetch_threads: threads that load runs; None: requests to a store, as many as it bears.
         steps_at_once: steps that are gathered together.
         kernel: what gathers rows: "native", in C, or "numpy" where that was not built.
     """
@@ -156,26 +156,6 @@ def _whole(least: int, most: int = arguments.MOST) -> Callable[[str, Any], int]:
     return partial(arguments.whole, least=least, most=most)
 
 
-def _one_of(kind: Any) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
-        values = get_args(kind)
-        if value not in values:
-            *first, last = map(repr, values)
-            raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, got {value!r:.80}")
-        return value
-
-    return check
-
-
-def _columns(_: str, value: Any) -> tuple[str, ...] | None:
-    return checks.column_names(value)
-
-
-def _function(name: str, value: Any) -> Any:
-    checks.function(name, value)
-    return value
-
-
 def _on_error(name: str, value: Any) -> Any:
     if value not in ("raise", "skip") and not callable(value):
         raise InvalidInputError(f"{name} is 'raise', 'skip' or a function, got {value!r:.80}")
@@ -238,7 +218,7 @@ class StreamOptions:
         MISSING, "rows of a step, over all ranks; items where these are packed", _whole(1)
     )
     columns: Sequence[str] | None = option(
-        None, "names of the columns; None means all", _columns, per_source=True
+        None, "names of the columns; None means all", checks.column_names, per_source=True
     )
     shuffle: Shuffle = option(
         "pages",
@@ -270,19 +250,19 @@ class StreamOptions:
         None,
         "function called with every batch, by several threads at once; its result is handed "
         "out instead, in order",
-        _function,
+        checks.function,
     )
     output: OutputForm = option(
         "numpy",
         'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
         'memory where they can be, or "arrow" arrays',
-        _one_of(OutputForm),
+        checks.one_of(OutputForm),
     )
     last: Last = option(
         "short",
         'treatment of a last, short step: handed out "short", left out ("drop"), or filled up '
         'with rows of it again ("pad"), as many as `batch.repeated` says',
-        _one_of(Last),
+        checks.one_of(Last),
     )
     pad: float | None = option(
         None, "value that fills up ragged columns, which are then stacked into one array"
@@ -306,7 +286,7 @@ class StreamOptions:
         "thread",
         'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
         "which pays where the transform is much Python",
-        _one_of(Workers),
+        checks.one_of(Workers),
     )
     images: Images = option(
         None,
@@ -419,13 +399,17 @@ def options_of(keywords: Mapping[str, Any]) -> StreamOptions:
     return StreamOptions(**plain, sampling=Sampling(**sampling))
 
 
-def described(call: _Call) -> _Call:
-    """`call`, a method of the SDK, with its options described first in its docstring."""
-    lines = [
+def described(*records: type) -> Callable[[_Call], _Call]:
+    """Decorator of a method of the SDK: its docstring describes the options of records first."""
+    lines = "".join(
         f"            {option.keyword or name}: {option.text}.\n"
-        for record in (StreamOptions, Sampling)
+        for record in records
         for name, option in declared(record).items()
         if option.keyword is not None
-    ]
-    call.__doc__ = (call.__doc__ or "").replace("Args:\n", "Args:\n" + "".join(lines), 1)
-    return call
+    )
+
+    def with_lines(call: _Call) -> _Call:
+        call.__doc__ = (call.__doc__ or "").replace("Args:\n", f"Args:\n{lines}", 1)
+        return call
+
+    return with_lines

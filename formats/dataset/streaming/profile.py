@@ -16,19 +16,18 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-    from tensorrepo.formats.dataset.streaming.stream import BatchStream
 
 SECONDS = 10.0
 KEPT_BYTES = 1 << 30
 _BAR = 40  # characters
+_NO_READS = {"reads": 0, "read_bytes": 0, "read_seconds": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,14 @@ class Phase:
     """What one pass over the profiled steps took.
 
     Attributes:
-        steps: that were run.
-        rows: in them.
-        seconds: by the clock, from the first batch asked for to the end of the last step.
-        first_batch_seconds: until the first batch was there.
-        step_seconds: in the step itself.
-        reads: requests to storage, where data is not mapped.
-        read_bytes: that they brought.
-        read_seconds: that they took, added up over all threads.
+        steps: number of steps that were run.
+        rows: number of rows in them.
+        seconds: time from the first batch asked for to the end of the last step.
+        first_batch_seconds: time until the first batch was there.
+        step_seconds: time in the step itself.
+        reads: number of requests to storage, where data is not mapped.
+        read_bytes: bytes that they brought.
+        read_seconds: time that they took, added up over all threads.
         parts: seconds of each part of the pipeline, as `StreamStats` has them.
     """
 
@@ -103,8 +102,8 @@ class Profile:
             for name, phase in (("cold", self.cold), ("cached", self.cached))
         ]
         step = self.synthetic.seconds_a_step
-        told = f"{step * 1e3:9.2f} ms a step" if self.cold.step_seconds else "  no step was given"
-        return [*lines, f"synthetic {told}"]
+        pace = f"{step * 1e3:9.2f} ms a step" if self.cold.step_seconds else "  no step was given"
+        return [*lines, f"synthetic {pace}"]
 
     def _bars(self) -> list[str]:
         stalls, faster = self.stalls, self.faster
@@ -117,8 +116,8 @@ class Profile:
 
     def _parts(self) -> list[str]:
         parts = {name: took for name, took in self.cold.parts.items() if took > 0}
-        told = ", ".join(f"{name} {took:.2f} s" for name, took in parts.items())
-        lines = [f"parts of the cold pass, which run side by side: {told or 'none took time'}"]
+        listed = ", ".join(f"{name} {took:.2f} s" for name, took in parts.items())
+        lines = [f"parts of the cold pass, which run side by side: {listed or 'none took time'}"]
         if self.cold.reads:
             lines.append(
                 f"{self.cold.reads:,} reads brought {self.cold.read_bytes:,} bytes in "
@@ -139,22 +138,21 @@ def profile(
     """Run the first steps of an epoch three times and compare.
 
     Args:
-        dataset: what is streamed.
+        dataset: dataset that is streamed.
         open_stream: streams a dataset that is equal to it.
         step: what the loop does with a batch; None does nothing with it.
-        seconds: after which the cold pass ends; the others run the same steps.
-        kept_bytes: the cold pass also ends when it has read so much, which is kept in memory.
-        clock: seconds.
+        seconds: time after which the cold pass ends; the others run the same steps.
+        kept_bytes: bytes, kept in memory, after which the cold pass ends too.
+        clock: gives seconds.
     """
     source = Observed(dataset.objects, kept_bytes, clock)
     watched = open_dataset(source, dataset.digest, dataset.outside)
     with open_stream(watched) as stream:
         cold, last = _pass(stream, step, clock, _until(clock, seconds, source))
-        before = source.told()
-        cold = _with_reads(cold, (0, 0, 0.0), before)
+        cold = replace(cold, **source.counts())
         source.answer_from_memory()
         cached, _ = _pass(stream, step, clock, lambda steps: steps >= cold.steps)
-        cached = _with_reads(cached, before, source.told())
+        cached = replace(cached, **source.counts())
     return Profile(cold, cached, _synthetic(last, step, cold, clock))
 
 
@@ -193,21 +191,12 @@ def _pass(
 
 
 def _parts_of(stats: StreamStats) -> dict[str, float]:
-    found = asdict(stats)
+    seconds = asdict(stats)
     return {
-        name.removesuffix("_seconds"): found[name] for name in found if name.endswith("_seconds")
+        name.removesuffix("_seconds"): seconds[name]
+        for name in seconds
+        if name.endswith("_seconds")
     }
-
-
-def _with_reads(
-    phase: Phase, before: tuple[int, int, float], after: tuple[int, int, float]
-) -> Phase:
-    return replace(
-        phase,
-        reads=after[0] - before[0],
-        read_bytes=after[1] - before[1],
-        read_seconds=after[2] - before[2],
-    )
 
 
 def _synthetic(
@@ -231,19 +220,19 @@ class Observed:
         self._kept: dict[tuple[Digest, int, int], Buffer] = {}
         self._from_memory = False
         self._lock = Lock()
-        self._reads = self._read_bytes = 0
-        self._read_seconds = 0.0
+        self._counts: dict[str, Any] = dict(_NO_READS)
 
     @property
     def is_full(self) -> bool:
         """Whether as much has been read as may be kept."""
         with self._lock:
-            return self._read_bytes >= self._kept_bytes
+            return bool(self._counts["read_bytes"] >= self._kept_bytes)
 
-    def told(self) -> tuple[int, int, float]:
-        """Reads, their bytes, and their seconds of all threads together."""
+    def counts(self) -> dict[str, Any]:
+        """Reads, their bytes and seconds since this was asked last, as `Phase` has them."""
         with self._lock:
-            return self._reads, self._read_bytes, self._read_seconds
+            counts, self._counts = self._counts, dict(_NO_READS)
+        return counts
 
     def answer_from_memory(self) -> None:
         """From now on what was read before is answered without the source."""
@@ -284,9 +273,8 @@ class Observed:
         data = read()
         took = self._clock() - began
         with self._lock:
-            self._reads += 1
-            self._read_seconds += took
-            if self._read_bytes < self._kept_bytes:
+            if not self._from_memory and self._counts["read_bytes"] < self._kept_bytes:
                 self._kept[place] = data
-            self._read_bytes += stop - start
+            for name, count in (("reads", 1), ("read_bytes", stop - start), ("read_seconds", took)):
+                self._counts[name] += count
         return data

@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import Arrangement, OrderKi
 from tensorrepo.repo.errors import InvalidInputError
 
 FORMAT = "tensorrepo stream state v2"
+_State = TypeVar("_State")
 
 
 class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,12 +81,6 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def encode_state(state: StreamState) -> dict[str, Any]:
-    """The state as JSON values."""
-    form: dict[str, Any] = msgspec.to_builtins(state)
-    return form
-
-
 def decode_state(
     form: Mapping[str, Any],
     *,
@@ -97,21 +92,16 @@ def decode_state(
     """The state that `encode_state` wrote, if it belongs to this dataset and these columns.
 
     Args:
-        form: the state.
-        dataset: digest of what is streamed.
-        columns: that are.
+        form: state as JSON values.
+        dataset: digest of the dataset that is streamed.
+        columns: names of its columns that are.
         items: what positions count.
-        length: of an epoch, given its seed and number.
+        length: gives the length of an epoch by its seed and number.
 
     Raises:
         InvalidInputError: it is not such a state, or one of other data.
     """
-    if not hasattr(form, "get") or form.get("format") != FORMAT:
-        raise InvalidInputError(f"not a {FORMAT!r}: {form!r:.120}")
-    try:
-        state = msgspec.convert(dict(form), StreamState)
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(f"not the state of a stream: {error}") from error
+    state = _decoded(form, StreamState, FORMAT)
     if state.dataset != dataset:
         raise InvalidInputError(
             f"the state belongs to dataset {state.dataset:.12}, this is {dataset:.12}. Stream the "
@@ -176,7 +166,7 @@ class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format: str = MIX_FORMAT
 
 
-def encode_mix_state(state: MixState) -> dict[str, Any]:
+def encode_state(state: StreamState | MixState) -> dict[str, Any]:
     """The state as JSON values."""
     form: dict[str, Any] = msgspec.to_builtins(state)
     return form
@@ -188,12 +178,7 @@ def decode_mix_state(form: Mapping[str, Any], *, sources: int) -> MixState:
     Raises:
         InvalidInputError: it is not such a state.
     """
-    if not hasattr(form, "get") or form.get("format") != MIX_FORMAT:
-        raise InvalidInputError(f"not a {MIX_FORMAT!r}: {form!r:.120}")
-    try:
-        state = msgspec.convert(dict(form), MixState)
-    except msgspec.ValidationError as error:
-        raise InvalidInputError(f"not the state of a mix: {error}") from error
+    state = _decoded(form, MixState, MIX_FORMAT)
     if len(state.sources) != sources:
         raise InvalidInputError(
             f"the state is of a mix of {len(state.sources)} sources, this one has {sources}: mix "
@@ -208,3 +193,12 @@ def decode_mix_state(form: Mapping[str, Any], *, sources: int) -> MixState:
     if not sound:
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
     return state
+
+
+def _decoded(form: Mapping[str, Any], kind: type[_State], format_: str) -> _State:
+    if not hasattr(form, "get") or form.get("format") != format_:
+        raise InvalidInputError(f"not a {format_!r}: {form!r:.120}")
+    try:
+        return msgspec.convert(dict(form), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidInputError(f"not the state of a stream: {error}") from error

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import numpy as np
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
@@ -53,9 +55,6 @@ from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import PageDiskCache
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def stream(
@@ -114,7 +113,7 @@ class BatchStream:
 
     Attributes:
         feed: data of the stream, and their order.
-        setup: how batches are made of them.
+        setup: options, and means by which batches are made.
     """
 
     def __init__(self, feed: Feed, setup: StreamSetup) -> None:
@@ -234,10 +233,7 @@ class BatchStream:
         """What the newest iteration did up to now, and what it waited for."""
         now = self._stats
         return replace(
-            now,
-            skipped=dict(now.skipped),
-            replaced=dict(now.replaced),
-            bad=list(now.bad),
+            now, skipped=dict(now.skipped), replaced=dict(now.replaced), bad=list(now.bad)
         )
 
     def close(self) -> None:

@@ -147,11 +147,7 @@ def match_rows(
 ) -> Matched:
     """Match the rows of two versions.
 
-    Args:
-        old: ids of the one.
-        new: ids of the other.
-        old_rows: how many rows it has, and which of them are deleted, ascending.
-        new_rows: the same of the other.
+    Of each come the number of its rows, and which of them are deleted, ascending.
 
     Raises:
         CorruptError: an id comes twice in one version.

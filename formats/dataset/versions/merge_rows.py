@@ -38,6 +38,8 @@ from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName, cel
 
 COMPARED_BYTES = 8 << 20  # of values that are compared at a time, on each side
 NO_ROWS = np.zeros(0, np.int64)
+# Physical rows of `onto`, and of `other`: int64 ``(n,)`` each.
+RowPairs = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 
 
 class Side:
@@ -160,30 +162,19 @@ def plan_rows(
 ) -> RowPlan:
     """What the changes of `other` do to `onto`.
 
-    Args:
-        onto: the version that is changed.
-        other: the version whose changes are put on it.
-        columns: ids of the columns that both have and keep.
-        clashes: where contradictions are noted, unless a side is preferred.
-        prefer: the side that decides contradictions.
+    `columns` are ids of those that both have and keep. Contradictions are noted in `clashes`,
+    unless the side `prefer` decides them.
     """
     return _Planner(onto, other, columns, clashes, prefer).plan()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Planner:
-    def __init__(
-        self,
-        onto: Side,
-        other: Side,
-        columns: Sequence[str],
-        clashes: Clashes,
-        prefer: SideName | None,
-    ) -> None:
-        self._onto = onto
-        self._other = other
-        self._columns = columns
-        self._clashes = clashes
-        self._prefer = prefer
+    _onto: Side
+    _other: Side
+    _columns: Sequence[str]
+    _clashes: Clashes
+    _prefer: SideName | None
 
     def plan(self) -> RowPlan:
         whole = self._whole()
@@ -294,11 +285,9 @@ class _Planner:
 
     # -------------------------------------------------------------------------- cells
 
-    def _cells(
-        self, back: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+    def _cells(self, back: RowPairs) -> dict[str, list[RowPairs]]:
         """Cells that `other` gives; of rows that come `back` all of them."""
-        found: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {}
+        found: dict[str, list[RowPairs]] = {}
         for column in self._columns:
             moves = [back] if len(back[0]) else []
             if (cells := self._other.cells.get(column)) is not None:
@@ -338,7 +327,7 @@ class _Planner:
         ids: NDArray[Any],
         places: NDArray[np.int64],
         rows: NDArray[np.int64],
-        cells: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]],
+        cells: dict[str, list[RowPairs]],
     ) -> None:
         """Rows that both sides added, from a third place: their cells must agree."""
         for column in self._columns if len(ids) else ():
@@ -350,9 +339,7 @@ class _Planner:
             elif self._prefer is None:
                 self._clash_cells(column, ids[unequal], (None, places[unequal], rows[unequal]))
 
-    def _compare_added_twice(
-        self, cells: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]]
-    ) -> None:
+    def _compare_added_twice(self, cells: dict[str, list[RowPairs]]) -> None:
         """Columns that both sides added: cells of the rows that both have must agree."""
         base = {column.id for column in self._onto.base.schema.columns}
         twice = [column for column in self._columns if column not in base]
@@ -372,8 +359,8 @@ class _Planner:
         mine, theirs = self._onto.columns[column], self._other.columns[column]
         one = page_reader(self._onto.dataset, mine.name)
         two = page_reader(self._other.dataset, theirs.name)
-        row_bytes = max(each.index.raw_bytes / max(1, each.index.rows) for each in (one, two))
-        step = max(1, int(COMPARED_BYTES / max(1.0, row_bytes)))
+        row_bytes = max(1.0, one.index.mean_row_bytes, two.index.mean_row_bytes)
+        step = max(1, int(COMPARED_BYTES / row_bytes))
         found = [np.zeros(0, np.bool_)]
         for at in range(0, len(rows), step):
             before = read_chosen(one, places[at : at + step])
@@ -451,7 +438,7 @@ def _among(ids: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
     return np.isin(mine, theirs)
 
 
-def _moves(pieces: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> CellMoves:
+def _moves(pieces: Sequence[RowPairs]) -> CellMoves:
     """All moves of one column, by row; of two for one row the last."""
     onto, other = (np.concatenate(each) for each in zip(*pieces, strict=True))
     rows, last = np.unique(onto[::-1], return_index=True)

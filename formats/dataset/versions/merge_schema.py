@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from tensorrepo.formats.dataset.metadata.tree_write import Groups
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.widen import can_widen
 from tensorrepo.formats.dataset.versions.conflicts import (
@@ -19,9 +20,6 @@ from tensorrepo.formats.dataset.versions.conflicts import (
     property_clash,
     shown_type,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.tree_write import Groups
 
 _Value = TypeVar("_Value")
 _ABSENT: Any = object()
@@ -100,9 +98,7 @@ class MergedRoot:
 def merge_schemas(versions: Three, updated: tuple[frozenset[str], frozenset[str]]) -> MergedSchema:
     """The columns that two versions have together.
 
-    Args:
-        versions: their schemas, and that of the base.
-        updated: ids of the columns of which `onto`, and `other`, changed cells.
+    `updated` are ids of the columns of which `onto`, and `other`, changed cells.
     """
     return _Merge(versions, updated).result()
 
@@ -225,9 +221,7 @@ class _Merge:
         return [each for each in columns if each.derived is None or each.derived[0] in ids]
 
 
-def merge_properties(
-    versions: Three,
-) -> tuple[dict[str, Any], tuple[Clash, ...]]:
+def merge_properties(versions: Three) -> tuple[dict[str, Any], tuple[Clash, ...]]:
     """The properties that two versions have together, key by key, and what they clash in."""
     merged: dict[str, Any] = {}
     clashes = []

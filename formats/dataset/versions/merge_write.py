@@ -12,17 +12,14 @@ added; rows without pages are counted as what their default is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
-from tensorrepo.formats.dataset.changing.patch import STEP_BYTES, Editing, ValueSource, editing
-from tensorrepo.formats.dataset.evolve import page_ends
+from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnPart,
     ColumnTally,
@@ -40,7 +37,6 @@ from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragme
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter, known_entries
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_COMPRESSED, EncodedPage
-from tensorrepo.formats.dataset.pages.stripes import PageFiller, page_cuts, page_limit
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     column_index,
@@ -52,38 +48,46 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.reading.overlay import overlay, repeated
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
-from tensorrepo.formats.dataset.schema.coerce import default_values, null_values
+from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.equality import in_memory_form
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat, range_of
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
 from tensorrepo.formats.dataset.schema.widen import convert_values, widen_range
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, by_leaf
 from tensorrepo.formats.dataset.update import set_values
 from tensorrepo.formats.dataset.versions.merge_rows import CellMoves, RowPlan, Side
-from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
+from tensorrepo.formats.dataset.versions.merge_schema import MergedRoot
+from tensorrepo.formats.dataset.writing.column_write import (
+    STEP_BYTES,
+    Editing,
+    editing,
+    page_ends,
+    page_filler,
+    unread_row,
+)
+from tensorrepo.formats.dataset.writing.fragment_write import writer_threads
 from tensorrepo.repo.ids import Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectSink
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.versions.merge_schema import MergedRoot
+BUDGET_BYTES = 64 << 20
+WAITING_BYTES = 16 << 20
+NO_ROWS = np.zeros(0, np.int64)
 
 
-class MergedCounts:
+@dataclass(frozen=True, slots=True, eq=False)
+class _MergedCounts:
     """Puts statistics right that go on from those of `joined`, which grew out of `onto`."""
 
-    def __init__(self, joined: StoredDataset, onto: Side, other: Side, root: MergedRoot) -> None:
-        self._joined = joined
-        self._onto = onto
-        self._other = other
-        self._root = root
+    _joined: StoredDataset
+    _onto: Side
+    _other: Side
+    _root: MergedRoot
 
     def begin(self, tallies: Mapping[str, ColumnTally], *, count_added: bool) -> None:
         """Before anything is edited: bounds of both sides, in the form of the merged columns.
 
-        Args:
-            tallies: by column id, changed here.
-            count_added: whether fragments behind those of `onto` are not counted yet.
+        `count_added` says that fragments behind those of `onto` are not counted yet.
         """
         for column in self._root.schema.columns:
             self._widen(column, tallies[column.id])
@@ -116,9 +120,7 @@ class MergedCounts:
     def _count(self, fragment: Fragment, tallies: Mapping[str, ColumnTally]) -> None:
         """Count one fragment of `other`; its bounds are among those of `other`."""
         counted = set()
-        parts = [each for part in fragment.parts.values() for each in part.columns]
-        patches = [each.column for some in fragment.patches.values() for each in some]
-        for part in parts + patches:
+        for part in fragment.every_column:
             entries, tally = known_entries(part), tallies[part.id]
             tally.nulls += int(entries["nulls"].sum())
             tally.stored_bytes += int(entries["stored_bytes"].sum())
@@ -146,15 +148,11 @@ def _default_range(column: Column) -> tuple[int | None, int | None]:
     values = default_values(column)
     if not isinstance(values, FixedValues) or column.storage.shape:
         return None, None
-    found = range_of(values.values, values.valid)
-    return found.smallest, found.largest
+    bounds = range_of(values.values, values.valid)
+    return bounds.smallest, bounds.largest
 
 
-BUDGET_BYTES = 64 << 20
-NO_ROWS = np.zeros(0, np.int64)
-
-
-class CellWriter:
+class _CellWriter:
     """Edits `joined`, which is `onto` with what was put behind it."""
 
     def __init__(
@@ -172,7 +170,7 @@ class CellWriter:
         self._other = other
         self._root = root
         self._rows = rows
-        self._twins = Twins(other.dataset)
+        self._twins = _Twins(other.dataset)
         self._columns = {column.id: column for column in root.schema.columns}
         self._brought = [self._columns[each] for each in root.brought if self._has_values(each)]
         self._left = {
@@ -184,15 +182,13 @@ class CellWriter:
     def write(self, *, count_added: bool) -> Digest:
         """Store all of it. `count_added`: what was put behind is not in the statistics yet."""
         root = self._root
-        with editing(self._objects, self._joined, root.schema, root.groups, BUDGET_BYTES) as edit:
-            counts = MergedCounts(self._joined, self._onto, self._other, root)
+        with editing(self._objects, self._joined, BUDGET_BYTES, root.schema, root.groups) as edit:
+            counts = _MergedCounts(self._joined, self._onto, self._other, root)
             counts.begin(edit.tree.tallies, count_added=count_added)
             first_row = 0
-            for entry in self._joined.root.leaves:
+            for number, entry in enumerate(self._joined.root.leaves):
                 if self._touches(first_row, first_row + entry.rows):
-                    edit.tree.edit(self._edits(edit, entry, first_row))
-                else:
-                    edit.tree.keep()
+                    edit.tree.edit(self._edits(edit, entry, first_row), number)
                 first_row += entry.rows
             counts.end(edit.tree.tallies)
             link = edit.tree.finish(root.properties, root.lineage)
@@ -286,37 +282,19 @@ class CellWriter:
         if (rows < 0).all():
             return None
         source = self._source(column)
-        row_bytes = max(1.0, self._row_bytes(column))
-        writer = ColumnPartWriter(
-            edit.tree.spans,
-            column,
-            at,
-            fragment.uid,
-            encoders=edit.encoders,
-            codec=self._codec(column),
-            waiting_bytes=edit.quarter_bytes,
+        index = column_index(self._other.dataset, self._other.columns[column.id].name)
+        # Compression is tried where `other` tried it.
+        codec: CodecChoice = (
+            AUTO if (index.entries["codec"] == PAGE_COMPRESSED).any() else Codec.NONE
         )
-        limit = page_limit(column.storage, row_bytes, None)
-        filler = PageFiller(page_cuts(page_ends(fragment), fragment.rows, limit / row_bytes), limit)
+        row_bytes = max(1.0, index.mean_row_bytes)
+        filler = page_filler(column, page_ends(fragment), fragment.rows, row_bytes)
+        writer = edit.writer(column, at, fragment.uid, codec, filler)
         is_tiled = column.storage.layout is ColumnLayout.TILED
         step = 1 if is_tiled else max(1, int(STEP_BYTES / row_bytes))
         for start in range(0, fragment.rows, step):
-            values = _with_defaults(column, source, rows[start : start + step])
-            if is_tiled:
-                writer.add(values)
-                continue
-            for pieces in filler.add(values):
-                writer.add(concat(pieces))
+            writer.add(_with_defaults(column, source, rows[start : start + step]))
         return writer.finish()
-
-    def _row_bytes(self, column: Column) -> float:
-        index = column_index(self._other.dataset, self._other.columns[column.id].name)
-        return index.raw_bytes / max(1, index.rows)
-
-    def _codec(self, column: Column) -> CodecChoice:
-        """Whether to try compression: where `other` did."""
-        index = column_index(self._other.dataset, self._other.columns[column.id].name)
-        return AUTO if (index.entries["codec"] == PAGE_COMPRESSED).any() else Codec.NONE
 
     # -------------------------------------------------------------------------- cells
 
@@ -340,13 +318,8 @@ class CellWriter:
             left = self._left[column] & self._follows(column, moves.onto_rows)
             yield column, CellMoves(moves.onto_rows[left], moves.other_rows[left])
         for column, pieces in self._patched.items():
-            yield (
-                column,
-                CellMoves(
-                    np.concatenate([each.onto_rows for each in pieces]),
-                    np.concatenate([each.other_rows for each in pieces]),
-                ),
-            )
+            onto_rows = np.concatenate([each.onto_rows for each in pieces])
+            yield column, CellMoves(onto_rows, np.concatenate([each.other_rows for each in pieces]))
 
     def _follows(self, column: str, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Of a hidden column only cells whose source was linked: else they are computed anew."""
@@ -372,7 +345,7 @@ class CellWriter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Twin:
+class _Twin:
     """A fragment of another version, and the physical row that it begins with there."""
 
     fragment: Fragment
@@ -380,16 +353,15 @@ class Twin:
 
     def part(self, column: str) -> ColumnPart | None:
         """The pages of one column; None where its rows have the default."""
-        every = (each for part in self.fragment.parts.values() for each in part.columns)
-        return next((each for each in every if each.id == column), None)
+        return next((each for each in self.fragment.columns if each.id == column), None)
 
 
-class Twins:
+class _Twins:
     """Finds fragments of a version by uid; quickly, where they are asked for in its order."""
 
     def __init__(self, dataset: StoredDataset) -> None:
         self._dataset = dataset
-        self._loaded: tuple[int, dict[int, Twin]] = (-1, {})
+        self._loaded: tuple[int, dict[int, _Twin]] = (-1, {})
 
     @cached_property
     def _leaf_of(self) -> dict[int, int]:
@@ -400,7 +372,7 @@ class Twins:
             for uid in leaf.fragments["uid"].tolist()
         }
 
-    def find(self, fragment: Fragment) -> Twin | None:
+    def find(self, fragment: Fragment) -> _Twin | None:
         """The fragment with the same rows; None where there is none."""
         number = self._leaf_of.get(fragment.uid)
         if number is None:
@@ -410,14 +382,14 @@ class Twins:
         twin = self._loaded[1][fragment.uid]
         return twin if twin.fragment.rows == fragment.rows else None
 
-    def _load(self, number: int) -> dict[int, Twin]:
+    def _load(self, number: int) -> dict[int, _Twin]:
         leaves = self._dataset.root.leaves
         first_row = sum(entry.rows for entry in leaves[:number])
-        found = {}
+        twins = {}
         for fragment in leaf_fragments(self._dataset, leaves[number]):
-            found[fragment.uid] = Twin(fragment, first_row)
+            twins[fragment.uid] = _Twin(fragment, first_row)
             first_row += fragment.rows
-        return found
+        return twins
 
 
 def _within(rows: NDArray[np.int64], start: int, stop: int) -> bool:
@@ -434,18 +406,14 @@ def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
 
 
 def _with_defaults(
-    column: Column,
-    source: Callable[[NDArray[np.int64]], ColumnValues],
-    rows: NDArray[np.int64],
+    column: Column, source: Callable[[NDArray[np.int64]], ColumnValues], rows: NDArray[np.int64]
 ) -> ColumnValues:
     """Values of `rows`; those below 0 have the default, or what nobody reads."""
     there = np.flatnonzero(rows >= 0)
     if len(there) == len(rows):
         return source(rows)
-    if column.default is not None or column.nullable:
-        nothing = default_values(column)
-    else:
-        nothing = replace(null_values(column, 1), valid=None)
+    has_default = column.default is not None or column.nullable
+    nothing = default_values(column) if has_default else unread_row(column)
     filled = repeated(nothing, len(rows))
     return overlay(filled, there, source(rows[there])) if len(there) else filled
 
@@ -456,14 +424,13 @@ def _count_linked(edit: Editing, part: ColumnPart, at: int) -> None:
         entry = each.copy()
         entry["flags"] &= ~HAS_RANGE & 0xFF
         page = EncodedPage(np.zeros(0, np.uint8), entry, b"")
-        edit.tree.spans.count(part.id, _counted(page, at))
+        size = int(entry["raw_bytes"])
+        counted = WaitingPage(0, partial(_same_page, page), size, fragment=at)
+        edit.tree.spans.count(part.id, counted)
 
 
-def _counted(page: EncodedPage, fragment: int) -> WaitingPage:
-    return WaitingPage(0, lambda: page, int(page.entry["raw_bytes"]), fragment=fragment)
-
-
-WAITING_BYTES = 16 << 20
+def _same_page(page: EncodedPage) -> EncodedPage:
+    return page
 
 
 def write_merged(
@@ -475,21 +442,18 @@ def write_merged(
     same_facts = (joined.root.properties, joined.root.lineage) == (root.properties, root.lineage)
     if same_columns and same_facts and not len(rows.killed) and not rows.cells:
         return joined.digest
-    return CellWriter(objects, joined, onto, other, root, rows).write(count_added=not same_columns)
+    return _CellWriter(objects, joined, onto, other, root, rows).write(count_added=not same_columns)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Joining:
     """Puts fragments of `other` behind `onto`, and takes deletions back."""
 
-    def __init__(
-        self, objects: ObjectSink, onto: Side, other: Side, root: MergedRoot, rows: RowPlan
-    ) -> None:
-        self._objects = objects
-        self._onto = onto
-        self._other = other
-        self._root = root
-        self._rows = rows
-        self._live = frozenset(column.id for column in root.schema.columns)
+    _objects: ObjectSink
+    _onto: Side
+    _other: Side
+    _root: MergedRoot
+    _rows: RowPlan
 
     def joined(self) -> StoredDataset:
         """`onto` with more rows, under the merged schema; itself where no row came."""
@@ -497,17 +461,12 @@ class _Joining:
         if not rows.whole and not rows.masked and not len(rows.revived):
             return onto
         same_columns = root.schema == onto.schema == self._other.dataset.schema
-        with ThreadPoolExecutor(1, "store") as storers:
+        behind = not len(rows.revived)
+        with writer_threads() as (_, storers):
             tree = TreeWriter(
-                self._objects,
-                root.schema,
-                root.groups,
-                onto,
-                storers,
-                WAITING_BYTES,
-                behind=not len(rows.revived),
+                self._objects, root.schema, root.groups, onto, storers, WAITING_BYTES, behind=behind
             )
-            if len(rows.revived):
+            if not behind:
                 self._put_revived(tree)
             for fragment in self._fragments():
                 tree.add_known(self._regrouped(fragment), counted=not same_columns)
@@ -570,12 +529,8 @@ class _Joining:
 
     def _regrouped(self, fragment: Fragment) -> Fragment:
         """The fragment with its columns in the groups of the result."""
-        columns: dict[str, ColumnPart] = {
-            column.id: column
-            for part in fragment.parts.values()
-            for column in part.columns
-            if column.id in self._live
-        }
+        live = {column.id for column in self._root.schema.columns}
+        columns = {column.id: column for column in fragment.columns if column.id in live}
         parts = {}
         for group in self._root.groups:
             known = fragment.parts.get(group[0])
@@ -584,7 +539,7 @@ class _Joining:
                 parts[group[0]] = known
             elif mine:
                 parts[group[0]] = FragmentPart(tuple(mine.values()))
-        patches = {each: some for each, some in fragment.patches.items() if each in self._live}
+        patches = {each: some for each, some in fragment.patches.items() if each in live}
         return replace(fragment, parts=parts, patches=patches)
 
 

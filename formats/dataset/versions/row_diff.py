@@ -24,8 +24,7 @@ from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
-from tensorrepo.formats.dataset.versions.cell_compare import read_near
-from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, window_rows
+from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, read_near, window_rows
 from tensorrepo.formats.dataset.versions.match import NarrowedDataset, RowRanges
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
@@ -82,10 +81,7 @@ def match_keys(
     alone = np.ones(len(old_rows), np.bool_)
     alone[place[hit]] = False
     return KeyMatches(
-        old_rows[place[hit]],
-        new_rows[hit],
-        _as_ranges(old_rows[alone]),
-        _as_ranges(new_rows[~hit]),
+        old_rows[place[hit]], new_rows[hit], _as_ranges(old_rows[alone]), _as_ranges(new_rows[~hit])
     )
 
 

@@ -4,18 +4,16 @@ Rows are copied once, from the caller's batch into a page. Threads encode and ha
 rows arrive. Memory is bounded by a byte budget whatever the width of a row: a quarter for pages
 that are being filled, a quarter for pages that wait for their chunk, a quarter for chunks on their
 way to the store.
-
-`ColumnPartWriter` writes new pages of one column of one fragment that is there. They wait for a
-chunk that they share with those of other fragments; where they are so many that memory would not
-hold them, they go into chunks of their own as they come.
 """
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -25,15 +23,8 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
-from tensorrepo.formats.dataset.metadata.chunk import (
-    CHUNK_BYTES,
-    ChunkColumn,
-    encode_footer,
-    lay_out,
-)
-from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
-from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
@@ -45,7 +36,7 @@ from tensorrepo.formats.dataset.pages.page import (
 from tensorrepo.formats.dataset.pages.stripes import Stripes, StripeStep, page_limit
 from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
 from tensorrepo.formats.dataset.pages.tiles import encode_tile_table, number_chunks
-from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema, Storage
+from tensorrepo.formats.dataset.schema.schema import ColumnLayout, Schema, Storage
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     RaggedValues,
@@ -59,7 +50,23 @@ from tensorrepo.repo.ids import Digest
 SLAB_BYTES = 8 << 20
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
 MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
+ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 _RANDOM = random.SystemRandom()
+
+
+@contextmanager
+def writer_threads() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+    """Threads that encode, and one that stores; an error drops what they have not begun."""
+    with (
+        ThreadPoolExecutor(ENCODE_THREADS, "encode") as encoders,
+        ThreadPoolExecutor(1, "store") as storers,
+    ):
+        try:
+            yield encoders, storers
+        except BaseException:
+            encoders.shutdown(wait=True, cancel_futures=True)
+            storers.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,11 @@ class WriteOptions:
 
 
 class FragmentWriter:
-    """Cuts rows into fragments and gives them to a tree. Used by one thread."""
+    """Cuts rows into fragments and gives them to a tree. Used by one thread.
+
+    `tree` makes the tree, once groups of columns are chosen: by what the first rows weigh, unless
+    `groups` says them.
+    """
 
     def __init__(
         self,
@@ -101,14 +112,6 @@ class FragmentWriter:
         tree: Callable[[Groups], TreeWriter],
         groups: Groups,
     ) -> None:
-        """Begin.
-
-        Args:
-            schema: with column ids.
-            options: how.
-            tree: makes the tree, once groups are chosen.
-            groups: of the columns; empty: choose them by what the first rows weigh.
-        """
         self.rows = 0
         self.bytes = 0
         self._schema = schema
@@ -250,27 +253,16 @@ class FragmentWriter:
         self._page_start[place] = self._fragment_rows
         return encoded
 
-    def _end_tiles(self, filling: _Filling, place: int) -> None:
-        """The table of a tiled column: one page for the whole fragment."""
-        store = filling.tiles[place]
-        store.flush()
-        values, used = number_chunks(concat_tiled(self._tiled[place]))
-        page = encode_tile_table(values, self._schema.columns[place].storage)
-        chunks = [store.places[number] for number in used]
-        tile_bytes = int(values.tiles["stored_bytes"].sum())
-        self._fragment[place].append(
-            WaitingPage(0, lambda: page, page.data.nbytes, tiles=chunks, tile_bytes=tile_bytes)
-        )
-        self._tiled[place] = []
-
     def _end_fragment(self, filling: _Filling) -> None:
         if not self._fragment_rows:
             return
         for place, pieces in enumerate(self._pieces):
             if pieces:
                 self._end_page(filling, place)
-        for place in self._tiled:
-            self._end_tiles(filling, place)
+        for place, rows in self._tiled.items():
+            storage = self._schema.columns[place].storage
+            self._fragment[place].append(tile_page(filling.tiles[place], rows, storage))
+            self._tiled[place] = []
         places = {column.id: place for place, column in enumerate(self._schema.columns)}
         columns = [
             ColumnPart(column.id, column.storage, pages)
@@ -298,6 +290,18 @@ class _Filling:
     slabs: list[Slab]
     tree: TreeWriter
     tiles: dict[int, TileStore[Callable[[], Digest]]]
+
+
+def tile_page(
+    store: TileStore[Callable[[], Digest]], rows: Sequence[TiledValues], storage: Storage
+) -> WaitingPage:
+    """The table of a tiled column: one page for the whole fragment."""
+    store.flush()
+    table, used = number_chunks(concat_tiled(rows))
+    page = encode_tile_table(table, storage)
+    tiles = [store.places[number] for number in used]
+    tile_bytes = int(table.tiles["stored_bytes"].sum())
+    return WaitingPage(0, lambda: page, page.data.nbytes, tiles=tiles, tile_bytes=tile_bytes)
 
 
 def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Groups:
@@ -355,120 +359,3 @@ def _owned(pieces: list[ColumnValues], owned: int) -> list[ColumnValues]:
         return pieces
     joined = concat(borrowed)
     return [*pieces[:owned], joined.copy() if len(borrowed) == 1 else joined]
-
-
-class ColumnPartWriter:
-    """Takes the rows of one fragment in order, page by page. Used by one thread."""
-
-    def __init__(
-        self,
-        spans: SpanWriter,
-        column: Column,
-        fragment: int,
-        uid: int,
-        *,
-        encoders: Executor,
-        codec: CodecChoice = Codec.NONE,
-        waiting_bytes: int,
-    ) -> None:
-        """Begin.
-
-        Args:
-            spans: where chunks are stored, and who counts pages.
-            column: whose rows they are.
-            fragment: counted within the leaf.
-            uid: of the fragment.
-            encoders: threads that encode pages.
-            codec: tried on every page.
-            waiting_bytes: more than this does not wait in memory.
-        """
-        self.nbytes = 0
-        self._spans = spans
-        self._column = column
-        self._fragment = fragment
-        self._uid = uid
-        self._encoders = encoders
-        self._codec = codec
-        self._waiting_bytes = waiting_bytes
-        self._waiting: list[WaitingPage] = []
-        self._held = 0
-        self._rows = 0
-        self._laid: list[ColumnPages] = []
-        self._chunks: list[Callable[[], Digest]] = []
-        self._tiled: list[TiledValues] = []
-        self._tiles: TileStore[Callable[[], Digest]] | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows taken so far."""
-        return self._rows
-
-    def add(self, values: ColumnValues) -> None:
-        """One more page; of a tiled column, more rows of its only page. `values` must not change
-        afterwards.
-        """
-        first_row, self._rows = self._rows, self._rows + values.rows
-        self.nbytes += values.nbytes
-        if self._column.storage.layout is ColumnLayout.TILED:
-            assert isinstance(values, RaggedValues), "rows that will be cut into tiles"
-            self._tiled.append(self._tile_store().add(tiled_rows(values)))
-            return
-        codec = column_codec(self._column.type, self._codec)
-        encoded = self._encoders.submit(encode_page, values, self._column.storage, codec)
-        size = padded(values.nbytes) + DIRECTORY.size
-        self._waiting.append(WaitingPage(first_row, encoded.result, size))
-        self._held += size
-        if self._held > self._waiting_bytes:
-            self._store_waiting()
-
-    def finish(self) -> ColumnPart:
-        """All pages."""
-        column = self._column
-        if self._tiled:
-            self._waiting.append(self._tile_page())
-        if not self._chunks:
-            return ColumnPart(column.id, column.storage, self._waiting)
-        if self._waiting:
-            self._store_waiting()
-        pages = replace(
-            self._laid[0],
-            entries=np.concatenate([each.entries for each in self._laid]),
-            tags=np.concatenate([each.tags for each in self._laid]),
-            chunk=np.concatenate([each.chunk for each in self._laid]),
-        )
-        return ColumnPart(column.id, column.storage, pages, tuple(each() for each in self._chunks))
-
-    def _store_waiting(self) -> None:
-        column = self._column
-        pages = [page.encoded() for page in self._waiting]
-        firsts = [page.first_row for page in self._waiting]
-        laid = lay_out([ChunkColumn(column.id, column.storage, pages, firsts)], len(self._chunks))
-        footer = encode_footer(laid.columns, [self._uid])
-        self._chunks.append(self._spans.store_parts([*laid.parts, footer]))
-        self._laid += laid.columns
-        for page in self._waiting:
-            page.fragment = self._fragment
-            self._spans.count(column.id, page)
-        self._waiting, self._held = [], 0
-
-    # -------------------------------------------------------------------------- tiles
-
-    def _tile_store(self) -> TileStore[Callable[[], Digest]]:
-        if self._tiles is None:
-            self._tiles = TileStore(
-                self._column.storage,
-                self._spans.store_parts,
-                encoders=self._encoders,
-                codec=self._codec,
-                budget_bytes=self._waiting_bytes,
-            )
-        return self._tiles
-
-    def _tile_page(self) -> WaitingPage:
-        store = self._tile_store()
-        store.flush()
-        table, used = number_chunks(concat_tiled(self._tiled))
-        page = encode_tile_table(table, self._column.storage)
-        tiles = [store.places[number] for number in used]
-        tile_bytes = int(table.tiles["stored_bytes"].sum())
-        return WaitingPage(0, lambda: page, page.data.nbytes, tiles=tiles, tile_bytes=tile_bytes)

@@ -23,8 +23,9 @@ from tensorrepo.formats.dataset.external.foreign import TablePlace, foreign_entr
 from tensorrepo.formats.dataset.external.foreign_read import read_group, read_metadata
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnLayout, Image, Schema
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
-from tensorrepo.formats.exchange.tables.files import ARROW_ERRORS, adapt
+from tensorrepo.formats.exchange.tables.files import adapt
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 MAGIC = b"PAR1"

@@ -36,9 +36,8 @@ import pyarrow.csv as pa_csv
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
-from tensorrepo.formats.exchange.child import TableFile
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.tables.files import (
-    ARROW_ERRORS,
     has_table_files,
     naming_file,
     read_tables,

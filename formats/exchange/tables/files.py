@@ -44,7 +44,8 @@ from tensorrepo.formats.exchange.base import (
     file_bytes,
     read_ignore,
 )
-from tensorrepo.formats.exchange.child import TableFile, open_files
+from tensorrepo.formats.exchange.child import open_files
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 MAX_DEPTH = 64
@@ -144,13 +145,6 @@ def _is_list(kind: pa.DataType) -> bool:
     return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
 
 
-# How pyarrow says that bytes are wrong. A lying length fails as an allocation.
-ARROW_ERRORS: tuple[type[Exception], ...] = (
-    pa.ArrowException,
-    ValueError,
-    OverflowError,
-    MemoryError,
-)
 _HUGGING_FACE = b"huggingface"
 
 

@@ -54,12 +54,11 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     file_bytes,
 )
-from tensorrepo.formats.exchange.child import TableFile
+from tensorrepo.formats.exchange.child import open_files
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.images.labels import decode_record, read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
-from tensorrepo.formats.exchange.tables.arrow import open_arrow
 from tensorrepo.formats.exchange.tables.files import (
-    ARROW_ERRORS,
     Adapted,
     features_of,
     json_says,
@@ -390,7 +389,7 @@ def _open_split(folder: Path) -> _Split:
         raise damage(folder / STATE, "names no files")
     for file in state.files:
         _check_name(folder / STATE, file.filename)
-    opened = {folder / file.filename: open_arrow(folder / file.filename) for file in state.files}
+    opened = open_files("arrow", [folder / file.filename for file in state.files])
     schema = next(iter(opened.values())).schema
     for path, table in opened.items():
         if table.schema.names != schema.names or table.schema.types != schema.types:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +67,17 @@ def matches_jsonl(candidate: Candidate) -> bool:
 
 def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[ColumnBatch]:
     for block in _blocks(files, met):
-        try:
-            yield _batch(schema, block)
-        except InvalidInputError:
-            if not met.skip:
-                raise
-            fitting = [line for line in block if _fits(schema, line, met)]
-            if fitting:
-                yield _batch(schema, fitting)
-
-
-def _fits(schema: Schema, line: Line, met: Damage) -> bool:
-    try:
-        _batch(schema, [line])
-    except InvalidInputError as problem:
-        met.meet(line[0], line[1] - 1, problem)
-        return False
-    return True
+        batch = _batch(schema, block)
+        if batch is None:
+            misfits = _misfits(schema, block)
+            for at in sorted(misfits):
+                met.meet(block[at][0], block[at][1] - 1, misfits[at])
+            fitting = [line for at, line in enumerate(block) if at not in misfits]
+            batch = _batch(schema, fitting)
+        if batch is None:
+            raise damage(block[0][0], "a column mixes types that do not go together")
+        if any(map(len, batch.values())):
+            yield batch
 
 
 def _blocks(files: Sequence[Path], met: Damage) -> Iterator[list[Line]]:
@@ -133,29 +128,66 @@ def _column(name: str, values: list[Any]) -> Column:
     return Column(name, Json(), nullable=True)
 
 
-def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch:
-    for file, number, row in block:
-        for name in row:
-            if name not in schema:
-                raise damage(f"{file}, line {number}", f"has a new key {name!r}")
-    return {column.name: _values(column, block) for column in schema.columns}
+def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch | None:
+    """The lines as columns; None when one of them does not fit."""
+    names = set(schema.names)
+    if any(row.keys() - names for _, _, row in block):
+        return None
+    batch: dict[str, Any] = {}
+    for column in schema.columns:
+        values: list[Any] | None = [row.get(column.name) for _, _, row in block]
+        if values is not None and not isinstance(column.type, Json):
+            values = _fitting(values, _arrow_type(column))
+        if values is None:
+            return None
+        batch[column.name] = values
+    return batch
 
 
-def _values(column: Column, block: Sequence[Line]) -> Sequence[Any] | pa.Array:
-    values = [row.get(column.name) for _, _, row in block]
-    if isinstance(column.type, Json):
-        return values
-    wanted = Schema((column,)).to_arrow().field(0).type
-    array = _fitting(values, wanted)
-    if array is not None:
-        return array
-    for (file, number, _), value in zip(block, values, strict=True):
-        if _fitting([value], wanted) is None:
-            raise damage(
-                f"{file}, line {number}, column {column.name!r}",
-                f"{value!r:.80} is no {wanted}, the type of the first lines",
-            )
-    raise damage(block[0][0], f"column {column.name!r} mixes types that do not go together")
+def _arrow_type(column: Column) -> pa.DataType:
+    return Schema((column,)).to_arrow().field(0).type
+
+
+def _misfits(schema: Schema, block: Sequence[Line]) -> dict[int, InvalidInputError]:
+    """What is wrong with each line that does not fit, by its place in the block."""
+    names = set(schema.names)
+    misfits = {}
+    for at, (file, number, row) in enumerate(block):
+        for name in row.keys() - names:
+            misfits[at] = damage(f"{file}, line {number}", f"has a new key {name!r}")
+    for column in schema.columns:
+        if isinstance(column.type, Json):
+            continue
+        wanted = _arrow_type(column)
+        kinds: dict[type, list[int]] = {}
+        for at, (_, _, row) in enumerate(block):
+            kinds.setdefault(type(row.get(column.name)), []).append(at)
+        values = [row.get(column.name) for _, _, row in block]
+        for at in chain.from_iterable(_unfit(values, kind, wanted) for kind in kinds.values()):
+            where = f"{block[at][0]}, line {block[at][1]}, column {column.name!r}"
+            what = f"{values[at]!r:.80} is no {wanted}, the type of the first lines"
+            misfits.setdefault(at, damage(where, what))
+    return misfits
+
+
+def _unfit(values: list[Any], places: list[int], wanted: pa.DataType) -> list[int]:
+    """Those of `places` whose values, all of one Python type, do not fit: by halving."""
+    chosen = [values[at] for at in places]
+    if _fitting(chosen, wanted) is not None:
+        return []
+    if len(places) == 1 or _is_another_kind(chosen, wanted):
+        return places
+    half = len(places) // 2
+    return _unfit(values, places[:half], wanted) + _unfit(values, places[half:], wanted)
+
+
+def _is_another_kind(values: list[Any], wanted: pa.DataType) -> bool:
+    """Whether each of these would be refused for its type alone."""
+    try:
+        inferred = pa.array(values).type
+    except (pa.ArrowException, OverflowError):
+        return False
+    return not pa.types.is_nested(inferred) and not _suits(inferred, wanted)
 
 
 def _fitting(values: list[Any], wanted: pa.DataType) -> pa.Array | None:

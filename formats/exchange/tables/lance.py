@@ -30,21 +30,19 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     file_bytes,
 )
-from tensorrepo.formats.exchange.child import TableFile
+from tensorrepo.formats.exchange.child import open_files
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, LANCE_VERSION_KEY
 from tensorrepo.formats.exchange.output import ExportTable, new_folder
 from tensorrepo.formats.exchange.tables.files import (
-    ARROW_ERRORS,
     Adapted,
     naming_file,
     table_batches,
 )
 from tensorrepo.formats.exchange.tables.huggingface import adapt_feature
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 SUFFIXES = (".lance",)
 _VERSIONS = "_versions"
-_BLOB_KEYS = (b"lance-encoding:blob", b"ARROW:extension:name")
-_BUFFER_BYTES = 64 << 20
 
 
 def read_lance(
@@ -64,29 +62,18 @@ def read_lance(
     """
     if not (path / _VERSIONS).is_dir():
         raise damage(path, f"is no Lance dataset: it has no folder {_VERSIONS}")
-    with _failures(path):
-        return _read(path, _opened(path, version), columns)
-
-
-def _read(path: Path, opened: Any, columns: tuple[str, ...] | None) -> OpenedSource:
     stored = sum(file_bytes(file) for file in path.rglob("*") if file.is_file())
-    _refuse_references(path, opened)
-    names = opened.schema.names
-    chosen = tuple(names) if columns is None else columns
-    for name in chosen:
-        if name not in names:
-            raise NotFoundError(f"{path} has no column {name!r}; there are {', '.join(names)}")
-    schema = _scanner(opened, chosen).projected_schema
+    table = open_files("lance", [path], columns=columns, version=version)[path]
     with naming_file(path):
-        adapted = [_adapt(field) for field in schema]
-    table = TableFile(schema, None, lambda: _scan(path, opened, chosen))
+        adapted = [_adapt(field) for field in table.schema]
+    shown = (table.schema.metadata or {}).get(LANCE_VERSION_KEY, b"").decode()
     return OpenedSource(
         schema=Schema(tuple(item.column for item in adapted)),
-        rows=int(opened.count_rows()),
+        rows=table.rows,
         bytes=stored,
         batches=table_batches({path: table}, adapted),
         origin=ImportOrigin(str(path), "lance", 1, stored),
-        notes=(f"version {opened.version}",),
+        notes=(f"version {shown}",),
     )
 
 
@@ -180,73 +167,6 @@ def _library() -> Any:
             "Lance datasets need pylance, which is not installed: `pip install tensorrepo[lance]`"
         ) from problem
     return lance
-
-
-def _opened(path: Path, version: int | str | None) -> Any:
-    lance = _library()
-    wanted = int(version) if isinstance(version, str) and version.isdigit() else version
-    try:
-        return lance.dataset(str(path), version=wanted)
-    except ValueError as problem:
-        if version is not None and "not found" in str(problem).lower():
-            raise NotFoundError(f"{path} has no version {version!r}") from problem
-        raise
-
-
-def _refuse_references(path: Path, opened: Any) -> None:
-    """Refuse data that a reader would fetch from elsewhere.
-
-    A blob may be a place in any file that this process may read.
-    """
-    for fragment in opened.get_fragments():
-        for file in fragment.data_files():
-            name = Path(file.path)
-            if (
-                getattr(file, "base_id", None) is not None
-                or name.is_absolute()
-                or ".." in name.parts
-            ):
-                raise damage(path, f"refers to data outside of it: {file.path}")
-    blobs = [
-        field.name
-        for field in opened.schema
-        if any(key in (field.metadata or {}) for key in _BLOB_KEYS)
-        or pa.types.is_struct(getattr(field.type, "storage_type", field.type))
-    ]
-    if not blobs:
-        return
-    for batch in opened.to_batches(columns=blobs, blob_handling="all_descriptions"):
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if _refers(column):
-                raise damage(path, f"column {name!r} refers to data outside of the dataset")
-
-
-def _refers(column: pa.Array) -> bool:
-    held = column.storage if isinstance(column, pa.ExtensionArray) else column
-    if not pa.types.is_struct(held.type) or held.type.get_field_index("blob_uri") < 0:
-        return False
-    return any(uri for uri in held.field("blob_uri").to_pylist())
-
-
-def _scanner(opened: Any, columns: tuple[str, ...]) -> Any:
-    return opened.scanner(
-        columns=list(columns),
-        batch_size_bytes=BATCH_BYTES,
-        io_buffer_size=_BUFFER_BYTES,
-        batch_readahead=2,
-        scan_in_order=True,
-        blob_handling="all_binary",
-    )
-
-
-def _scan(path: Path, opened: Any, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    batches = iter(_scanner(opened, columns).to_batches())
-    while True:
-        with _failures(path):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Delta codecs: distances of numbers from a base, of all rows or of those that moved.
 
 Both tensors' bits become integers that are ordered as the numbers are, whose difference is small
-where the numbers are close. An optimiser's step is nearly independent of a weight's size, so its
+where the numbers are close. An optimizer's step is nearly independent of a weight's size, so its
 length in units of the last place is almost a function of the base's exponent. That is the context
 that differences are coded in: the decoder has the base too, so it costs nothing.
 

@@ -36,7 +36,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 Json = Any
 
-# What torch's optimisers call moments of gradients, none of which holds a weight.
+# What torch's optimizers call moments of gradients, none of which holds a weight.
 MOMENTS: Final = (
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "exp_avg_diff", "momentum_buffer",
     "square_avg", "grad_avg", "acc_delta", "sum", "row_var", "col_var", "variance",
@@ -46,14 +46,14 @@ _LARGEST: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class LossyState:
-    """Store moments of optimisers in fewer bits, each within `relative` of its own size.
+    """Store moments of optimizers in fewer bits, each within `relative` of its own size.
 
     Attributes:
         relative: the bound: a number x is stored as one that is at most ``relative * abs(x)`` away.
-        keys: which entries of an optimiser's ``state``, by their names there.
+        keys: which entries of an optimizer's ``state``, by their names there.
 
     Example:
-        ``repo.checkpointer("exp1", optimiser=tr.LossyState(relative=2**-8))``
+        ``repo.checkpointer("exp1", optimizer=tr.LossyState(relative=2**-8))``
     """
 
     relative: float = 2**-8
@@ -245,7 +245,7 @@ def _frames(memory: NDArray[np.uint8], reader: TensorReader) -> Iterator[NDArray
 
 
 def _moments(skeleton: Json, tensors: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
-    """Names of the tensors under those keys of optimisers, each memory once.
+    """Names of the tensors under those keys of optimizers, each memory once.
 
     What another name holds as well, such as a weight, is left alone.
     """

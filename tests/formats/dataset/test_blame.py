@@ -60,7 +60,7 @@ class Repo:
     def blamed(self, tip: Digest, number: int) -> dict[str, str]:
         """Names of commits by column, of the row whose key is `number`; "" is the row."""
         dataset = _of(self, tip)
-        found = blame_row(self, tip, _id(dataset, number))
+        found = blame_row(self.step, tip, _id(dataset, number))
         return {"": self.names[found.added]} | {
             column.name: self.names[found.columns[column.id]] for column in dataset.schema.columns
         }
@@ -109,7 +109,7 @@ def test_a_value_that_came_back_is_blamed_on_who_brought_it_back(repo: Repo, fir
     tip = repo.change("label of row 1", tip)
     last = repo.commit("again", _of(repo, tip), tip)
     assert repo.blamed(last, 1)["label"] == "label of row 1"
-    assert blame_row(repo, last, _id(_of(repo, last), 1)).columns[_column(repo, last)] == tip
+    assert blame_row(repo.step, last, _id(_of(repo, last), 1)).columns[_column(repo, last)] == tip
 
 
 def _column(repo: Repo, commit: Digest) -> str:
@@ -161,7 +161,7 @@ def test_a_deleted_row_names_who_deleted_it_and_what_it_was(repo: Repo, first: D
     before = repo.change("label of row 1", first)
     gone = repo.change("delete row 1", before)
     tip = repo.change("compact", repo.change("append", gone))
-    found = blame_row(repo, tip, row_id)
+    found = blame_row(repo.step, tip, row_id)
     assert isinstance(found, RowBlame)
     assert (found.deleted, found.last, found.added) == (gone, before, first)
     assert found.columns[_column(repo, first)] == before
@@ -171,12 +171,12 @@ def test_a_deletion_is_found_behind_a_merge(repo: Repo, first: Digest) -> None:
     row_id = _id(_of(repo, first), 1)
     gone = repo.change("delete row 1", first)
     tip = repo.merge(first, repo.change("append", first), gone)
-    assert blame_row(repo, tip, row_id).deleted == gone
+    assert blame_row(repo.step, tip, row_id).deleted == gone
 
 
 def test_a_row_that_never_was_is_not_found(repo: Repo, first: Digest) -> None:
     with pytest.raises(NotFoundError, match="no version up to commit"):
-        blame_row(repo, first, row_ids(["0123456789abcdef:1"]))
+        blame_row(repo.step, first, row_ids(["0123456789abcdef:1"]))
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), 4))
@@ -191,7 +191,7 @@ def test_blame_agrees_with_comparing_all_versions(repo: Repo, first: Digest, see
             continue
     versions = [version_of(_of(repo, each)) for each in chain]
     for row_id in rng.sample(list(versions[-1].rows), 3):
-        found = blame_row(repo, chain[-1], row_ids([row_id]))
+        found = blame_row(repo.step, chain[-1], row_ids([row_id]))
         expected = {
             column: chain[_origin(versions, row_id, column)] for column in versions[-1].columns
         }

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.ingest import ingest
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor, Text, as_type
-from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.dataset.write import ingest, write_dataset
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.objects import MemoryObjects
 

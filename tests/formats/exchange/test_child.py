@@ -109,3 +109,27 @@ def test_nothing_is_left_of_a_process_that_imported(tmp_path: Path) -> None:
     assert done.stderr == ""
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
+
+
+def test_a_reader_that_spins_ends_with_its_importer(tmp_path: Path) -> None:
+    program = (
+        "import time; from pathlib import Path; from tensorrepo.formats.exchange import child;"
+        f"c = child._Child('parquet', [Path({str(parquet(tmp_path / 'a.parquet'))!r})]);"
+        "text = Path(f'/proc/self/fdinfo/{c._process}').read_text();"
+        "print(text.partition('Pid:')[2].split()[0], flush=True); time.sleep(600)"
+    )
+    importer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
+    assert importer.stdout is not None
+    with importer, importer.stdout as told:
+        process = os.pidfd_open(int(told.readline()))
+        signal.pidfd_send_signal(process, signal.SIGSTOP)  # it looks at no socket any more
+        importer.kill()
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    assert ended.poll(60_000)
+    os.close(process)
+
+
+def test_batches_that_their_child_could_still_change_are_refused(tmp_path: Path) -> None:
+    with (tmp_path / "batch").open("w+b") as file, pytest.raises((OSError, ValueError)):
+        child._shared([file.fileno()], 0)

@@ -14,9 +14,9 @@ import pytest
 
 from tensorrepo.formats.native import delta_tokens, rans
 from tensorrepo.formats.native.delta_tokens import Numbers
-from tests.formats.model.codecs.test_delta import in_both_ways, plane_of
-from tests.formats.native.test_coder import some_symbols
-from tests.formats.native.test_distances import KINDS
+from tests.formats.model.delta.test_distances import in_both_ways, plane_of
+from tests.formats.native.test_delta_tokens import KINDS
+from tests.formats.native.test_rans import some_symbols
 from tests.support.builders.native import needs_native, why_nothing_is_compiled
 from tests.support.effort import sampled
 
@@ -37,7 +37,7 @@ pytestmark = [
 def built(machine: str, folder: Path) -> Any:
     """The codecs' module as such a machine would choose its paths."""
     target = folder / "_codecs.abi3.so"
-    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "coder", "distances")]
+    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "delta_tokens", "rans")]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]
     told = f"-D__builtin_cpu_supports(x)={MACHINES[machine]}"

@@ -18,7 +18,6 @@ from tensorrepo.formats.native.rows import (
     LEAST_SUMMED_BYTES,
     NATIVE,
     NUMPY,
-    NumpyRows,
     RowCopier,
     RunTable,
 )
@@ -77,8 +76,8 @@ def test_rows_come_in_the_order_asked_for(
         (3000, 784),
         (1000, 3072),
         (1001, 3073),
-        (40, NumpyRows.copied_alone_bytes - 1),
-        (40, NumpyRows.copied_alone_bytes),
+        (40, RowCopier.copied_alone_bytes - 1),
+        (40, RowCopier.copied_alone_bytes),
         (20, 150_528),
         (1, 4_000_000),
     ],

@@ -18,9 +18,9 @@ from tensorrepo.repo.errors import StorageError
 
 WRITER = """
 import signal, sys
-from tensorrepo.query.catalog.database import Catalog, connect
+from tensorrepo.query.catalog.database import CatalogDatabase, connect
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with Catalog(connect(sys.argv[1])).writing():
+with CatalogDatabase(connect(sys.argv[1])).writing():
     pass
 """
 

@@ -234,7 +234,7 @@ def test_errors_of_the_catalog_come_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_query_that_was_stopped_does_not_stop_the_next(repo: tr.Repository) -> None:
-    session = DuckSession(RepositoryTables(repo, "main"))
+    session = DuckSession(RepositoryTables(repo.context, "main"))
     session.scanned.stop.set()  # as Ctrl-C does
     session.scanned.failed = tr.CorruptError("of the last query")
     assert len(session.query("SELECT * FROM fashion").arrow()) == 20

@@ -19,8 +19,8 @@ from tests.support.servers.catalogs import fresh_rows, rows_of
 CATCH_UP = """
 import sys
 from pathlib import Path
-from tensorrepo.query.catalog.database import Catalog, connect
-from tensorrepo.query.sync import catchup, loader
+from tensorrepo.query.catalog.database import CatalogDatabase, connect
+from tensorrepo.query.sync import catch_up, loader
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import open_repository
 
@@ -29,9 +29,9 @@ def stop(*_):
     sys.stdin.readline()
 
 repository = open_repository(LocalBackend(Path(sys.argv[1])), drivers={})
-catalog = Catalog(connect(sys.argv[2]))
+catalog = CatalogDatabase(connect(sys.argv[2]))
 loader.BATCH_ROWS = 8  # so that some rows are in the tables when it stops
-catchup.catch_up(repository, catalog, progress=stop if sys.argv[3] == "stop" else None)
+catch_up.catch_up(repository, catalog, progress=stop if sys.argv[3] == "stop" else None)
 """
 
 

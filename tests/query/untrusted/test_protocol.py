@@ -13,8 +13,14 @@ import pyarrow.compute as pc
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.query.untrusted.pipe import packed
-from tensorrepo.query.untrusted.protocol import Next, ScanRequest, filter_in, packed_filter, said_in
+from tensorrepo.query.untrusted.pipe import (
+    Next,
+    ScanRequest,
+    filter_in,
+    packed,
+    packed_filter,
+    said_in,
+)
 from tests.support.effort import sampled
 
 HEADS: list[dict[str, Any]] = [

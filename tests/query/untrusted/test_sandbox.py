@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.query.sql.duck import Settings
 from tensorrepo.query.untrusted import child, sandbox
 from tensorrepo.query.untrusted.pipe import SIZES, Pipe, packed
 from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -240,9 +241,7 @@ def test_a_process_that_left_another_one_behind_is_ended_at_the_deadline(
 
 @pytest.fixture(scope="module")
 def locked() -> Any:
-    connection = child.connect(64 * MEGABYTE)
-    connection.execute("SET lock_configuration = true")
-    return connection
+    return Settings("64MB", threads=1, spill="", external=False).connect()
 
 
 class _Heard(Pipe):

@@ -11,9 +11,8 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.query.sql.pushdown import Scanned
-from tensorrepo.query.untrusted.pipe import unpacked
-from tensorrepo.query.untrusted.protocol import Next, ScanRequest, packed_filter
-from tensorrepo.query.untrusted.server import CATALOG_COLUMNS, MOST_COLUMNS, Serving
+from tensorrepo.query.untrusted.pipe import Next, ScanRequest, packed_filter, unpacked
+from tensorrepo.query.untrusted.sandbox import CATALOG_COLUMNS, MOST_COLUMNS, Serving
 
 ROWS = pa.record_batch({"n": [1, 2, 3], "t": ["a", "b", None]})
 MOST_SCANS = MOST_COLUMNS // CATALOG_COLUMNS

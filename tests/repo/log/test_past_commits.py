@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -218,9 +219,12 @@ def test_a_filter_spares_a_search_by_path_from_reading_trees() -> None:
     assert counting.count["read"] < 12  # of the one commit that may have touched it
 
 
+shared_history = cache(wide_history)  # for those who write nothing
+
+
 @pytest.mark.parametrize("path", ["", "f2", "f2/", "f2/007", "f2/999", "f", "g"])
 def test_with_filters_as_without_the_same_commits_touch_a_path(path: str) -> None:
-    backend, made = wide_history()
+    backend, made = shared_history()
     repository = opened(backend)
     found = list(walk(repository.objects, made[-1:]))
     assert [repository.touches(digest, commit, path) for digest, commit in found] == [

@@ -235,7 +235,7 @@ def test_a_version_registered_while_its_model_goes_stays_and_has_its_own_number(
         register(again(repository), "team/net", source, "models/net", author=BOB, alias="new")
         return made
 
-    monkeypatch.setattr(registering, "edit_about", noted)
+    monkeypatch.setattr(registering, "edit_card", noted)
     assert delete_registered(repository, "team/net", actor=ADA) == 2
     assert numbers(repository) == [3]
     assert find_version(again(repository), "team/net", "new").number == 3
@@ -251,7 +251,7 @@ def test_an_alias_that_moves_to_a_version_which_goes_goes_as_well(
         set_alias(again(repository), "team/net", "late", 2, actor=BOB)
         return edit_card(*args, **options)
 
-    monkeypatch.setattr(registering, "edit_about", noted)
+    monkeypatch.setattr(registering, "edit_card", noted)
     assert delete_registered(repository, "team/net", actor=ADA) == 2
     assert registered(again(repository).log.refresh()) == {}
 

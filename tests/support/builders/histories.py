@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import Backend
@@ -185,6 +186,12 @@ class Harm:
                     if verb not in ("read", "upload") or not before == verb == after
                 ]
         return sampled(found, -(-len(found) // 3))
+
+
+@cache
+def harm() -> Harm:
+    """The one history of this process."""
+    return Harm()
 
 
 def warm(backend: WrappedBackend) -> RepositoryCore:

@@ -10,6 +10,13 @@ import numpy as np
 
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes
+from tensorrepo.formats.dataset.streaming.order.random_numbers import (
+    Purpose,
+    epoch_key,
+    number,
+    permutation,
+)
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.datasets import Rows
 from tests.support.builders.objects import MemoryObjects
@@ -76,3 +83,12 @@ def lasting_stream_threads() -> list[str]:
     for thread in own_threads():
         thread.join(30)
     return stream_threads()
+
+
+def row_at(order: PairedLanes, position: int) -> tuple[int, int]:
+    """Run and live row at one position, found without those before it."""
+    found = order.locate(position, position + 1)
+    run, name = int(found.run[0]), int(order.row_names(found.run)[0])
+    key = number(epoch_key(order.seed, order.epoch, Purpose.ROWS), name)
+    rows = int((order.locate(0, order.rows).run == run).sum())
+    return run, int(permutation(key, rows)[found.place[0]])

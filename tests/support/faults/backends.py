@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 from tensorrepo.repo.backends.base import Backend, Guarantee, StoredKey, Uploads
 from tensorrepo.repo.errors import Error, StorageError
@@ -91,19 +91,13 @@ class WrappedBackend:
             return self.step(verb, key, work)
 
 
-class WrappedUploads:
+class WrappedUploads(Uploads):
     """Uploads whose creates and finish are steps of the backend."""
 
     def __init__(self, backend: WrappedBackend, inner: Uploads) -> None:
         self._backend = backend
         self._inner = inner
         self._waiting: list[tuple[str, Sequence[Buffer]]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
         if self._backend.late:

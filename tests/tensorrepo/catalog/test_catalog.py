@@ -1,205 +1,233 @@
-"""Questions about the architectures of all stored models."""
+"""The catalog of a repository, in Python and as somebody types it, in whatever state it is."""
 
 from __future__ import annotations
 
-import json
+import os
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
-from tensorrepo.catalog.catalog import Catalog
-from tensorrepo.formats.model.graph.graph import Graph, GraphNode, Input, Parameter, make_graph
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repository import Repository
-from tensorrepo.sdk import init
-from tests.support.builders.models import stored
+import tensorrepo as tr
+from tensorrepo.migrations import revisions
+from tensorrepo.query.catalog import tables
 from tests.support.processes.shell import Shell
 
-WIDTH = 4
-
-
-def chain(*ops: str) -> Graph:
-    """A graph of these operations one behind the other; each has a tensor ``<name>.weight``."""
-    nodes = [GraphNode("input", "input")]
-    for at, op in enumerate(ops):
-        parameter = Parameter("weight", f"{op}{at}.weight", "F32", (WIDTH,))
-        taken = (Input("0", nodes[-1].name),)
-        nodes.append(GraphNode(f"{op}{at}", op, {}, taken, (parameter,)))
-    return make_graph("given", nodes, [Input("0", nodes[-1].name)])
-
-
-def weights(graph: Graph, value: float) -> dict[str, Any]:
-    return {name: np.full(WIDTH, value, "f4") for name in graph.tensors()}
-
-
-ARCHITECTURES = {
-    "short": (chain("conv", "relu", "head"), 0.7),
-    "deep": (chain("conv", "relu", "conv", "relu", "head"), 0.9),
-    "other": (chain("linear", "relu", "head"), 0.99),
-    "unmeasured": (chain("conv", "relu", "conv"), None),
-}
+ADA = "Ada <ada@example.org>"
 
 
 @pytest.fixture
-def repository(request: pytest.FixtureRequest) -> Repository:
-    made = init(f"memory://architecture-{abs(hash(request.node.nodeid))}", author="Ada <a@b.org>")
-    with made.transaction() as tx:
-        for name, (graph, accuracy) in ARCHITECTURES.items():
-            metrics = None if accuracy is None else {"accuracy": accuracy}
-            tx.save_model(name, weights(graph, 1), graph=graph, metrics=metrics)
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tr.Repository:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = tr.init(tmp_path / "repo", author=ADA)
+    with made.transaction("main", "one of each") as change:
+        change.save_model("net", {"w": np.ones((8, 8), "f4")}, metrics={"loss": 0.5})
+        rows = change.create_dataset("points", {"x": "uint64", "label": tr.Text()})
+        rows.append([{"x": 2**64 - 1, "label": "a"}, {"x": 7, "label": "b"}])
     return made
 
 
-@pytest.fixture
-def catalog(repository: Repository) -> Catalog:
-    return Catalog(repository.context.core, "sqlite://")
+def file_of(repo: tr.Repository) -> str:
+    return repo.catalog.url.removeprefix("sqlite:///")
 
 
-def paths(found: Any) -> list[str]:
-    return [version.path.removeprefix("models/") for one in found for version in one.versions]
+def change_file(repo: tr.Repository, *statements: str) -> None:
+    repo.catalog.catch_up()
+    repo.catalog.close()
+    with sqlite3.connect(file_of(repo)) as database:
+        for statement in statements:
+            database.execute(statement)
+    database.close()
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "steps", "expected"),
-    [
-        ("conv", None, None, ["deep", "short", "unmeasured"]),
-        ("conv2", None, None, ["deep", "unmeasured"]),
-        ("conv", "relu", 1, ["deep", "short", "unmeasured"]),
-        ("conv[02]", "head", 2, ["deep", "short"]),
-        ("conv0", "head", 2, ["short"]),
-        ("relu", "relu", None, ["deep"]),
-        ("head", "conv", None, []),
-        ("con", None, None, []),
-        ("linear|conv2", "head", None, ["deep", "other"]),
-    ],
-)
-def test_models_are_found_by_a_way_through_them(
-    catalog: Catalog, first: str, last: str | None, steps: int | None, expected: list[str]
+def test_whoever_asks_sees_what_was_committed_last(repo: tr.Repository) -> None:
+    with repo.catalog.reading() as connection:
+        assert connection.execute(select(tables.model_version.c.tensor_count)).all() == [(1,)]
+    with repo.transaction("main", "another") as change:
+        change.save_model("other", {"w": np.zeros((9, 9), "f4")})
+    with repo.catalog.reading() as connection:
+        assert len(connection.execute(select(tables.model_version)).all()) == 2
+    assert repo.catalog.verify() == []
+
+
+def test_numbers_that_sql_cannot_hold_are_told_apart(repo: tr.Repository) -> None:
+    with repo.catalog.reading() as connection:
+        column = tables.dataset_column
+        x = connection.execute(select(column).where(column.c.name == "x")).one()
+        loss = connection.execute(select(tables.metric)).one()
+    assert (bytes(x.min_key), bytes(x.max_key)) == ((7).to_bytes(8, "big"), b"\xff" * 8)
+    assert (loss.value, loss.kind) == (0.5, "finite")
+
+
+def test_it_lies_in_the_cache_folder_under_the_repositorys_id(repo: tr.Repository) -> None:
+    repo.catalog.catch_up()
+    assert Path(file_of(repo)).name == f"{repo.id}.db"
+    assert Path(os.environ["XDG_CACHE_HOME"]) in Path(file_of(repo)).parents
+
+
+def test_the_environment_and_the_caller_say_where_it_is(
+    repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sorted(paths(catalog.find_models(first, last, steps=steps))) == expected
+    monkeypatch.setenv("TENSORREPO_CATALOG", f"sqlite:///{tmp_path}/{{id}}.sqlite")
+    told = tr.open(repo.url)
+    assert told.catalog.url == f"sqlite:///{tmp_path}/{repo.id}.sqlite"
+    given = tr.open(repo.url, catalog="sqlite://")
+    assert given.catalog.url == "sqlite://"
+    assert given.catalog.catch_up().commits == 1
 
 
-def test_the_way_that_was_found_is_the_shortest(catalog: Catalog) -> None:
-    found = {one.versions[0].path: one.nodes for one in catalog.find_models("conv", "head")}
-    assert found == {
-        "models/short": ("conv0", "relu1", "head2"),
-        "models/deep": ("conv2", "relu3", "head4"),
-    }
+def test_tables_of_a_newer_version_are_refused(repo: tr.Repository) -> None:
+    change_file(repo, "UPDATE alembic_version SET version_num = '9999'")
+    assert repo.catalog.status().state == "newer tables"
+    with pytest.raises(tr.UnsupportedError, match="Update tensorrepo"), repo.catalog.reading():
+        pass
+    with pytest.raises(tr.UnsupportedError):
+        repo.catalog.upgrade()
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{99999}", "[", "(?<=a)b"])
-def test_a_pattern_that_is_none_is_refused(catalog: Catalog, pattern: str) -> None:
-    with pytest.raises(InvalidInputError, match="pattern"):
-        catalog.find_models(pattern)
+@pytest.mark.parametrize("damage", ["DROP TABLE node", "DELETE FROM alembic_version"])
+def test_half_migrated_tables_are_refused_and_rebuilt(repo: tr.Repository, damage: str) -> None:
+    change_file(repo, damage)
+    assert repo.catalog.status().state == "half-migrated"
+    with pytest.raises(tr.CorruptError, match="catalog rebuild"), repo.catalog.reading():
+        pass
+    repo.catalog.rebuild()
+    assert repo.catalog.verify() == []
 
 
-def test_the_longest_common_prefix_comes_first(catalog: Catalog) -> None:
-    wanted = chain("conv", "relu", "conv", "relu", "conv", "head")
-    found = catalog.donors(wanted)
-    assert [(path, one.shared) for path, one in zip(paths(found), found, strict=True)] == [
-        ("deep", 5), ("unmeasured", 4), ("short", 3), ("other", 1),
-    ]  # fmt: skip
-    assert {one.nodes for one in found} == {7}
+def test_a_database_of_another_program_is_left_alone(repo: tr.Repository, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as database:
+        database.execute('CREATE TABLE "commit" (a)')
+    database.close()
+    other = tr.open(repo.url, catalog=f"sqlite:///{tmp_path}/other.db").catalog
+    assert other.status().state == "not a catalog"
+    with pytest.raises(tr.InvalidInputError, match="another database"):
+        other.rebuild()
 
 
-def test_a_metric_decides_between_equal_prefixes(repository: Repository, catalog: Catalog) -> None:
-    graph = chain("conv", "relu", "head")
-    with repository.transaction() as tx:
-        tx.save_model("better", weights(graph, 2), graph=graph, metrics={"accuracy": 0.8})
-    assert paths(catalog.donors(graph, metric="accuracy", limit=2)) == ["better", "short"]
-    worst = catalog.donors(graph, metric="accuracy", smallest=True, limit=2)
-    assert paths(worst) == ["short", "better"]
+def test_a_catalog_of_another_repository_says_so(repo: tr.Repository, tmp_path: Path) -> None:
+    repo.catalog.catch_up()
+    tr.init(tmp_path / "two")
+    second = tr.open(tmp_path / "two", catalog=repo.catalog.url)
+    assert second.catalog.status().state == "other repository"
+    with pytest.raises(tr.InvalidInputError, match="catalog of its own"):
+        second.catalog.catch_up()
 
 
-def test_the_best_of_those_that_share_half_may_come_first(catalog: Catalog) -> None:
-    wanted = chain("conv", "relu", "head")
-    found = catalog.donors(wanted, metric="accuracy", order_by_metric=True)
-    assert [(path, one.value) for path, one in zip(paths(found), found, strict=True)] == [
-        ("deep", 0.9), ("short", 0.7),
-    ]  # fmt: skip
+def test_the_commands_look_after_it(full: Shell) -> None:
+    assert full.json("catalog", "status")["state"] == "empty"
+    assert f"revision {revisions.newest()}" in full("catalog", "upgrade")
+    assert "commits" in full("catalog", "rebuild")
+    shown = full("catalog", "status")
+    assert "state     current" in shown
+    assert "model_version" in shown
+    assert "says what the repository says" in full("catalog", "verify")
 
 
-def test_a_model_is_no_donor_to_itself(repository: Repository, catalog: Catalog) -> None:
-    assert paths(catalog.donors(repository.model("deep"), limit=1)) == ["unmeasured"]
+def test_verify_exits_with_1_and_shows_what_differs(full: Shell) -> None:
+    where = full.json("catalog", "upgrade")["url"].removeprefix("sqlite:///")
+    full("catalog", "rebuild")
+    with sqlite3.connect(where) as database:
+        database.execute("UPDATE ref SET space = 'lies'")
+    database.close()
+    done = full.run("catalog", "verify")
+    assert done.exit_code == 1
+    assert "ref: " in done.output
 
 
-def test_donors_of_branching_graphs_share_what_both_branches_lead_to(
-    repository: Repository, catalog: Catalog
+def test_a_new_version_of_a_model_that_was_stored_anew_in_between(repo: tr.Repository) -> None:
+    with repo.transaction("main", "two tensors") as change:
+        weights = np.arange(600, dtype="f4").reshape(20, 30)
+        change.save_model("net", {"w": weights, "b": np.zeros(4, "f4")})
+    with repo.checkpointer("r") as saver:
+        saver.save(0, {"w": np.zeros((8, 8), "f4")})
+    repo.catalog.catch_up()
+    assert repo.repack_models(depth=0, alpha=50.0).superseded
+    repo.registry.register("net", "main:models/net")
+    assert repo.catalog.verify() == []
+
+
+def beginning(data: bytes) -> bytes:
+    return bytes(100) + data[100:]
+
+
+def inside(data: bytes) -> bytes:
+    return data[:4096] + b"\xa5" * (len(data) - 4096)
+
+
+def all_of_it(data: bytes) -> bytes:
+    return b"no database" * (len(data) // 11)
+
+
+@pytest.mark.parametrize("damaged", [beginning, inside, all_of_it])
+def test_a_damaged_file_is_moved_aside_and_made_anew(
+    repo: tr.Repository, damaged: Callable[[bytes], bytes]
 ) -> None:
-    def branching(left: str, right: str) -> Graph:
-        start = [GraphNode("input", "input"), GraphNode("stem", "conv", {}, (Input("0", "input"),))]
-        sides = [
-            GraphNode(name, op, {}, (Input("0", "stem"),))
-            for name, op in (("l", left), ("r", right))
-        ]
-        joined = GraphNode("sum", "add", {}, (Input("0", "l"), Input("1", "r")))
-        return make_graph("given", [*start, *sides, joined], [Input("0", "sum")])
-
-    with repository.transaction() as tx:
-        tx.save_model("y", {"w": np.ones(3)}, graph=branching("relu", "tanh"))
-    (found, *_) = catalog.donors(branching("relu", "gelu"))
-    assert (paths([found]), found.shared, found.nodes) == (["y"], 3, 5)
+    repo.catalog.catch_up()
+    repo.catalog.close()
+    file = Path(file_of(repo))
+    broken = damaged(file.read_bytes())
+    file.write_bytes(broken)
+    told: list[str] = []
+    repo.catalog.rebuild(warn=told.append)
+    aside = file.with_name(file.name + ".damaged")
+    assert aside.read_bytes() == broken
+    assert str(aside) in told[0]
+    assert repo.catalog.verify() == []
 
 
-def test_models_that_share_a_tensor_are_its_owners(
-    repository: Repository, catalog: Catalog
+def test_a_damaged_file_is_told_with_the_command_that_mends_it(repo: tr.Repository) -> None:
+    Path(file_of(repo)).parent.mkdir(parents=True, exist_ok=True)
+    Path(file_of(repo)).write_bytes(b"no database" * 1000)
+    assert repo.catalog.status().state == "damaged"
+    with pytest.raises(tr.CorruptError, match="catalog rebuild"):
+        repo.catalog.catch_up()
+
+
+def test_earlier_damaged_files_are_kept(repo: tr.Repository) -> None:
+    file = Path(file_of(repo))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for content in (b"no database" * 1000, b"nor this" * 1000):
+        repo.catalog.close()
+        file.write_bytes(content)
+        repo.catalog.rebuild(warn=lambda _: None)
+    assert file.with_name(file.name + ".damaged").read_bytes().startswith(b"no database")
+    assert file.with_name(file.name + ".damaged1").read_bytes().startswith(b"nor this")
+
+
+def test_a_damaged_repository_is_no_reason_to_move_the_catalog(repo: tr.Repository) -> None:
+    repo.catalog.catch_up()
+    [objects] = Path(repo.url.removeprefix("file://")).glob("objects")
+    for path in objects.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600)
+            path.write_bytes(b"x" * path.stat().st_size)
+    fresh = tr.open(repo.url).catalog
+    with pytest.raises(tr.CorruptError):
+        fresh.rebuild()
+    assert not list(Path(file_of(repo)).parent.glob("*.damaged*"))
+
+
+def test_upgrade_leaves_the_catalog_of_another_repository_alone(
+    repo: tr.Repository, tmp_path: Path
 ) -> None:
-    big = np.arange(100, dtype="f4")
-    with repository.transaction() as tx:
-        tx.save_model("one", {"a": big, "b": big + 1})
-        tx.save_model("two", {"c": big})
-    found = catalog.owners(repository.model("one"), "a")
-    assert sorted((paths([one])[0], one.tensor) for one in found) == [("one", "a"), ("two", "c")]
-    assert paths(catalog.owners(repository.model("one"), "b")) == ["one"]
+    repo.catalog.catch_up()
+    tr.init(tmp_path / "two")
+    second = tr.open(tmp_path / "two", catalog=repo.catalog.url)
+    with pytest.raises(tr.InvalidInputError, match="catalog of its own"):
+        second.catalog.upgrade()
 
 
-def test_a_tensor_that_stands_in_the_models_themselves_is_each_ones_own(
-    repository: Repository, catalog: Catalog
-) -> None:
-    assert paths(catalog.owners(repository.model("deep"), "conv0.weight")) == ["deep"]
+def test_a_word_is_no_catalog(full: Shell) -> None:
+    full.environment = {"TENSORREPO_CATALOG": "nonsense"}
+    assert "Expected sqlite:///" in full.fails(2, "catalog", "status")
+    assert not list(full.folder.rglob("nonsense"))
 
 
-def test_owners_of_no_tensor_are_not_found(repository: Repository, catalog: Catalog) -> None:
-    with pytest.raises(NotFoundError):
-        catalog.owners(repository.model("deep"), "nothing")
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ('{"model_type": "bert"}', "is a config"),
-        ("[]", "expected a graph"),
-        ("{", "no JSON"),
-        ('{"nodes": 3}', "no graph"),
-        ('{"w": {"type": "F32"}}', "expected its type and shape"),
-    ],
-)
-def test_a_file_that_describes_no_architecture_is_refused(
-    catalog: Catalog, tmp_path: Path, content: str, says: str
-) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(content)
-    with pytest.raises(InvalidInputError, match=says):
-        catalog.donors(path)
-
-
-def test_the_shell_asks_the_same(shell: Shell) -> None:
-    from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
-
-    for name, layers in (("a", 2), ("b", 3)):
-        tensors = {f"layers.{at}.weight": np.ones((20, 20), "f4") for at in range(layers)}
-        write_safetensors(stored(tensors), shell.folder / f"{name}.safetensors")
-    shell("model", "add", "a.safetensors", "a")
-    shell("commit", "-m", "a")
-    assert "layers.0 -> layers.1" in shell("model", "find", "layers.0", "layers.1")
-    (donor,) = shell.json("model", "donors", "b.safetensors")
-    assert (donor["versions"][0]["path"], donor["shared_nodes"]) == ("models/a", 3)
-    described = {"layers.0.weight": {"type": "F32", "shape": [20, 20]}}
-    (shell.folder / "small.json").write_text(json.dumps(described))
-    assert "2 of 2 nodes" in shell("model", "donors", "small.json")
-    (owner,) = shell.json("model", "owners", "a", "layers.1.weight")[:1]
-    assert owner["versions"][0]["path"] == "models/a"
-    assert "pattern" in shell.fails(2, "model", "find", "(")
-    assert "by which" not in shell.fails(3, "model", "donors", "nothing")
+def test_a_tilde_in_a_catalogs_url_is_the_home(full: Shell) -> None:
+    full.environment = {"TENSORREPO_CATALOG": "~/mine.db"}
+    full("catalog", "rebuild")
+    assert (full.home / "mine.db").is_file()

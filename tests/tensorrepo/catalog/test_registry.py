@@ -136,7 +136,7 @@ def test_the_shell_registers_names_and_shows(shelf: Shell) -> None:
     assert "best=1" in shelf("registry", "ls")
     assert "best" in shelf("registry", "show", "team/net", "best")
     assert "best of team/net is version 1" in shelf("registry", "alias", "team/net", "best")
-    assert "names nothing" in shelf("registry", "alias", "team/net", "best", "-d")
+    assert "Removed alias best" in shelf("registry", "alias", "team/net", "best", "-d")
     assert [one["version"] for one in shelf.json("registry", "history", "team/net", "best")] == [
         None, 1,
     ]  # fmt: skip

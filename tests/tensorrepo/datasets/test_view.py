@@ -311,7 +311,7 @@ def test_more_ids_than_there_are_rows_are_refused_when_they_come(
 def test_limits_of_a_refresh_are_limits(repo: tr.Repository, limits: object) -> None:
     repo.view("rare", sql=RARE)
     with (
-        pytest.raises(tr.InvalidInputError, match=r"limits is tr\.Limits"),
+        pytest.raises(tr.InvalidInputError, match=r"limits is tr\.QueryLimits"),
         repo.transaction("main") as tx,
     ):
         tx.refresh_view("rare", limits=limits)  # type: ignore[arg-type]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, BatchForm
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
@@ -24,14 +25,13 @@ from tensorrepo.formats.dataset.streaming.collate.gather import (
     WantedRows,
     teach_allocator,
 )
-from tensorrepo.formats.dataset.streaming.load.downloads import Downloads
-from tensorrepo.formats.dataset.streaming.load.fetch_config import means_of
+from tensorrepo.formats.dataset.streaming.load.downloads import Downloads, means_of
+from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunLoader
 from tensorrepo.formats.dataset.streaming.load.prefetch import (
+    Loaded,
     LocalPrefetch,
-    LossyLoader,
-    LossySource,
     LostRuns,
-    RunSource,
+    RunPrefetch,
 )
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, load_threads, steps_at_once
 from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
@@ -44,12 +44,8 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
     stretches,
 )
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.threads import OrderedMap
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.load.loaders import RoutedLoader, RunLoader
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-
 
 Walk = Callable[[Share, int, int, Items], Iterator[StepStretch]]
 
@@ -100,7 +96,7 @@ class Assembler:
         return BatchReading(self._groups(share, seed, epoch, fetcher, lost), fetcher.stop)
 
     def _groups(
-        self, share: Share, seed: int, epoch: int, fetcher: RunSource, lost: LostRuns
+        self, share: Share, seed: int, epoch: int, fetcher: RunPrefetch[Loaded], lost: LostRuns
     ) -> Generator[list[Batch], None, None]:
         teach_allocator()
         items = self.plan.items(seed, epoch)
@@ -118,7 +114,7 @@ class Assembler:
             planned.close()
             fetcher.close()
 
-    def _fetcher(self, lost: LostRuns) -> RunSource:
+    def _fetcher(self, lost: LostRuns) -> RunPrefetch[Loaded]:
         loader, options = self.loader, self.setup.options
         tolerant = options.on_error != "raise"
         if not loader.is_local:
@@ -128,13 +124,18 @@ class Assembler:
                 cache=self.setup.page_cache,
                 threads=options.threads,
             )
-            found = Downloads(loader, means, self.stats, ahead_bytes=options.ahead_bytes)
-            return LossySource(found, lost) if tolerant else found
+            return Downloads(
+                loader,
+                means,
+                self.stats,
+                ahead_bytes=options.ahead_bytes,
+                instead=lost.add if tolerant else None,
+            )
         group_bytes = _LOCAL_GROUP_BYTES
         if loader.is_in_place:
             group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, options.ahead_bytes // 2))
         return LocalPrefetch(
-            LossyLoader(loader.load, lost).load if tolerant else loader.load,
+            partial(lost.load, loader.load) if tolerant else loader.load,
             loader.size_of,
             threads=self.fetch_threads or 1,
             ahead_bytes=options.ahead_bytes,
@@ -191,7 +192,7 @@ def plan_stretches(
         # Rows of a full shuffle share no pages, so what two stretches need is the window.
         run_bytes = int(plan.run_bytes.sum()) // max(1, plan.runs)
         least = most = max(1, plan.window_bytes // max(1, 2 * run_bytes))
-    found = stretches(
+    counted = stretches(
         plan.order(seed, epoch, items),
         items.counts,
         share,
@@ -200,7 +201,7 @@ def plan_stretches(
         stretch_rows=most,
         first_rows=least,
     )
-    return (placed(stretch, items) for stretch in found)
+    return (placed(stretch, items) for stretch in counted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,14 +209,14 @@ class _Prepared:
     """A stretch, and the numbers of its rows in the dataset."""
 
     stretch: StepStretch
-    numbers: NDArray[np.int64]
+    numbers: Ints
 
 
 class _Walk:
     """One pass over the stretches of an epoch. One thread walks, another may prepare."""
 
     def __init__(
-        self, assembler: Assembler, fetcher: RunSource, items: Items, lost: LostRuns
+        self, assembler: Assembler, fetcher: RunPrefetch[Loaded], items: Items, lost: LostRuns
     ) -> None:
         self._assembler = assembler
         self._fetcher = fetcher
@@ -263,11 +264,11 @@ class _Walk:
 
     def _expected(self, upcoming: Iterator[_Prepared]) -> _Prepared | None:
         began = self._clock()
-        found = next(upcoming, None)
-        if found is not None:
-            self._fetcher.expect(found.stretch.opened.tolist())
+        prepared = next(upcoming, None)
+        if prepared is not None:
+            self._fetcher.expect(prepared.stretch.opened.tolist())
         self._stats.plan_seconds += self._clock() - began
-        return found
+        return prepared
 
     def _steps(self, current: _Prepared, start: int, stop: int) -> Iterator[list[Batch]]:
         stretch = current.stretch
@@ -320,7 +321,7 @@ class _Walk:
         self._stats.gather_seconds += self._clock() - began
         return batches
 
-    def _without_lost(self, batch: Batch, runs: NDArray[np.int64]) -> Batch:
+    def _without_lost(self, batch: Batch, runs: Ints) -> Batch:
         """The rows whose runs could be loaded."""
         lost = np.isin(runs, list(self._lost))
         if not lost.any():

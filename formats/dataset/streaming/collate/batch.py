@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -27,11 +30,6 @@ from tensorrepo.formats.dataset.schema.values import (
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
 from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, as_jax, map_leaves
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.pool import Pool
-    from tensorrepo.formats.dataset.schema.schema import Column
-
 
 Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
 
@@ -51,19 +49,14 @@ class Batch(dict[str, Any]):
             arrays and tensors hold zeros and lists None; numpy arrays are masked as well.
         lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
             dimensions differ from row to row.
-        repeated: how many of the last rows repeat others, where a last step was filled up.
+        repeated: number of last rows that repeat others, where a last step was filled up.
         source: int64 ``(rows,)``, of a mix: which of its sources each row is of, whose number in
             that dataset `rows` then is. None where there is one dataset.
         draws: uint64 ``(rows,)``, the numbers by which chance (of boxes and flips) follows rows.
     """
 
     def __init__(
-        self,
-        columns: Mapping[str, Any],
-        *,
-        position: int,
-        rows: NDArray[np.int64],
-        identify: Identify,
+        self, columns: Mapping[str, Any], *, position: int, rows: Ints, identify: Identify
     ) -> None:
         """Made by a stream; `identify` finds row ids when they are asked for."""
         super().__init__(columns)
@@ -73,25 +66,21 @@ class Batch(dict[str, Any]):
         self.lengths: dict[str, Any] = {}
         self.segments: dict[str, Any] = {}
         self.repeated = 0
-        self.source: NDArray[np.int64] | None = None
+        self.source: Ints | None = None
         self.draws = rows.view(np.uint64)
         self._identify = identify
 
-    def part(self, places: NDArray[np.int64]) -> Batch:
+    def part(self, places: Ints) -> Batch:
         """The rows at these places, ascending; a copy."""
-        found = Batch(
-            {name: _taken(values, places) for name, values in self.items()},
-            position=self.position,
-            rows=self.rows[places],
-            identify=self._identify,
-        )
-        found.valid = {name: _taken(values, places) for name, values in self.valid.items()}
-        found.lengths = {name: _taken(values, places) for name, values in self.lengths.items()}
-        found.segments = {name: _taken(values, places) for name, values in self.segments.items()}
-        found.repeated = int((places >= len(self.rows) - self.repeated).sum())
-        found.source = None if self.source is None else self.source[places]
-        found.draws = self.draws[places]
-        return found
+        attributes = vars(self) | {
+            "rows": self.rows[places],
+            "draws": self.draws[places],
+            "repeated": int((places >= len(self.rows) - self.repeated).sum()),
+            "source": None if self.source is None else self.source[places],
+        }
+        for name in ("valid", "lengths", "segments"):
+            attributes[name] = _all_taken(attributes[name], places)
+        return batch_with(_all_taken(self, places), attributes, self._identify)
 
     @property
     def row_ids(self) -> NDArray[Any]:
@@ -101,12 +90,33 @@ class Batch(dict[str, Any]):
         return self._identify(self.rows, self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = self.position, self.rows, self.row_ids
-        told = self.valid, self.lengths, self.repeated, self.source, self.segments
-        return _restored, (dict(self), *known, told)
+        return _restored, (dict(self), self.attributes, self.row_ids)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """All that is known besides the columns, but for where row ids come from."""
+        return {name: value for name, value in vars(self).items() if name != "_identify"}
 
 
-def _taken(values: Any, places: NDArray[np.int64]) -> Any:
+def batch_with(
+    columns: Mapping[str, Any], attributes: Mapping[str, Any], identify: Identify
+) -> Batch:
+    """A batch with the attributes of another one."""
+    position, rows = attributes["position"], attributes["rows"]
+    batch = Batch(columns, position=position, rows=rows, identify=identify)
+    vars(batch).update(attributes)
+    return batch
+
+
+def _restored(columns: dict[str, Any], attributes: dict[str, Any], row_ids: NDArray[Any]) -> Batch:
+    return batch_with(columns, attributes, lambda *_: row_ids)
+
+
+def _all_taken(columns: Mapping[str, Any], places: Ints) -> dict[str, Any]:
+    return {name: _taken(values, places) for name, values in columns.items()}
+
+
+def _taken(values: Any, places: Ints) -> Any:
     if isinstance(values, list):
         return [values[at] for at in places.tolist()]
     if isinstance(values, BinaryValues):  # encoded, for a decoder
@@ -115,18 +125,6 @@ def _taken(values: Any, places: NDArray[np.int64]) -> Any:
     if taken is not None and not isinstance(values, np.ndarray) and hasattr(values, "to_pylist"):
         return taken(places)  # of Arrow
     return values[places]
-
-
-def _restored(
-    columns: dict[str, Any],
-    position: int,
-    rows: NDArray[np.int64],
-    row_ids: NDArray[Any],
-    told: tuple[Any, ...],
-) -> Batch:
-    batch = Batch(columns, position=position, rows=rows, identify=lambda *_: row_ids)
-    batch.valid, batch.lengths, batch.repeated, batch.source, batch.segments = told
-    return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,7 @@ class BatchForm:
         bounds: Sequence[int],
         *,
         ends: Sequence[int],
-        rows: NDArray[np.int64],
+        rows: Ints,
     ) -> list[Batch]:
         """The batches of consecutive steps.
 
@@ -247,9 +245,7 @@ def with_leaves_changed(item: Any, change: Callable[[Any], Any]) -> Any:
     return map_leaves(item, change)
 
 
-def pad_rows(
-    values: RaggedValues, pad: float, pool: Pool
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def pad_rows(values: RaggedValues, pad: float, pool: Pool) -> tuple[NDArray[Any], Ints]:
     """Ragged rows as one array, filled up with `pad`, and their true lengths.
 
     Returns:
@@ -270,7 +266,7 @@ def pad_rows(
     return out, np.ascontiguousarray(lengths[:, 0] if len(unknown) == 1 else lengths)
 
 
-def _fill(out: NDArray[Any], values: RaggedValues, lengths: NDArray[np.int64]) -> None:
+def _fill(out: NDArray[Any], values: RaggedValues, lengths: Ints) -> None:
     """Lay rows of so many steps along the first dimension into the rows of `out`."""
     used = values.elements[int(values.offsets[0]) : int(values.offsets[-1])]
     if not used.size:
@@ -286,10 +282,10 @@ def _fill(out: NDArray[Any], values: RaggedValues, lengths: NDArray[np.int64]) -
     out.reshape(-1, *out.shape[2:])[np.repeat(begins, lengths) + np.arange(len(steps))] = steps
 
 
-def _row_shapes(values: RaggedValues) -> NDArray[np.int64]:
+def _row_shapes(values: RaggedValues) -> Ints:
     """The shape of every row, ``(rows, dims)``."""
-    known = [dim for dim in values.shape if dim is not None]
-    each = np.diff(values.offsets) // max(1, prod(known))
+    fixed = [dim for dim in values.shape if dim is not None]
+    each = np.diff(values.offsets) // max(1, prod(fixed))
     unknown = [each] if values.dims is None else list(values.dims.T)
     columns = iter(unknown)
     full = np.empty((values.rows, len(values.shape)), np.int64)

@@ -8,30 +8,27 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from operator import index
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import Bytes, Image
 from tensorrepo.formats.dataset.schema.values import BinaryValues, valid_rows
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate import pixels as crops
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.pixels import CHANNELS, PictureReader, Target
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Schema
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
-
 
 Picture = NDArray[np.uint8]
 
@@ -82,13 +79,8 @@ class Decode:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("fit", self.fit, get_args(ImageFit)),
-            ("mode", self.mode, get_args(ImageMode)),
-            ("layout", self.layout, get_args(PictureLayout)),
-        ):
-            if value not in known:
-                raise InvalidInputError(f"Decode: {name} is one of {known}, got {value!r}")
+        for name, kind in (("fit", ImageFit), ("mode", ImageMode), ("layout", PictureLayout)):
+            checks.one_of(kind)(f"Decode: {name}", getattr(self, name))
         if self.size is None and self.fit != "crop":
             raise InvalidInputError(
                 f"Decode: fit={self.fit!r} needs a size, such as Decode(size=224, "
@@ -100,7 +92,7 @@ class Decode:
         checks.range_of("Decode: area", self.area, 1)
         checks.range_of("Decode: ratio", self.ratio)
         for name in ("flip", "exact", "orient"):
-            checks.truth(f"Decode: {name}", getattr(self, name))
+            arguments.flag(f"Decode: {name}", getattr(self, name))
         arguments.whole("Decode: max_pixels", self.max_pixels, 1)
 
     @property
@@ -140,8 +132,8 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
     Args:
         images: True and `Decode` mean all image columns among `names`; a mapping names columns of
             images or bytes, with True for pictures of their own size; None and False mean none.
-        schema: of the dataset.
-        names: columns that are streamed.
+        schema: schema of the dataset.
+        names: names of the columns that are streamed.
 
     Raises:
         InvalidInputError: no such column is streamed, or it cannot hold images.
@@ -150,26 +142,26 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
         return {}
     if images is True or isinstance(images, Decode):
         how = Decode() if images is True else images
-        found = {name: how for name in names if isinstance(schema.column(name).type, Image)}
-        if not found:
+        decodes = {name: how for name in names if isinstance(schema.column(name).type, Image)}
+        if not decodes:
             raise InvalidInputError(
                 f"images: none of the columns {list(names)} is of type Image. Name a column of "
                 "bytes that holds images: images={'name': Decode(...)}"
             )
-        return found
+        return decodes
     if not isinstance(images, Mapping):
         raise arguments.wrong(
             "images", "True, a Decode(...), or a mapping {'name': Decode(...)}", images
         )
-    found = {name: Decode() if how is True else how for name, how in images.items() if how}
-    for name, how in found.items():
+    decodes = {name: Decode() if how is True else how for name, how in images.items() if how}
+    for name, how in decodes.items():
         if name not in names:
             raise InvalidInputError(f"images: column {name!r} is not streamed, only {list(names)}")
         if not isinstance(schema.column(name).type, Image | Bytes):
             raise InvalidInputError(f"images: column {name!r} holds neither images nor bytes")
         if not isinstance(how, Decode):
             raise arguments.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
-    return found
+    return decodes
 
 
 class Meter(NamedTuple):
@@ -212,12 +204,7 @@ class Decoder:
         return frozenset(self._columns)
 
     def begin(
-        self,
-        batch: Batch,
-        key: int,
-        bad: ErrorPolicy,
-        finish: Callable[[Batch], Any],
-        meter: Meter,
+        self, batch: Batch, key: int, bad: ErrorPolicy, finish: Callable[[Batch], Any], meter: Meter
     ) -> list[Callable[[], list[Any]]]:
         """What is to be done for a batch, by several threads: calls that give what is finished.
 
@@ -281,14 +268,14 @@ class _Job:
                 np.ascontiguousarray(picture.transpose(2, 0, 1)) if planes else picture
             )
             return
-        there = self._out[at]
+        target = self._out[at]
         if self.how.layout == "HWC":
-            self._reader.read(data, lambda high, wide: self._target(at, high, wide, there))
+            self._reader.read(data, lambda high, wide: self._target(at, high, wide, target))
             return
         assert self.how.shape is not None, "there would be no array otherwise"
         upright = np.empty((*self.how.shape, self.how.channels), np.uint8)
         self._reader.read(data, lambda high, wide: self._target(at, high, wide, upright))
-        there[...] = upright.transpose(2, 0, 1)
+        target[...] = upright.transpose(2, 0, 1)
 
     def replace(self, at: int, given: Any) -> None:
         """Use what the caller gave in place of row `at`: encoded bytes, or pixels.
@@ -339,65 +326,61 @@ class _Job:
         return Target(crops.whole(height, width), there[top : top + high, left : left + wide], flip)
 
 
+@dataclass(slots=True, eq=False)
 class _Gathering:
     """Portions of one batch; knows when the last one is done."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        jobs: list[_Job],
-        bad: ErrorPolicy,
-        finish: Callable[[Batch], Any],
-        hand_over: Callable[[Picture], Any],
-        meter: Meter,
-    ) -> None:
-        self._batch, self._jobs, self._bad = batch, jobs, bad
-        self._finish, self._hand_over, self._meter = finish, hand_over, meter
-        self._lock = Lock()
-        self._left = 0
+    batch: Batch
+    jobs: list[_Job]
+    bad: ErrorPolicy
+    finish: Callable[[Batch], Any]
+    hand_over: Callable[[Picture], Any]
+    meter: Meter
+    lock: Lock = field(default_factory=Lock)
+    left: int = 0
 
     def calls(self) -> list[Callable[[], list[Any]]]:
         portions = [
             (job, start, min(start + _PORTION, job.rows))
-            for job in self._jobs
+            for job in self.jobs
             for start in range(0, job.rows, _PORTION)
         ]
         if not portions:
-            return [lambda: [self._finish(self._finished())]]
-        self._left = len(portions)
+            return [lambda: [self.finish(self._finished())]]
+        self.left = len(portions)
         return [partial(self._call, *portion) for portion in portions]
 
     def _call(self, job: _Job, start: int, stop: int) -> list[Any]:
-        began = self._meter.clock()
+        began = self.meter.clock()
         job.decode(start, stop)
-        self._meter.spent(self._meter.clock() - began)
-        with self._lock:
-            self._left -= 1
-            if self._left:
+        self.meter.spent(self.meter.clock() - began)
+        with self.lock:
+            self.left -= 1
+            if self.left:
                 return []
-        return [self._finish(self._finished())]
+        return [self.finish(self._finished())]
 
     def _finished(self) -> Batch:
         """The batch with pixels, and without rows that are left out."""
-        batch = self._batch
+        batch = self.batch
         left_out: set[int] = set()
-        for job in self._jobs:
+        for job in self.jobs:
             for at, error in sorted(job.failures.items()):
                 if at in left_out:
                     continue
-                given = self._bad.replacement(
+                substitute = self.bad.replacement(
                     error, batch, at, cause="image", column=job.name, use=partial(job.replace, at)
                 )
-                if given is None:
+                if substitute is None:
                     left_out.add(at)
             batch[job.name] = self._handed_over(job.result())
         if left_out:
-            self._bad.check_left(len(batch.rows) - len(left_out), len(batch.rows), batch.position)
+            self.bad.check_left(len(batch.rows) - len(left_out), len(batch.rows), batch.position)
             kept = np.setdiff1d(np.arange(len(batch.rows)), sorted(left_out))
             batch = batch.part(kept)
         return batch
 
-    def _handed_over(self, found: Picture | list[Picture | None]) -> Any:
-        if not isinstance(found, list):
-            return self._hand_over(found)
-        return [None if each is None else self._hand_over(each) for each in found]
+    def _handed_over(self, pictures: Picture | list[Picture | None]) -> Any:
+        if not isinstance(pictures, list):
+            return self.hand_over(pictures)
+        return [None if each is None else self.hand_over(each) for each in pictures]

@@ -13,14 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
 
 Cause = Literal["image", "page"]
 OnBadRow = Literal["raise", "skip"] | Callable[[Error, str], Any]
@@ -72,22 +70,22 @@ class ErrorPolicy:
                 f"row {row} (id {where}): {error}. on_error='skip' leaves such rows out and counts "
                 "them."
             ) from error
-        given = self._asked(error, row, row_id, column)
-        if given is not None and cause == "page":
+        substitute = self._asked(error, row, row_id, column)
+        if substitute is not None and cause == "page":
             raise InvalidInputError(
                 f"on_error gave a replacement for row {row} (id {row_id}), but all of its page "
                 f"is missing ({error}): only None, which leaves the row out, is possible there"
             )
-        if given is not None and use is not None:
+        if substitute is not None and use is not None:
             try:
-                use(given)
+                use(substitute)
             except (CorruptError, InvalidInputError) as wrong:
                 raise InvalidInputError(
                     f"row {row} (id {where}): what on_error gave for it cannot be used either: "
                     f"{wrong}. The row itself: {error}"
                 ) from wrong
-        self._count(cause, f"{where}: {error}", replaced=given is not None)
-        return given
+        self._count(cause, f"{where}: {error}", replaced=substitute is not None)
+        return substitute
 
     def _asked(self, error: Error, row: int, row_id: str, column: str | None) -> Any:
         """What the user's function gives; None where there is none."""
@@ -109,12 +107,12 @@ class ErrorPolicy:
             f"rank were bad. The first bad row of this pass was {self._stats.bad[0]}"
         )
 
-    def _count(self, cause: Cause, told: str, *, replaced: bool) -> None:
+    def _count(self, cause: Cause, reason: str, *, replaced: bool) -> None:
         with _COUNTING:
             counts = self._stats.replaced if replaced else self._stats.skipped
             counts[cause] = counts.get(cause, 0) + 1
             if len(self._stats.bad) < _NAMED:
-                self._stats.bad.append(told)
+                self._stats.bad.append(reason)
 
 
 def report(stream: str, stats: StreamStats) -> None:
@@ -130,5 +128,5 @@ def report(stream: str, stats: StreamStats) -> None:
 
 
 def _sentence(counts: dict[str, int]) -> str:
-    told = [f"{count:,} ({cause})" for cause, count in sorted(counts.items())]
-    return ", ".join(told) or "none"
+    listed = [f"{count:,} ({cause})" for cause, count in sorted(counts.items())]
+    return ", ".join(listed) or "none"

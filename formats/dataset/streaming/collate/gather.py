@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -29,13 +31,9 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     valid_rows,
 )
+from tensorrepo.formats.dataset.streaming.order.items import PackedItems
 from tensorrepo.formats.native.rows import BEST, RowCopier, RunTable
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.pool import Pool
-    from tensorrepo.formats.dataset.streaming.order.items import PackedItems
-
 
 _OFFSET_BYTES = 8
 _DIM_BYTES = 4
@@ -55,8 +53,8 @@ class InMemory(NamedTuple):
     """Where the rows of some runs lie in memory, in one column. Arrays are int64 ``(runs,)``.
 
     Attributes:
-        runs: their numbers.
-        rows: how many rows each has.
+        runs: numbers of the runs.
+        rows: number of rows of each.
         values_at: address of each first row's value (fixed) or offset (others).
         items_at: address of the items that offsets count.
         dims_at: address of the first row's dimensions, where they are stored.
@@ -68,14 +66,14 @@ class InMemory(NamedTuple):
             says; raises a CorruptError that names both.
     """
 
-    runs: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    values_at: NDArray[np.int64]
-    items_at: NDArray[np.int64] | None
-    dims_at: NDArray[np.int64] | None
-    valid_at: NDArray[np.int64] | None
+    runs: Ints
+    rows: Ints
+    values_at: Ints
+    items_at: Ints | None
+    dims_at: Ints | None
+    valid_at: Ints | None
     owners: Sequence[Sequence[Any]]
-    sums_at: NDArray[np.int64] | None = None
+    sums_at: Ints | None = None
     prove: Callable[[int, int], None] | None = None
 
 
@@ -99,8 +97,8 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
 class WantedRows(NamedTuple):
     """Rows to be gathered: int64 ``(rows,)`` each."""
 
-    run: NDArray[np.int64]
-    row: NDArray[np.int64]
+    run: Ints
+    row: Ints
 
 
 class RunValues:
@@ -110,12 +108,7 @@ class RunValues:
     """
 
     def __init__(
-        self,
-        live: NDArray[np.int64],
-        storage: Storage,
-        *,
-        nullable: bool,
-        copier: RowCopier = BEST,
+        self, live: Ints, storage: Storage, *, nullable: bool, copier: RowCopier = BEST
     ) -> None:
         """Prepare for runs of `live` rows each."""
         self._live = live
@@ -125,11 +118,13 @@ class RunValues:
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
         self._element = storage.element
         self._where: dict[int, InMemory] = {}  # keeps the memory of each open run alive
-        self._values_at = np.full(live.size, _CLOSED, dtype=np.int64)
-        self._items_at = np.zeros(live.size, dtype=np.int64)
-        self._dims_at = np.full(live.size, _CLOSED, dtype=np.int64)
-        self._valid_at = np.full(live.size, _CLOSED, dtype=np.int64)
-        self._sums_at: NDArray[np.int64] | None = None  # made when there is one
+        self._at = {"values_at": _closed(live)}  # fields of `InMemory`, by run
+        if storage.layout is not ColumnLayout.FIXED:
+            self._at["items_at"] = _closed(live)
+        if storage.stores_dims:
+            self._at["dims_at"] = _closed(live)
+        if nullable:
+            self._at["valid_at"] = _closed(live)
 
     def open(self, where: InMemory) -> None:
         """From now on the rows of these runs can be gathered."""
@@ -139,27 +134,16 @@ class RunValues:
         if self._nullable and where.valid_at is None:
             raise AssertionError("a run of a nullable column was loaded without its validity")
         self._where.update(dict.fromkeys(runs.tolist(), where))
-        self._values_at[runs] = where.values_at
-        if where.items_at is not None:
-            self._items_at[runs] = where.items_at
-        if where.dims_at is not None:
-            self._dims_at[runs] = where.dims_at
-        if where.valid_at is not None:
-            self._valid_at[runs] = where.valid_at
         if where.sums_at is not None:
-            if self._sums_at is None:
-                self._sums_at = np.full(self._live.size, _CLOSED, dtype=np.int64)
-            self._sums_at[runs] = where.sums_at
+            self._at.setdefault("sums_at", _closed(self._live))
+        for name, table in self._at.items():
+            if (addresses := getattr(where, name)) is not None:
+                table[runs] = addresses
 
-    def close(self, runs: NDArray[np.int64]) -> None:
+    def close(self, runs: Ints) -> None:
         """The rows of these runs are not needed any more."""
-        self._values_at[runs] = _CLOSED
-        if self._nullable:
-            self._valid_at[runs] = _CLOSED
-        if self._storage.stores_dims:
-            self._dims_at[runs] = _CLOSED
-        if self._sums_at is not None:
-            self._sums_at[runs] = _CLOSED
+        for table in self._at.values():
+            table[runs] = _CLOSED
         for run in runs.tolist():
             del self._where[run]
 
@@ -174,7 +158,7 @@ class RunValues:
         valid = None
         if self._nullable:
             valid = pool.array(wanted.row.shape, np.dtype(np.bool_))
-            self._take(self._valid_at, 1, wanted, 1, valid)
+            self._take("valid_at", 1, wanted, 1, valid)
         if self._storage.layout is ColumnLayout.FIXED:
             return FixedValues(self._fixed(wanted, pool), valid)
         starts, ends = self._bounds(wanted)
@@ -185,20 +169,20 @@ class RunValues:
 
     def _take(
         self,
-        at: NDArray[np.int64],
+        name: str,
         step_bytes: int,
         wanted: WantedRows,
         row_bytes: int,
         out: NDArray[Any],
-        sums_at: NDArray[np.int64] | None = None,
+        sums_at: Ints | None = None,
     ) -> int:
-        table = RunTable(self._live, at, sums_at, step_bytes)
+        table = RunTable(self._live, self._at[name], sums_at, step_bytes)
         return self._copier.take_rows(table, wanted.run, wanted.row, row_bytes, out)
 
     def _fixed(self, wanted: WantedRows, pool: Pool) -> NDArray[Any]:
         out = pool.array((wanted.row.size, *self._row_shape), self._element)
-        row_bytes = self._row_bytes
-        wrong = self._take(self._values_at, row_bytes, wanted, row_bytes, out, self._sums_at)
+        row_bytes, sums_at = self._row_bytes, self._at.get("sums_at")
+        wrong = self._take("values_at", row_bytes, wanted, row_bytes, out, sums_at)
         if wrong >= 0:
             self._blame(wanted.run.item(wrong), wanted.row.item(wrong))
         return out
@@ -209,25 +193,19 @@ class RunValues:
         where.prove(where.runs.tolist().index(run), row)
         raise AssertionError("whoever proves a damaged row raises")
 
-    def _bounds(self, wanted: WantedRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _bounds(self, wanted: WantedRows) -> tuple[Ints, Ints]:
         """Where each row's items start and end in its run's items."""
         bounds = np.empty((wanted.row.size, 2), dtype=np.int64)
         # Two offsets that follow each other.
-        self._take(self._values_at, _OFFSET_BYTES, wanted, 2 * _OFFSET_BYTES, bounds)
+        self._take("values_at", _OFFSET_BYTES, wanted, 2 * _OFFSET_BYTES, bounds)
         return bounds[:, 0], bounds[:, 1]
 
-    def _items(
-        self,
-        run: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        pool: Pool,
-    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def _items(self, run: Ints, starts: Ints, ends: Ints, pool: Pool) -> tuple[Ints, NDArray[Any]]:
         item_bytes = self._element.itemsize
         lengths = ends - starts
         offsets = offsets_of(lengths)
         out = pool.array((int(offsets[-1]),), self._element)
-        addresses = self._items_at[run] + starts * item_bytes
+        addresses = self._at["items_at"][run] + starts * item_bytes
         self._copier.copy_spans(addresses, lengths * item_bytes, out)
         return offsets, out
 
@@ -236,8 +214,12 @@ class RunValues:
             return None
         dims = np.empty((wanted.row.size, self._storage.unknown_dims), dtype=np.uint32)
         row_bytes = _DIM_BYTES * self._storage.unknown_dims
-        self._take(self._dims_at, row_bytes, wanted, row_bytes, dims)
+        self._take("dims_at", row_bytes, wanted, row_bytes, dims)
         return dims
+
+
+def _closed(live: Ints) -> Ints:
+    return np.full(live.size, _CLOSED, dtype=np.int64)
 
 
 def _items_of(values: ColumnValues) -> NDArray[Any]:
@@ -251,7 +233,7 @@ def address_of(array: NDArray[Any]) -> int:
     return address
 
 
-def _address(array: NDArray[Any], owner: list[Any]) -> NDArray[np.int64]:
+def _address(array: NDArray[Any], owner: list[Any]) -> Ints:
     array = np.ascontiguousarray(array)
     owner.append(array)
     return np.array([address_of(array)])
@@ -274,8 +256,8 @@ class PackedValues:
 
     values: NDArray[Any]
     segments: NDArray[np.int32]
-    lengths: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    lengths: Ints
+    rows: Ints
 
     def slice(self, start: int, stop: int) -> PackedValues:
         some = slice(start, stop)
@@ -292,8 +274,8 @@ class _Line(NamedTuple):
     """
 
     elements: NDArray[Any]
-    ends: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    ends: Ints
+    rows: Ints
     first: list[int]
     last: list[int]
 
@@ -304,7 +286,7 @@ class PackedRuns:
     def __init__(
         self,
         items: PackedItems,
-        first_row: NDArray[np.int64],
+        first_row: Ints,
         element: np.dtype[Any],
         pad: float | None,
         lost: Container[int] = (),
@@ -312,7 +294,7 @@ class PackedRuns:
         """Prepare.
 
         Args:
-            items: of the epoch.
+            items: items of the epoch.
             first_row: the live row that each run of the plan begins with.
             element: type of the elements.
             pad: fills up the last item of a run; None: 0.
@@ -340,7 +322,7 @@ class PackedRuns:
             else:
                 self._lines[run] = self._opened(run, owners[0])
 
-    def close(self, runs: NDArray[np.int64]) -> None:
+    def close(self, runs: Ints) -> None:
         """The items of these runs are not needed any more."""
         for run in runs.tolist():
             del self._lines[run]
@@ -383,9 +365,7 @@ class PackedRuns:
         return _line(values.elements[begin:end], ends, rows[filled], self._items.size)
 
 
-def _line(
-    elements: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[np.int64], size: int
-) -> _Line:
+def _line(elements: NDArray[Any], ends: Ints, rows: Ints, size: int) -> _Line:
     """The line of these rows, cut into items."""
     start = np.arange(0, len(elements), size)
     stop = np.minimum(start + size, len(elements))
@@ -394,9 +374,7 @@ def _line(
     return _Line(elements, ends, rows, first.tolist(), last.tolist())
 
 
-def _number(
-    ends: list[NDArray[np.int64]], lengths: NDArray[np.int64], out: NDArray[np.int32]
-) -> None:
+def _number(ends: list[Ints], lengths: Ints, out: NDArray[np.int32]) -> None:
     """Number the rows of each item: `ends` says where they end in it, the last one where it may."""
     counts = np.array([len(each) for each in ends], np.int64)
     starts = offsets_of(counts)[:-1]

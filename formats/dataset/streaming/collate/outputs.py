@@ -7,18 +7,16 @@ itself ("pinned") is torch's own, filled by a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.common.tensors import is_torch
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Timestamp
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import Column
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]
 OUTPUTS: tuple[OutputForm, ...] = ("numpy", "torch", "jax", "arrow")
@@ -33,8 +31,8 @@ def as_jax(array: NDArray[Any], name: str = "") -> Any:
     `array` afterwards.
 
     Args:
-        array: numbers.
-        name: of the column, for errors.
+        array: array of numbers.
+        name: name of the column, for errors.
 
     Raises:
         UnsupportedError: jax is not installed.
@@ -77,7 +75,7 @@ def check_moments(columns: Iterable[Column], output: OutputForm) -> None:
 def _check_fits(array: NDArray[Any], name: str) -> None:
     """See that integers of 64 bits fit the 32 bits that JAX gives them."""
     narrow = np.iinfo(f"{array.dtype.kind}{_JAX_BYTES}")
-    least, most = (int(found(initial=0)) for found in (array.min, array.max))
+    least, most = (int(extreme(initial=0)) for extreme in (array.min, array.max))
     if least < narrow.min or most > narrow.max:
         where = f"column {name!r}" if name else f"an array of {array.dtype}"
         raise InvalidInputError(
@@ -115,13 +113,13 @@ def pins(pin: bool | None, output: OutputForm) -> bool:
         return False
     if pin is False:
         return False
-    there = _cuda_is_there()
-    if pin and not there:
+    has_gpu = _cuda_is_there()
+    if pin and not has_gpu:
         raise InvalidInputError(
             "pin=True needs a GPU that torch can use, and torch.cuda.is_available() is false "
             "here. Leave `pin` out: it pins wherever there is one."
         )
-    return there
+    return has_gpu
 
 
 def _cuda_is_there() -> bool:
@@ -155,9 +153,9 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
                 raise
         return value
     if isinstance(value, list):
-        value[:] = [map_leaves(one, change) for one in value]
+        value[:] = [map_leaves(leaf, change) for leaf in value]
         return value
     if isinstance(value, tuple):
-        changed = [map_leaves(one, change) for one in value]
+        changed = [map_leaves(leaf, change) for leaf in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     return change(value)

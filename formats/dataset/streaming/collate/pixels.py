@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.images.headers import (
     HARMLESS,
@@ -65,13 +66,13 @@ class Box(NamedTuple):
     width: int
 
 
-def chances(key: int, draws: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.float64]:
+def chances(key: int, draws: NDArray[np.uint64] | Ints) -> NDArray[np.float64]:
     """Numbers in [0, 1), ``(len(draws), CHANCES)``: a function of an epoch's key and row."""
     keys = numbers(key, draws.view(np.uint64))
     drawn = numbers(keys[:, None], np.arange(CHANCES, dtype=np.uint64)[None, :])
-    found: NDArray[np.float64] = (drawn >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
-    found *= 2.0**-_FRACTION_BITS
-    return found
+    scaled_down: NDArray[np.float64] = (drawn >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
+    scaled_down *= 2.0**-_FRACTION_BITS
+    return scaled_down
 
 
 def whole(height: int, width: int) -> Box:
@@ -89,10 +90,7 @@ def middle(height: int, width: int, size: tuple[int, int]) -> Box:
 def inside(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
     """How large the whole picture becomes when it has to fit into `size`."""
     scale = min(size[0] / height, size[1] / width)
-    return (
-        min(size[0], max(1, round(height * scale))),
-        min(size[1], max(1, round(width * scale))),
-    )
+    return (min(size[0], max(1, round(height * scale))), min(size[1], max(1, round(width * scale))))
 
 
 def drawn(
@@ -105,9 +103,9 @@ def drawn(
     """A box of random area and shape somewhere in the picture.
 
     Args:
-        height: of the picture.
-        width: of the picture.
-        numbers_of_row: a row of `chances`.
+        height: height of the picture.
+        width: width of the picture.
+        numbers_of_row: row of `chances`.
         area: least and most part of the picture's area.
         ratio: least and most width per height, drawn evenly on a logarithmic scale.
 
@@ -269,15 +267,15 @@ class PictureReader:
             min_width=size[1] if shrink > 1 else 0,
             buffer=buffer,
         )
-        found: Picture = _strictly(decode, data)
-        return self._from_inks(found) if inks else found
+        pixels: Picture = _strictly(decode, data)
+        return self._from_inks(pixels) if inks else pixels
 
     def _from_inks(self, inks: Picture) -> Picture:
         """The colours of a screen; JPEGs hold how much of each ink there is not, as Adobe does."""
         size = inks.shape[1], inks.shape[0]
         image = self._pillow.frombuffer("CMYK", size, inks, "raw", "CMYK;I", 0, 1)
-        found: Picture = np.asarray(image.convert(self._mode))
-        return found.reshape(*found.shape[:2], CHANNELS[self._mode])
+        pixels: Picture = np.asarray(image.convert(self._mode))
+        return pixels.reshape(*pixels.shape[:2], CHANNELS[self._mode])
 
     # ------------------------------------------------------------------ every other format
 
@@ -306,8 +304,8 @@ class PictureReader:
                 f"an image of 32-bit numbers (mode {image.mode}) has no 8-bit pixels. Store it as "
                 "a tensor."
             )
-        found: Picture = np.asarray(image.convert(self._mode))
-        return found.reshape(*found.shape[:2], CHANNELS[self._mode])
+        pixels: Picture = np.asarray(image.convert(self._mode))
+        return pixels.reshape(*pixels.shape[:2], CHANNELS[self._mode])
 
     def _check_size(self, height: int, width: int) -> None:
         if height * width > self._max_pixels:
@@ -376,18 +374,20 @@ class PictureReader:
         room = self._room("smoothed", flat.size)
         into = None if room is None else room[: flat.size].reshape(flat.shape)
         taps = (3 if bx else 1, 3 if by else 1)
-        found: Picture = self._cv2.GaussianBlur(flat, taps, bx or 1e-3, dst=into, sigmaY=by or 1e-3)
-        return found
+        smoothed: Picture = self._cv2.GaussianBlur(
+            flat, taps, bx or 1e-3, dst=into, sigmaY=by or 1e-3
+        )
+        return smoothed
 
     def _room(self, name: str, size: int) -> Picture | None:
         """Memory of this thread that is used for one picture after another; None if too large."""
         if size > _KEPT_BYTES:
             return None
-        found: Picture | None = getattr(self._scratch, name, None)
-        if found is None or found.size < size:
-            found = np.empty(size, np.uint8)
-            setattr(self._scratch, name, found)
-        return found
+        room: Picture | None = getattr(self._scratch, name, None)
+        if room is None or room.size < size:
+            room = np.empty(size, np.uint8)
+            setattr(self._scratch, name, room)
+        return room
 
 
 def needed(module: str) -> Any:
@@ -446,17 +446,17 @@ def jpeg_orientation(data: memoryview) -> int:
 def _orientation(exif: memoryview) -> int:
     if bytes(exif[:4]) not in (b"II*\0", b"MM\0*"):
         return 1
-    found = dict(tiff_fields(exif, frozenset({_ORIENTATION}))).get(_ORIENTATION, (1,))[0]
-    return found if 1 <= found <= 8 else 1
+    orientation = dict(tiff_fields(exif, frozenset({_ORIENTATION}))).get(_ORIENTATION, (1,))[0]
+    return orientation if 1 <= orientation <= 8 else 1
 
 
 def _orientation_of(image: Any) -> int:
     """The same of an image that Pillow opened."""
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001  damaged EXIF is no damaged picture, and raises anything
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def turned(pixels: Picture, orientation: int) -> Picture:

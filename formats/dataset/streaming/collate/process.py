@@ -25,11 +25,13 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.reduction import ForkingPickler
-from threading import Condition, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from queue import LifoQueue
+from threading import Thread
+from typing import Any
 
 import msgspec
 
+from tensorrepo.formats.dataset.streaming.collate.batch import Identify
 from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.shared_batch import (
     BatchFrame,
@@ -38,10 +40,6 @@ from tensorrepo.formats.dataset.streaming.collate.shared_batch import (
 )
 from tensorrepo.repo import errors
 from tensorrepo.repo.errors import Error, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.collate.batch import Identify
-
 
 _BLOCKS = 6
 _LENT_BLOCKS = 3  # that the user may keep; what is kept beyond them is copied
@@ -54,10 +52,8 @@ MadeItem = tuple[int, Any, dict[str, Any]]  # position, what is handed out, stat
 _PARTS = "the position", "what the transform returned", "the statistics"
 
 
-class WorkerMain(Protocol):
-    """What the child does. Passed to it, so whatever it consists of must be found by name there."""
-
-    def __call__(self) -> Generator[MadeItem, None, None]: ...
+# What the child does. Passed to it, so whatever it consists of must be found by name there.
+WorkerMain = Callable[[], Generator[MadeItem, None, None]]
 
 
 class _Ready(msgspec.Struct, tag=True, array_like=True):
@@ -81,6 +77,7 @@ class _Ended(msgspec.Struct, tag=True, array_like=True):
 
 
 _Message = _Ready | _Failed | _Ended
+_DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
 class ProcessItems:
@@ -171,7 +168,7 @@ class ProcessItems:
         with suppress(EOFError, OSError):  # the child ended without a word
             ready = wait([self._results, self._process.sentinel])
             if self._results in ready or self._results.poll():
-                return _decoded(self._results.recv_bytes())
+                return _DECODER.decode(self._results.recv_bytes())
         if self._closed:
             return _Ended()
         self._process.join(_END_SECONDS)
@@ -221,47 +218,24 @@ def _block(closed_by: ExitStack) -> SharedBlock:
     return block
 
 
-class _Free:
-    """Numbers of the blocks that the child may write to."""
-
-    def __init__(self, count: int) -> None:
-        self._numbers = deque(range(count))
-        self._changed = Condition()
-        self._closed = False
-
-    def take(self) -> int | None:
-        """Wait for a block; None when nothing more is wanted."""
-        with self._changed:
-            while not self._numbers and not self._closed:
-                self._changed.wait()
-            return None if self._closed else self._numbers.popleft()
-
-    def give(self, numbers: bytes) -> None:
-        with self._changed:
-            self._numbers.extend(numbers)
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-
-
 def _serve(
     errand: bytes, blocks: list[SharedBlock], results: Connection, returns: Connection
 ) -> None:
     """The life of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both: the parent decides
-    free = _Free(len(blocks))
+    # The newest first: the None that ends it comes before blocks that are free.
+    free: LifoQueue[int | None] = LifoQueue()
+    for number in range(len(blocks)):
+        free.put(number)
     Thread(target=_listen, args=(returns, free, os.getppid()), daemon=True).start()
     try:
         made = _unpacked(errand)()  # here, so that what fails in it is told
         try:
-            for one in made:
-                number = free.take()
-                if number is None:
+            for item in made:
+                if (free_block := free.get()) is None:
                     return
-                results.send_bytes(msgspec.msgpack.encode(_written(one, number, blocks[number])))
+                ready = _written(item, free_block, blocks[free_block])
+                results.send_bytes(msgspec.msgpack.encode(ready))
         finally:
             made.close()
         last: _Message = _Ended()
@@ -280,7 +254,7 @@ def _written(made: MadeItem, number: int, block: SharedBlock) -> _Ready:
     )
 
 
-def _listen(returns: Connection, free: _Free, parent: int) -> None:
+def _listen(returns: Connection, free: LifoQueue[int | None], parent: int) -> None:
     """Take blocks back, and end this process at once when its parent is gone."""
     try:
         while True:
@@ -288,10 +262,8 @@ def _listen(returns: Connection, free: _Free, parent: int) -> None:
                 if os.getppid() != parent:
                     os._exit(1)
             message = returns.recv_bytes()
-            if message == _STOP:
-                free.close()
-            else:
-                free.give(message)
+            for block in [None] if message == _STOP else message:
+                free.put(block)
     except (EOFError, OSError):
         os._exit(1)
 
@@ -311,19 +283,14 @@ def _packed(errand: WorkerMain) -> bytes:
 def _unpacked(packed: bytes) -> WorkerMain:
     """The errand, as the child finds its names."""
     try:
-        found: WorkerMain = ForkingPickler.loads(packed)
+        errand: WorkerMain = ForkingPickler.loads(packed)
     except (AttributeError, ModuleNotFoundError) as error:
         raise InvalidInputError(
             f"workers='process' did not find there what it was passed: {error}. Put functions, "
             "such as the transform, into a module that can be imported: what a notebook or a "
             "prompt defines is in its own process only. Or use workers='thread'."
         ) from error
-    return found
-
-
-def _decoded(message: bytes) -> _Message:
-    found: _Message = msgspec.msgpack.decode(message, type=_Message)
-    return found
+    return errand
 
 
 def _as_error(failed: _Failed) -> Exception:
@@ -363,8 +330,8 @@ class StreamWorker:
     def __call__(self) -> Generator[MadeItem, None, None]:
         # A GPU, and memory for it, belong to the process that trains: JAX never starts here.
         output = "numpy" if self.output == "jax" else self.output
-        found = self.remake(workers="thread", output=output, pin=False)
-        found.load_state_dict(self.state)
-        with closing(found.in_turn(self.turn, self.turns, quiet=True)) as items:
+        stream = self.remake(workers="thread", output=output, pin=False)
+        stream.load_state_dict(self.state)
+        with closing(stream.in_turn(self.turn, self.turns, quiet=True)) as items:
             for item in items:
-                yield found.position, item, asdict(found.stats())
+                yield stream.position, item, asdict(stream.stats())

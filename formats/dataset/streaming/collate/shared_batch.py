@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from multiprocessing.reduction import DupFd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,12 +29,8 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, is_small_float
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.convert import as_torch
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify, batch_with
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.collate.batch import Identify
-
 
 _ALIGNMENT = 64
 _PLAIN = (bool, int, float, str, type(None))
@@ -110,8 +106,7 @@ class BatchFrame:
             piece = _arrow_stream(value)
             return _extension(_Kind.ARROW, self._placed(piece), len(piece))
         if isinstance(value, Batch):
-            attributes = {name: each for name, each in vars(value).items() if name != "_identify"}
-            nodes = self._dict(value, where), self._dict(attributes, where)
+            nodes = self._dict(value, where), self._dict(value.attributes, where)
             return _extension(_Kind.BATCH, *nodes)
         if isinstance(value, dict):
             return self._dict(value, where)
@@ -209,14 +204,7 @@ class _Reader:
             return stream.read_next_batch().column(0)
 
     def _batch(self, columns: dict[str, Any], attributes: dict[str, Any]) -> Batch:
-        batch = Batch(
-            columns,
-            position=attributes["position"],
-            rows=attributes["rows"],
-            identify=self._identify,
-        )
-        vars(batch).update(attributes)
-        return batch
+        return batch_with(columns, attributes, self._identify)
 
 
 def _arrow_stream(array: pa.Array) -> NDArray[np.uint8]:

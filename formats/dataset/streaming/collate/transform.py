@@ -14,20 +14,18 @@ import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, as_output, with_leaves_changed
 from tensorrepo.formats.dataset.streaming.collate.decode import Decoder, Meter
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.outputs import numbers_as_jax, pinned
+from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.threads import OrderedMap, is_own_thread
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
-    from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
-    from tensorrepo.formats.dataset.streaming.stats import StreamStats
-
 
 Work = Callable[[Batch], Any]
 
@@ -58,7 +56,7 @@ class ItemSource(Protocol):
 
 def items_ahead(
     reading: BatchReading,
-    work: Callable[[Batch], Any] | None,
+    work: Work | None,
     *,
     prefetch: int,
     steps_at_once: int,
@@ -68,51 +66,45 @@ def items_ahead(
     """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
 
     Args:
-        reading: the gathered batches, up to `steps_at_once` at a time.
-        work: makes of a batch what is handed out; None hands the batch out.
-        prefetch: steps that are made ahead.
-        steps_at_once: see `reading`.
-        threads: how many work at once.
-        decoding: what is done instead of `work`, and ends with it.
+        reading: gathered batches, up to `steps_at_once` at a time.
+        work: function that makes of a batch what is handed out; None hands the batch out.
+        prefetch: number of steps that are made ahead.
+        steps_at_once: number of steps that are gathered together.
+        threads: number of threads that work.
+        decoding: calls that are made instead of `work`, and end with it.
     """
-    groups, stop = reading
+    items: Generator[Any, None, None]
+    do: Callable[[Any], list[PositionedItem]]
     if decoding is not None:
-        return _decoded(reading, decoding, prefetch, threads)
-    if work is None:
-        plain = _plain(groups)
-        ahead = -(-prefetch // steps_at_once)
-        if not ahead:
-            return plain
+        items, do = _calls(reading.groups, decoding), lambda call: call()
+        ahead = max(prefetch * decoding.portions, threads + 1)
+    elif work is not None:
+        items, do = _single(reading.groups), partial(_worked, work)
+        ahead = max(prefetch, threads + 1)
+    else:
         # One more than are ready: the thread makes the next one meanwhile.
-        return OrderedMap(plain, _as_it_is, threads=1, ahead=ahead + 1, name="batches", stop=stop)
+        items, do, threads = reading.groups, _handed_out, 1
+        ahead = 1 - (-prefetch // steps_at_once)
     if not prefetch:
-        return _worked(groups, work)
-    return OrderedMap(
-        _single(groups),
-        lambda batch: [(batch.position, work(batch))],
-        threads=threads,
-        ahead=max(prefetch, threads + 1),
-        name="batches",
-        stop=stop,
+        return _in_turn(items, do)
+    return OrderedMap[Any, list[PositionedItem]](
+        items, do, threads=threads, ahead=ahead, name="batches", stop=reading.stop
     )
 
 
-def _as_it_is(items: list[PositionedItem]) -> list[PositionedItem]:
-    return items
+def _in_turn(
+    items: Generator[Any, None, None], do: Callable[[Any], list[PositionedItem]]
+) -> Generator[list[PositionedItem], None, None]:
+    with closing(items):
+        yield from map(do, items)
 
 
-def _decoded(reading: BatchReading, decoding: Decoding, prefetch: int, threads: int) -> ItemSource:
-    calls = _calls(reading.groups, decoding)
-    if not prefetch:
-        return _called(calls)
-    return OrderedMap(
-        calls,
-        lambda call: call(),
-        threads=threads,
-        ahead=max(prefetch * decoding.portions, threads + 1),
-        name="batches",
-        stop=reading.stop,
-    )
+def _handed_out(group: list[Batch]) -> list[PositionedItem]:
+    return [(batch.position, batch) for batch in group]
+
+
+def _worked(work: Work, batch: Batch) -> list[PositionedItem]:
+    return [(batch.position, work(batch))]
 
 
 def _calls(
@@ -123,34 +115,9 @@ def _calls(
             yield from decoding.begin(batch)
 
 
-def _called(
-    calls: Generator[Callable[[], list[PositionedItem]], None, None],
-) -> Generator[list[PositionedItem], None, None]:
-    with closing(calls):
-        for call in calls:
-            yield call()
-
-
-def _plain(
-    groups: Generator[list[Batch], None, None],
-) -> Generator[list[PositionedItem], None, None]:
-    with closing(groups):
-        for group in groups:
-            yield [(batch.position, batch) for batch in group]
-
-
 def _single(groups: Generator[list[Batch], None, None]) -> Generator[Batch, None, None]:
     with closing(groups):
-        for group in groups:
-            yield from group
-
-
-def _worked(
-    groups: Generator[list[Batch], None, None], work: Callable[[Batch], Any]
-) -> Generator[list[PositionedItem], None, None]:
-    with closing(_single(groups)) as batches:
-        for batch in batches:
-            yield [(batch.position, work(batch))]
+        yield from chain.from_iterable(groups)
 
 
 class StreamIterator:
@@ -182,10 +149,10 @@ class StreamIterator:
         return self
 
     def __next__(self) -> Any:
-        found = next(self._ready, None)
-        if found is None:
-            found = self._next_items()
-        position, item = found
+        ready = next(self._ready, None)
+        if ready is None:
+            ready = self._next_items()
+        position, item = ready
         self._moved_to(position, self.token)
         return item
 
@@ -198,13 +165,13 @@ class StreamIterator:
     def _next_items(self) -> PositionedItem:
         began = self._clock()
         try:
-            while not (found := next(self._items)):  # a part of a batch was done
+            while not (items := next(self._items)):  # a part of a batch was done
                 pass
         except BaseException:  # the end, a failure, or Ctrl-C: nothing follows
             self.close()
             raise
         self._stats.waited_seconds += self._clock() - began
-        self._ready = iter(found)
+        self._ready = iter(items)
         return next(self._ready)
 
 
@@ -250,10 +217,10 @@ def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
 
     def transformed(batch: Batch) -> Any:
         began = clock()
-        found = _transformed(transform, batch)
+        result = _transformed(transform, batch)
         with lock:
             stats.transform_seconds += clock() - began
-        return found if finish is None else finish(found)
+        return result if finish is None else finish(result)
 
     return transformed
 

@@ -15,19 +15,29 @@ of requests. A damaged answer is asked for once more.
 
 from __future__ import annotations
 
-from collections import deque
+import os
+import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest, spans
-from tensorrepo.formats.dataset.streaming.load.requests import Job, Look, Read, RequestQueue, RunJob
+from tensorrepo.formats.dataset.streaming.load.prefetch import RunPrefetch
+from tensorrepo.formats.dataset.streaming.load.requests import (
+    Job,
+    Look,
+    Read,
+    RequestLimits,
+    RequestQueue,
+    RunJob,
+)
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, StorageError
-from tensorrepo.repo.threads import Waiting, join_all
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.load.fetch_config import FetchConfig
-    from tensorrepo.formats.dataset.streaming.stats import FetchStats
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import PageDiskCache
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
+from tensorrepo.repo.threads import join_all
 
 
 class ThreadPool:
@@ -77,6 +87,55 @@ class ThreadPool:
         join_all(self._threads, seconds)
 
 
+TRIES = 8  # of a request, when the store fails for a moment
+BOUNDS = RequestLimits(start=32, least=2, most=128)
+_LEAST_LOCAL_THREADS = 4  # some wait for the cache's disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchConfig:
+    """How a store is read, how often, and how many requests are made at once.
+
+    Attributes:
+        read: gives the payload bytes ``[start, stop)`` of a chunk, not proved, by one request.
+        tries: number of attempts at a request when the store fails for a moment.
+        cache: cache of pages on this machine's disk.
+        bounds: bounds of the number of requests in flight.
+        local_threads: number of threads that look into the cache and decode.
+        clock: gives seconds.
+        chance: gives numbers in [0, 1), by which pauses differ.
+    """
+
+    read: Callable[[ObjectLink, int, int], Buffer]
+    clock: Callable[[], float]
+    chance: Callable[[], float] = random.random
+    tries: int = TRIES
+    cache: PageDiskCache | None = None
+    bounds: RequestLimits = BOUNDS
+    local_threads: int = _LEAST_LOCAL_THREADS
+
+
+def means_of(
+    objects: ObjectSource | ReadsOnce,
+    *,
+    clock: Callable[[], float],
+    cache: PageDiskCache | None = None,
+    threads: int | None = None,
+) -> FetchConfig:
+    """The usual means to read `objects`, with at most `threads` requests in flight."""
+    # A source that repeats by itself is asked once: the tries would multiply.
+    once = isinstance(objects, ReadsOnce)
+    most = threads or BOUNDS.most
+    return FetchConfig(
+        read=objects.read_once if isinstance(objects, ReadsOnce) else objects.read_range,
+        clock=clock,
+        tries=TRIES if once else 1,
+        cache=cache,
+        bounds=RequestLimits(min(BOUNDS.start, most), min(BOUNDS.least, most), most),
+        local_threads=max(_LEAST_LOCAL_THREADS, os.cpu_count() or 1),
+    )
+
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -98,50 +157,45 @@ class RunDownloads(Protocol[T_co]):
     def load(self, runs: list[int], fetched: Mapping[tuple[int, ...], memoryview]) -> T_co: ...
 
 
-class Downloads(Generic[T]):
-    """Loads runs of a store ahead. One thread expects and takes, in the same order."""
+class Downloads(RunPrefetch[T]):
+    """Runs of a store, loaded by many requests in flight."""
 
     def __init__(
-        self, runs: RunDownloads[T], means: FetchConfig, stats: FetchStats, *, ahead_bytes: int
+        self,
+        runs: RunDownloads[T],
+        means: FetchConfig,
+        stats: FetchStats,
+        *,
+        ahead_bytes: int,
+        instead: Callable[[int, BaseException], T] | None = None,
     ) -> None:
         """Prepare; threads start when runs are first expected.
 
         Args:
-            runs: what is loaded.
-            means: by which means.
-            stats: written behind the lock.
+            runs: loader of the runs.
+            means: the store's reader, and how often and how much it is asked.
+            stats: counts of requests, written behind the lock.
             ahead_bytes: decoded bytes that may be loaded, or be loading, and not waited for yet.
+            instead: gives the value of a run that could not be loaded, or raises the error.
         """
-        self._runs, self._means, self._stats = runs, means, stats
-        self._ahead_bytes = ahead_bytes
+        super().__init__(runs.size_of, ahead_bytes)
+        self._runs, self._means, self._stats, self._instead = runs, means, stats, instead
         self._jobs = RequestQueue(means.bounds, means.local_threads, stats)
-        self._expected: deque[int] = deque()
         self._order = 0
-        self._outstanding_bytes = 0
         self._asked: dict[tuple[int, ...], list[RunJob]] = {}  # who waits for a piece
         self._results: dict[int, tuple[T | BaseException, int]] = {}  # ahead, with their bytes
         self._awaited: set[int] = set()
         self._here: dict[int, T] = {}  # of those that were waited for
         self._failure: BaseException | None = None  # of one that is waited for
         self._mistake: BaseException | None = None  # of ours
-        self._closed = False
-        self._lock = Lock()
-        self._arrived, self._alarm = Waiting(), Condition(self._lock)
+        self._alarm = Condition(self._lock)
         self._crew = ThreadPool(self._lock, self._work, "tensorrepo-fetch")
         self._watcher = Thread(target=self._watch, name="tensorrepo-fetch-watch", daemon=True)
         self._watching = False  # until a known time
 
     # ------------------------------------------------------------------ whoever takes
 
-    def expect(self, runs: Sequence[int]) -> None:
-        """These will be taken next, in this order, after those expected before."""
-        with self._lock:
-            self._expected.extend(runs)
-            self._admit()
-            self._call()
-
     def take(self, runs: Sequence[int]) -> list[T]:
-        """The runs expected first. Raises what loading them raised."""
         with self._lock:
             if runs:
                 self._jobs.await_next(len(runs))
@@ -177,23 +231,21 @@ class Downloads(Generic[T]):
                 wait = self._arrived.add()
             wait()
 
-    def stop(self) -> None:
-        """Begin nothing more, and let whoever takes go: that raises. For any thread."""
-        with self._lock:
-            self._closed = True
-            self._expected.clear()
-            self._crew.dismiss()
-            self._alarm.notify_all()
-            self._arrived.wake()
-
     def close(self) -> None:
-        """Stop. Requests that have begun are waited for a little; what was loaded is dropped."""
         self.stop()
         self._crew.join(_LANDING_SECONDS)
         join_all([self._watcher])
         self._jobs.clear()
         self._results.clear()
         self._asked.clear()
+
+    def _begin_expected(self) -> None:
+        self._admit()
+        self._call()
+
+    def _dismiss(self) -> None:
+        self._crew.dismiss()
+        self._alarm.notify_all()
 
     # ------------------------------------------------------------------ admitting, behind the lock
 
@@ -203,17 +255,16 @@ class Downloads(Generic[T]):
             if not self._may_admit():
                 return
             number = self._expected.popleft()
-            size_bytes = self._runs.size_of(number)
+            size_bytes = self._size_of(number)
             self._outstanding_bytes += size_bytes
             self._begin(RunJob(number, self._order, size_bytes, self._runs.reads_more(number)))
             self._order += 1
 
     def _may_admit(self) -> bool:
-        """Whether the next run may be ahead; with none outstanding, one of any size may be."""
+        """Whether the next run may be ahead."""
         if not self._expected or self._closed or self._jobs.waiting >= _WAITING:
             return False
-        after = self._outstanding_bytes + self._runs.size_of(self._expected[0])
-        return after <= self._ahead_bytes or not self._outstanding_bytes
+        return self._fits(self._size_of(self._expected[0]))
 
     def _begin(self, run: RunJob) -> None:
         new = []
@@ -434,10 +485,7 @@ class Downloads(Generic[T]):
     def _load(self, run: RunJob) -> None:
         result: T | BaseException
         try:
-            if run.failure is not None:
-                result = run.failure
-            else:
-                result = self._runs.load([run.number], run.fetched)
+            result = self._loaded(run)
         except BaseException as error:  # noqa: BLE001  whoever takes the run gets it
             result = error
         now = self._means.clock()
@@ -450,6 +498,17 @@ class Downloads(Generic[T]):
                 self._arrive(run.number, result, run.size_bytes)
             elif not self._closed:
                 self._results[run.number] = result, run.size_bytes
+
+    def _loaded(self, run: RunJob) -> T:
+        failure = run.failure
+        if failure is None:
+            try:
+                return self._runs.load([run.number], run.fetched)
+            except BaseException as error:  # noqa: BLE001  as above
+                failure = error
+        if self._instead is None:
+            raise failure
+        return self._instead(run.number, failure)
 
     def _arrive(self, run: int, result: T | BaseException, size_bytes: int) -> None:
         """A run that is waited for is there. What is used at once is not ahead."""

@@ -11,18 +11,18 @@ of a mix. Pieces carry the number of their part in front of their keys.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, decode_page, verify_page
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
@@ -30,7 +30,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, 
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
 from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
 from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
-from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan
+from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, OpenGroup
 from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
@@ -165,7 +165,7 @@ class _ColumnLoader:
     def is_in_place(self) -> bool:
         return self._plan.reading == "resident" or bool(self._used_in_place.all())
 
-    def load(self, runs: NDArray[np.int64], fetched: Fetched) -> list[InMemory]:
+    def load(self, runs: Ints, fetched: Fetched) -> list[InMemory]:
         """The rows of `runs` in this column."""
         pages = self._plan.first_page[runs]
         if not (self._plan.stop_page[runs] == pages + 1).all() or self._changed[runs].any():
@@ -282,9 +282,7 @@ class _ColumnLoader:
 
     # ------------------------------------------------------------------ pages of several runs
 
-    def _resident(
-        self, runs: NDArray[np.int64], pages: NDArray[np.int64], fetched: Fetched
-    ) -> list[InMemory]:
+    def _resident(self, runs: Ints, pages: Ints, fetched: Fetched) -> list[InMemory]:
         index, rows = self._plan.index, self._stop[runs] - self._start[runs]
         first = self._start[runs] - index.first_row[pages]
         once = {page: self._shared_page(page, fetched) for page in np.unique(pages).tolist()}
@@ -305,16 +303,16 @@ class _ColumnLoader:
     def _shared_page(self, page: int, fetched: Fetched) -> tuple[ColumnValues, int]:
         """A page, and the address of its values when that is all there is to know of them."""
         with self._lock:  # also while it loads: others that want it wait instead of reading it too
-            found = self._kept.get(page)
-            if found is None:
+            decoded = self._kept.get(page)
+            if decoded is None:
                 values, address = self._page(page, fetched), 0
                 if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
                     values = FixedValues(np.ascontiguousarray(values.values))
                     address = address_of(values.values)
-                found = self._kept[page] = values, address
+                decoded = self._kept[page] = values, address
                 if len(self._kept) > self._most:
                     self._kept.popitem(last=False)
-            return found
+            return decoded
 
     # ------------------------------------------------------------------ one page
 
@@ -346,159 +344,142 @@ def loader_of(
 ) -> RunLoader | RoutedLoader:
     """Loader of the runs of a plan; see `RunLoader`."""
     if isinstance(plan, GroupedPlan):
-        return RoutedLoader(GroupRoutes(plan, tuple(nullable), by_row), dataset.objects)
+        return GroupLoader(dataset.objects, plan, tuple(nullable), by_row=by_row)
     return RunLoader(dataset, plan, nullable, by_row=by_row)
 
 
-class Routes(Protocol):
-    """Which loader has a run, and under which number."""
+class RoutedLoader(ABC):
+    """Loads runs by the loaders of their parts, whose numbers pieces carry. Thread-safe.
 
-    @property
-    def examples(self) -> Sequence[RunLoader | RoutedLoader]:
-        """Loaders of which one at least is like each other."""
-        ...
+    Methods are those of `RunLoader`.
 
-    @property
-    def columns(self) -> int:
-        """Number of columns of a run."""
-        ...
+    Attributes:
+        objects: reader of the chunks of all parts.
+        columns: number of columns of a run.
+        is_local: whether loading is a matter of memory, not of a network.
+        is_in_place: whether loading is little more than verifying.
+    """
 
-    def find(self, run: int) -> tuple[int, int]:
+    def __init__(
+        self,
+        objects: ObjectSource | RoutedObjects,
+        columns: int,
+        examples: Sequence[RunLoader | RoutedLoader],
+    ) -> None:
+        """Prepare; each part's loader is like one of `examples`."""
+        self.objects, self.columns = objects, columns
+        self.is_local: bool = all(loader.is_local for loader in examples)
+        self.is_in_place: bool = all(loader.is_in_place for loader in examples)
+
+    @abstractmethod
+    def _find(self, run: int) -> tuple[int, int]:
         """Number of the part that has a run, and the run's number there."""
-        ...
 
-    def loader(self, part: int) -> RunLoader | RoutedLoader:
+    @abstractmethod
+    def _loader(self, part: int) -> RunLoader | RoutedLoader:
         """Loader of a part."""
-        ...
 
-    def places(self, part: int) -> Sequence[int]:
+    @abstractmethod
+    def _places(self, part: int) -> Sequence[int]:
         """Place of each column among those of the part's loader."""
-        ...
-
-
-class RoutedLoader:
-    """Loads runs by the loaders of their parts. Thread-safe."""
-
-    def __init__(self, routes: Routes, objects: ObjectSource | RoutedObjects) -> None:
-        """Prepare; `objects` reads chunks of all parts."""
-        self._routes, self.objects = routes, objects
-
-    @property
-    def is_local(self) -> bool:
-        """Whether loading is a matter of memory, not of a network."""
-        return all(loader.is_local for loader in self._routes.examples)
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether loading is little more than verifying."""
-        return all(loader.is_in_place for loader in self._routes.examples)
 
     def size_of(self, run: int) -> int:
-        """Decoded bytes of a run."""
-        part, own = self._routes.find(run)
-        return self._routes.loader(part).size_of(own)
+        part, own = self._find(run)
+        return self._loader(part).size_of(own)
 
     def pieces(self, run: int) -> list[PagePiece]:
-        """Pieces of the store that loading a run needs."""
-        part, own = self._routes.find(run)
-        pieces = self._routes.loader(part).pieces(own)
+        part, own = self._find(run)
+        pieces = self._loader(part).pieces(own)
         if isinstance(self.objects, RoutedObjects):
             self.objects.expect(part, pieces)
         return [piece._replace(key=(part, *piece.key)) for piece in pieces]
 
     def reads_more(self, run: int) -> bool:
-        """Whether loading a run reads from the store more than its pieces."""
-        part, own = self._routes.find(run)
-        return self._routes.loader(part).reads_more(own)
+        part, own = self._find(run)
+        return self._loader(part).reads_more(own)
 
     def arrived(self, piece: PagePiece, data: memoryview) -> None:
-        """A piece is there; called on any thread."""
-        self._routes.loader(piece.key[0]).arrived(piece._replace(key=piece.key[1:]), data)
+        self._loader(piece.key[0]).arrived(piece._replace(key=piece.key[1:]), data)
 
     def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
-        """Error to raise when a piece stays damaged."""
-        return self._routes.loader(piece.key[0]).damaged(piece._replace(key=piece.key[1:]), error)
+        return self._loader(piece.key[0]).damaged(piece._replace(key=piece.key[1:]), error)
 
     def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
-        """All rows of some runs, column by column."""
-        columns: list[list[InMemory]] = [[] for _ in range(self._routes.columns)]
+        columns: list[list[InMemory]] = [[] for _ in range(self.columns)]
         by_part: dict[int, dict[int, int]] = {}  # numbers of all by numbers in the part
         for run in runs:
-            part, own = self._routes.find(run)
+            part, own = self._find(run)
             by_part.setdefault(part, {})[own] = run
         for part, numbers in by_part.items():
             pieces = {key[1:]: data for key, data in fetched.items() if key[0] == part}
-            loaded = self._routes.loader(part).load(list(numbers), pieces)
-            for column, place in zip(columns, self._routes.places(part), strict=True):
+            loaded = self._loader(part).load(list(numbers), pieces)
+            for column, place in zip(columns, self._places(part), strict=True):
                 for rows in loaded[place]:
                     named = np.array([numbers[own] for own in rows.runs.tolist()], np.int64)
                     column.append(rows._replace(runs=named))
         return columns
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupRoutes:
-    """Routes of the slots of a grouped plan to loaders of its open groups."""
+class GroupLoader(RoutedLoader):
+    """Loads the slots of a grouped plan by the loaders of its open groups."""
 
-    plan: GroupedPlan
-    nullable: tuple[bool, ...]
-    by_row: bool
-    examples: tuple[RunLoader, ...] = field(init=False)
-    _lock: Lock = field(default_factory=Lock)
+    def __init__(
+        self, objects: ObjectSource, plan: GroupedPlan, nullable: tuple[bool, ...], *, by_row: bool
+    ) -> None:
+        """Prepare; as for `RunLoader`."""
+        self._plan, self._nullable, self._by_row = plan, nullable, by_row
+        self._lock = Lock()
+        # Other groups are taken to be like the sample.
+        super().__init__(objects, len(nullable), [self._made(plan.sample)])
 
-    def __post_init__(self) -> None:
-        sample = self.plan.sample  # other groups are taken to be like it
-        loader = RunLoader(sample.dataset, sample.plan, self.nullable, by_row=self.by_row)
-        object.__setattr__(self, "examples", (loader,))
+    def _made(self, group: OpenGroup) -> RunLoader:
+        return RunLoader(group.dataset, group.plan, self._nullable, by_row=self._by_row)
 
-    @property
-    def columns(self) -> int:
-        return len(self.nullable)
+    def _find(self, run: int) -> tuple[int, int]:
+        return self._plan.slots.where(run)
 
-    def find(self, run: int) -> tuple[int, int]:
-        return self.plan.slots.where(run)
-
-    def loader(self, part: int) -> RunLoader:
-        group = self.plan.store.get(part)
+    def _loader(self, part: int) -> RunLoader:
+        group = self._plan.store.get(part)
         if not group.loader:
-            made = RunLoader(group.dataset, group.plan, self.nullable, by_row=self.by_row)
+            made = self._made(group)
             with self._lock:
                 if not group.loader:
                     group.loader.append(made)
         loader: RunLoader = group.loader[0]
         return loader
 
-    def places(self, part: int) -> range:  # noqa: ARG002  groups are of one dataset
-        return range(len(self.nullable))
+    def _places(self, part: int) -> range:  # noqa: ARG002  groups are of one dataset
+        return range(self.columns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DatasetRoutes:
-    """Routes of runs that are numbered one dataset after the other.
+class MixLoader(RoutedLoader):
+    """Loads runs that are numbered one dataset after the other."""
 
-    Attributes:
-        examples: loader of each dataset.
-        column_places: per dataset, place of each column of the mix among its own.
-        bounds: number of the first run of each dataset, and of all runs.
-    """
+    def __init__(
+        self,
+        loaders: Sequence[RunLoader | RoutedLoader],
+        places: Sequence[Sequence[int]],
+        bounds: Sequence[int],
+    ) -> None:
+        """Prepare.
 
-    examples: Sequence[RunLoader | RoutedLoader]
-    column_places: Sequence[Sequence[int]]
-    bounds: Sequence[int]
+        Args:
+            loaders: loader of each dataset.
+            places: per dataset, place of each column of the mix among its own.
+            bounds: number of the first run of each dataset, and of all runs.
+        """
+        super().__init__(RoutedObjects(loaders), len(places[0]), loaders)
+        self._loaders, self._columns_of, self._bounds = loaders, places, bounds
 
-    @property
-    def columns(self) -> int:
-        return len(self.column_places[0])
+    def _find(self, run: int) -> tuple[int, int]:
+        dataset = bisect_right(self._bounds, run) - 1
+        return dataset, run - self._bounds[dataset]
 
-    def find(self, run: int) -> tuple[int, int]:
-        dataset = bisect_right(self.bounds, run) - 1
-        return dataset, run - self.bounds[dataset]
+    def _loader(self, part: int) -> RunLoader | RoutedLoader:
+        return self._loaders[part]
 
-    def loader(self, part: int) -> RunLoader | RoutedLoader:
-        return self.examples[part]
-
-    def places(self, part: int) -> Sequence[int]:
-        return self.column_places[part]
+    def _places(self, part: int) -> Sequence[int]:
+        return self._columns_of[part]
 
 
 class RoutedObjects:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
     HAS_ROW_SUMS,
@@ -29,13 +30,11 @@ from tensorrepo.formats.dataset.pages.page import (
     padded,
     verify_page,
 )
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of
 from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.reading.page_reader import PageReader
 
 _SUM_BYTES = 4
 
@@ -54,7 +53,7 @@ class MappedPages:
         """Prepare.
 
         Args:
-            reader: of the column; its store maps chunks.
+            reader: reader of the column; its store maps chunks.
             located: names column, page and dataset in what is wrong with a page.
             copier: copies the rows later. Rows are proved one by one where that costs it little.
             by_row: whether that is allowed: damage is then found as late as rows are gathered.
@@ -77,14 +76,12 @@ class MappedPages:
         """Which pages those are: fixed rows, uncompressed, without nulls."""
         if self._reader.index.storage.layout is not ColumnLayout.FIXED or not self._row_bytes:
             return np.zeros(len(self._entries), dtype=np.bool_)
-        found: NDArray[np.bool_] = (self._entries["codec"] == PAGE_PLAIN) & (
+        plain: NDArray[np.bool_] = (self._entries["codec"] == PAGE_PLAIN) & (
             self._entries["nulls"] == 0
         )
-        return found
+        return plain
 
-    def values(
-        self, runs: NDArray[np.int64], rows: NDArray[np.int64], pages: NDArray[np.int64]
-    ) -> InMemory:
+    def values(self, runs: Ints, rows: Ints, pages: Ints) -> InMemory:
         """The rows of some runs, each a page of so many rows.
 
         Raises:
@@ -112,9 +109,7 @@ class MappedPages:
 
         return InMemory(runs, rows, values_at, None, None, None, owners, sums_at, prove)
 
-    def _sum_tables(
-        self, pages: NDArray[np.int64], rows: NDArray[np.int64], at: NDArray[np.int64]
-    ) -> NDArray[np.uint32]:
+    def _sum_tables(self, pages: Ints, rows: Ints, at: Ints) -> NDArray[np.uint32]:
         """The row sums of these pages, copied: what is compared with them later is what was proved.
 
         Pages that were not proved yet are proved whole.
@@ -139,7 +134,7 @@ class MappedPages:
             start += length
         return tables
 
-    def _check_bounds(self, pages: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
+    def _check_bounds(self, pages: Ints, chunks: Ints) -> None:
         """Nothing is read behind the end of a file that was cut since a page of it was proved."""
         ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
         for page in pages[ends > self._payload_bytes[chunks]].tolist():

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.objects.envelope import ObjectLink
 from tensorrepo.repo.ranges import GAP_BYTES, join_ranges
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.objects.envelope import ObjectLink
 
 JOINED_BYTES = 4 << 20  # larger requests do not make better use of a link
 
@@ -82,9 +80,9 @@ def spans(pieces: Sequence[PagePiece], *, gap_bytes: int = GAP_BYTES) -> list[Pi
     by_chunk: dict[str, list[PagePiece]] = {}
     for piece in pieces:
         by_chunk.setdefault(piece.link.digest, []).append(piece)
-    found = [span for alike in by_chunk.values() for span in _joined(alike, gap_bytes)]
+    requests = [span for alike in by_chunk.values() for span in _joined(alike, gap_bytes)]
     place = {piece.key: at for at, piece in enumerate(pieces)}
-    return sorted(found, key=lambda span: min(place[piece.key] for piece in span.pieces))
+    return sorted(requests, key=lambda span: min(place[piece.key] for piece in span.pieces))
 
 
 def _joined(pieces: Sequence[PagePiece], gap_bytes: int) -> list[PieceRequest]:

@@ -12,10 +12,12 @@ from rank to rank.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -27,25 +29,71 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, in_memory
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, PurgedError, StorageError
 from tensorrepo.repo.threads import Waiting, join_all
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
-
-
 Loaded = list[list[InMemory]]
-Load = Callable[[list[int]], Loaded]
-
-
 T = TypeVar("T")
 
 
-class LocalPrefetch(Generic[T]):
-    """Loads runs ahead, some at a time. One thread expects and takes; `threads` threads load.
+class RunPrefetch(ABC, Generic[T]):
+    """Runs loaded ahead, in the order in which they will be taken.
 
-    Runs are taken in the order in which they were expected, each once.
+    One thread expects and takes; threads of its own load.
     """
+
+    def __init__(self, size_of: Callable[[int], int], ahead_bytes: int) -> None:
+        """Prepare.
+
+        Args:
+            size_of: decoded bytes of a run.
+            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
+        """
+        self._size_of, self._ahead_bytes = size_of, ahead_bytes
+        self._expected: deque[int] = deque()
+        self._outstanding_bytes = 0
+        self._closed = False
+        self._lock, self._arrived = Lock(), Waiting()
+
+    def expect(self, runs: Sequence[int]) -> None:
+        """These will be taken next, in this order, after those expected before."""
+        with self._lock:
+            self._expected.extend(runs)
+            self._begin_expected()
+
+    @abstractmethod
+    def take(self, runs: Sequence[int]) -> list[T]:
+        """Values that hold the runs expected first. Raises what loading them raised."""
+
+    def stop(self) -> None:
+        """Begin nothing more, and let the thread that takes go: that raises. For any thread."""
+        with self._lock:
+            self._closed = True
+            self._expected.clear()
+            self._dismiss()
+            self._arrived.wake()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop. Reads that have begun are waited for; what was loaded is dropped."""
+
+    @abstractmethod
+    def _begin_expected(self) -> None:
+        """See to it that threads come for the runs that are expected. The lock is held."""
+
+    @abstractmethod
+    def _dismiss(self) -> None:
+        """Wake every thread: they are to end. The lock is held."""
+
+    def _fits(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be ahead; with none outstanding, any number may."""
+        after = self._outstanding_bytes + size_bytes
+        return after <= self._ahead_bytes or not self._outstanding_bytes
+
+
+class LocalPrefetch(RunPrefetch[T]):
+    """Runs of a local disk, loaded some at a time by `threads` threads. Each is taken once."""
 
     def __init__(
         self,
@@ -60,51 +108,34 @@ class LocalPrefetch(Generic[T]):
 
         Args:
             load: makes the value of some runs; called on any thread.
-            size_of: bytes of a run.
-            threads: how many load at the same time.
-            ahead_bytes: what may be loaded, or be loading, and not taken yet.
-            group_bytes: runs of this many bytes are loaded at once, or a single larger one.
+            size_of: decoded bytes of a run.
+            threads: number of threads that load.
+            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
+            group_bytes: bytes of the runs that are loaded at once, or of a single larger one.
         """
-        self._load, self._size_of = load, size_of
-        self._ahead_bytes, self._group_bytes = ahead_bytes, group_bytes
-        self._expected: deque[int] = deque()
+        super().__init__(size_of, ahead_bytes)
+        self._load, self._group_bytes = load, group_bytes
         self._results: dict[int, tuple[T | BaseException, list[int], int]] = {}  # by first run
         self._early: set[int] = set()  # taken together with runs before them
-        self._outstanding_bytes = 0
-        self._closed = False
-        self._lock = Lock()
-        self._room, self._arrived = Condition(self._lock), Waiting()
+        self._room = Condition(self._lock)
         self._threads = [
             Thread(target=self._work, name=f"tensorrepo-fetch-{number}", daemon=True)
             for number in range(threads)
         ]
         self._started = False
 
-    def expect(self, runs: Sequence[int]) -> None:
-        """These will be taken next, in this order, after those expected before."""
-        if not self._started:
-            self._started = True
-            for thread in self._threads:
-                thread.start()
-        with self._lock:
-            self._expected.extend(runs)
-            self._room.notify_all()
-
     def take(self, runs: Sequence[int]) -> list[T]:
-        """Values that hold the runs expected first, without those that were taken already.
-
-        Runs that were loaded together come together. Raises what loading them raised.
-        """
-        found = []
+        """As for any prefetcher; runs that were loaded together come together, with the first."""
+        values = []
         for run in runs:
             if run in self._early:
                 self._early.remove(run)
             else:
-                found.append(self._take(run))
+                values.append(self._take(run))
         with self._lock:
             if self._may_start():
-                self._room.notify(len(found))
-        return found
+                self._room.notify(len(values))
+        return values
 
     def _take(self, run: int) -> T:
         while True:
@@ -122,19 +153,20 @@ class LocalPrefetch(Generic[T]):
                 wait = self._arrived.add()
             wait()
 
-    def stop(self) -> None:
-        """Load nothing more, and let whoever takes go: that raises. For any thread."""
-        with self._lock:
-            self._closed = True
-            self._expected.clear()
-            self._room.notify_all()
-            self._arrived.wake()
-
     def close(self) -> None:
-        """Stop. Reads that have begun are waited for; what was loaded is dropped."""
         self.stop()
         join_all(self._threads)
         self._results.clear()
+
+    def _begin_expected(self) -> None:
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+        self._room.notify_all()
+
+    def _dismiss(self) -> None:
+        self._room.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -165,32 +197,11 @@ class LocalPrefetch(Generic[T]):
         return group, group_bytes
 
     def _may_start(self) -> bool:
-        # With nothing outstanding the next run is loaded however large it is.
-        after = self._outstanding_bytes + self._group_bytes
-        within = after <= self._ahead_bytes or not self._outstanding_bytes
-        return bool(self._expected) and within
+        return bool(self._expected) and self._fits(self._group_bytes)
 
 
 # Not what a later attempt or other rows would meet as well: missing rights, another version.
 _LOST = (CorruptError, NotFoundError, PurgedError, StorageError)
-
-
-class RunSource(Protocol):
-    """Loads runs ahead, in the order in which they will be taken."""
-
-    def expect(self, runs: Sequence[int]) -> None:
-        """These will be taken next, after those expected before."""
-        ...
-
-    def take(self, runs: Sequence[int]) -> list[Loaded]:
-        """Those expected first; runs that were loaded together come together."""
-        ...
-
-    def stop(self) -> None:
-        """Let whoever takes go: that raises. For any thread."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class LostRuns(dict[int, Error]):
@@ -201,8 +212,23 @@ class LostRuns(dict[int, Error]):
         super().__init__()
         self._plan, self._nullable = plan, nullable
 
-    def add(self, run: int, error: Error) -> Loaded:
-        """Note a run as lost; rows of zeros for each of its columns."""
+    def load(self, load: Callable[[list[int]], Loaded], runs: list[int]) -> Loaded:
+        """What `load` gives for some runs, one by one where that fails; zeros for lost ones."""
+        try:
+            return load(runs)
+        except _LOST as error:
+            if len(runs) == 1 or _is_outage(error):
+                return self.add(runs[0], error)
+        parts = [self.load(load, [run]) for run in runs]
+        return [list(chain.from_iterable(columns)) for columns in zip(*parts, strict=True)]
+
+    def add(self, run: int, error: BaseException) -> Loaded:
+        """Note a run as lost; rows of zeros for each of its columns.
+
+        Raises `error` where that is no loss.
+        """
+        if not isinstance(error, _LOST) or _is_outage(error):
+            raise error
         self[run] = error
         rows = int(self._plan.live[run])
         return [
@@ -211,49 +237,9 @@ class LostRuns(dict[int, Error]):
         ]
 
 
-class LossyLoader:
-    """Loads runs together, and one by one where that fails. Thread-safe."""
-
-    def __init__(self, load: Load, lost: LostRuns) -> None:
-        self._load, self._lost = load, lost
-
-    def load(self, runs: list[int]) -> Loaded:
-        """All rows of some runs, column by column; zeros for those that are lost."""
-        try:
-            return self._load(runs)
-        except _LOST as error:
-            _refuse_outage(error)
-            if len(runs) == 1:
-                return self._lost.add(runs[0], error)
-        parts = [self.load([run]) for run in runs]
-        return [
-            [where for part in parts for where in part[column]] for column in range(len(parts[0]))
-        ]
-
-
-class LossySource:
-    """Takes runs from a source, and zeros for those that it could not load."""
-
-    def __init__(self, source: RunSource, lost: LostRuns) -> None:
-        self._source, self._lost = source, lost
-        self.expect, self.stop, self.close = source.expect, source.stop, source.close
-
-    def take(self, runs: Sequence[int]) -> list[Loaded]:
-        """Those expected first, taken one by one: an error says nothing about the others."""
-        found = []
-        for run in runs:
-            try:
-                found += self._source.take([run])
-            except _LOST as error:
-                _refuse_outage(error)
-                found.append(self._lost.add(run, error))
-        return found
-
-
-def _refuse_outage(error: Error) -> None:
-    """Raise an error that may be gone when the same is asked again: nothing is lost."""
-    if isinstance(error, StorageError) and error.transient:
-        raise error
+def _is_outage(error: Error) -> bool:
+    """Whether it may be gone when the same is asked again: nothing is lost then."""
+    return isinstance(error, StorageError) and error.transient
 
 
 def _zeros(storage: Storage, rows: int) -> ColumnValues:

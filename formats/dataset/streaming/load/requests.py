@@ -22,12 +22,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest
-    from tensorrepo.formats.dataset.streaming.stats import FetchStats
-
+from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest
+from tensorrepo.formats.dataset.streaming.stats import FetchStats
 
 _KEPT = 256  # of the last durations of each size
 _NEEDED = 32  # of them, before anything is said
@@ -83,11 +80,11 @@ class HedgedRequests:
 
         `needed` says whether somebody waits for it.
         """
-        known = self._by_size.get(size_bytes.bit_length())
+        durations = self._by_size.get(size_bytes.bit_length())
         allowed = self._extra_bytes + size_bytes <= self.extra_share * self._asked_bytes
-        if known is None or known.patience is None or not allowed:
+        if durations is None or durations.patience is None or not allowed:
             return None
-        return known.patience if needed else _UNHURRIED * known.patience
+        return durations.patience if needed else _UNHURRIED * durations.patience
 
     def hedged(self, size_bytes: int) -> None:
         """It was asked for a second time."""
@@ -136,10 +133,10 @@ class Concurrency:
     """The limit of requests in flight. Not thread-safe.
 
     Attributes:
-        bounds: of the limit.
-        limit: how many requests may be in flight now.
+        bounds: bounds of the limit.
+        limit: number of requests that may be in flight now.
         reached: the highest limit so far.
-        filling: how many requests are answered in the time that one of them takes when it does not
+        filling: number of requests answered in the time that one of them takes when it does not
             wait for others: more than that wait; 0: not known yet.
     """
 
@@ -190,17 +187,19 @@ class Concurrency:
         if not binding:
             self._round = _Round()
             return
-        found = self._round
+        answers = self._round
         if began < self._moved:
             return  # of the limit before
-        if found.began is None:
-            found.began = now  # the next `limit` answers take one round trip, or what the link says
+        if answers.began is None:
+            answers.began = (
+                now  # the next `limit` answers take one round trip, or what the link says
+            )
             return
-        found.taken.append((began, now - began))
-        found.bytes += size_bytes
-        if len(found.taken) >= max(self.limit, _LEAST_ANSWERS) and now > found.began:
+        answers.taken.append((began, now - began))
+        answers.bytes += size_bytes
+        if len(answers.taken) >= max(self.limit, _LEAST_ANSWERS) and now > answers.began:
             self._round = _Round(now)
-            self._judge(found, now)
+            self._judge(answers, now)
 
     def slowed_down(self, began: float, now: float) -> None:
         """A request, sent at `began`, was refused because there were too many."""
@@ -213,13 +212,13 @@ class Concurrency:
         self._settle(int(self.limit * _SLOWER), now)
         self._base = 0.0
 
-    def _judge(self, found: _Round, now: float) -> None:
-        assert found.began is not None
-        goodput = found.bytes / (now - found.began)
+    def _judge(self, answers: _Round, now: float) -> None:
+        assert answers.began is not None
+        goodput = answers.bytes / (now - answers.began)
         self._wary -= 1
         if self._doubling:
-            rate = len(found.taken) / (now - found.began)
-            self._judge_doubling(self._waits(found), goodput, rate, now)
+            rate = len(answers.taken) / (now - answers.began)
+            self._judge_doubling(self._waits(answers), goodput, rate, now)
         elif self._before:
             self._judge_attempt(goodput, now)
         else:
@@ -242,12 +241,12 @@ class Concurrency:
             self._base = goodput
             self._move(2 * self.limit, now)
 
-    def _waits(self, found: _Round) -> float:
+    def _waits(self, answers: _Round) -> float:
         """How many times as long as the very first ones the requests of a round took."""
-        taken = [seconds for _, seconds in found.taken]
+        taken = [seconds for _, seconds in answers.taken]
         if not self._alone:
             # In the order of sending, which does not favour quick ones.
-            first = sorted(found.taken)[: max(1, len(taken) // 4)]
+            first = sorted(answers.taken)[: max(1, len(taken) // 4)]
             self._alone = median(seconds for _, seconds in first)
             taken = taken[len(taken) // 2 :]
         return median(taken) / self._alone if self._alone else 0.0
@@ -300,7 +299,7 @@ class RunJob:
 
     Attributes:
         reads: whether loading it reads from the store more than its pieces.
-        missing: how many of its pieces are not there.
+        missing: number of its pieces that are not there.
     """
 
     number: int
@@ -529,8 +528,8 @@ class RequestQueue:
 
     def _late(self, now: float) -> list[Read]:
         """Reads to be made a second time. Many that are a little late wait for the link."""
-        found = [(self._lateness(read, now), read) for read in self._flying]
-        late = [each for each in found if each[0] >= 1]
+        by_lateness = [(self._lateness(read, now), read) for read in self._flying]
+        late = [each for each in by_lateness if each[0] >= 1]
         many = len(late) > max(_FEW, len(self._flying) // _FEW_OF)
         return [read for lateness, read in late if lateness >= _MUCH or not many]
 

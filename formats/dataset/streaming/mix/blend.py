@@ -10,16 +10,17 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import whole
-from tensorrepo.formats.dataset.streaming.checks import numbers, whole_numbers
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.streaming.checks import numbers, one_of, whole_numbers
+from tensorrepo.formats.dataset.streaming.options import check_record, option
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
     epoch_key,
@@ -27,6 +28,8 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 from tensorrepo.repo.errors import InvalidInputError
+
+# ruff: noqa: RUF009  fields are declared by `option`
 
 Batching = Literal["random", "stratified", "per_source"]
 
@@ -42,7 +45,7 @@ class SourceBlend:
         shares: one whole number per source, at least 1: what it gets of every `sum(shares)` slots.
         cycle_slots: slots that are shuffled together.
         slot_rows: rows of a slot, which are all of one source.
-        rows: of an epoch: whole slots, and `rest`.
+        rows: length of an epoch: whole slots, and `rest`.
         rest: rows of each source after all slots, less than a slot each; () for none.
     """
 
@@ -75,13 +78,13 @@ class SourceBlend:
 
     def taken(self, slots: int) -> list[int]:
         """How many of the first `slots` each source has; no source is ever far from its share."""
-        found = []
+        counts = []
         left, weight = slots, sum(self.shares)
         for share in self.shares:
             mine = left * share // weight if share else 0
-            found.append(mine)
+            counts.append(mine)
             left, weight = left - mine, weight - share
-        return found
+        return counts
 
     @property
     def epoch_rows(self) -> list[int]:
@@ -90,7 +93,7 @@ class SourceBlend:
         taken = self.taken(self.slots)
         return [slots * self.slot_rows + left for slots, left in zip(taken, rest, strict=True)]
 
-    def sources(self, seed: int, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+    def sources(self, seed: int, epoch: int, start: int, stop: int) -> Ints:
         """The source of every position in ``[start, stop)``, which is not beyond the epoch."""
         if start >= stop:
             return np.zeros(0, dtype=np.int64)
@@ -105,18 +108,18 @@ class SourceBlend:
         before = cycles.start * self.cycle_slots * self.slot_rows
         return slots[(np.arange(start, stop) - before) // self.slot_rows]
 
-    def rows_before(self, seed: int, epoch: int, position: int) -> NDArray[np.int64]:
+    def rows_before(self, seed: int, epoch: int, position: int) -> Ints:
         """Rows of each source at the positions before `position` of the epoch."""
         cycle = min(position // self.slot_rows, self.slots) // self.cycle_slots
         begins = cycle * self.cycle_slots
         taken = np.array(self.taken(begins), dtype=np.int64) * self.slot_rows
         inside = self.sources(seed, epoch, begins * self.slot_rows, min(position, self.rows))
-        found: NDArray[np.int64] = taken + np.bincount(inside, minlength=len(self.shares))
-        return found
+        counts: Ints = taken + np.bincount(inside, minlength=len(self.shares))
+        return counts
 
 
 @lru_cache(maxsize=64)
-def _cycle(blend: SourceBlend, seed: int, epoch: int, cycle: int) -> NDArray[np.int64]:
+def _cycle(blend: SourceBlend, seed: int, epoch: int, cycle: int) -> Ints:
     """The source of every slot of a cycle; the last cycle of an epoch may have fewer."""
     start = cycle * blend.cycle_slots
     stop = min(start + blend.cycle_slots, blend.slots)
@@ -126,20 +129,61 @@ def _cycle(blend: SourceBlend, seed: int, epoch: int, cycle: int) -> NDArray[np.
     return in_turn[permutation(key, stop - start)]
 
 
+def _each(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: check(f"{name} of a mix", value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixWish:
-    """What was asked of a mix, as it was asked; None where nothing was. Kept in the state."""
+    """What a caller asks of a mix; None where nothing is asked. Kept in the state.
 
-    batching: str
-    weights: tuple[float, ...] | None
-    repeat: tuple[float, ...] | None
-    choose: tuple[int, ...] | None
-    rows: int | None
-    steps: int | None
+    Without any of the numbers an epoch has every row of every source once.
+    """
+
+    batching: Batching = option(
+        "random",
+        '"random" shuffles the sources of 4,096 rows at a time; "stratified" gives every step as '
+        'much of each source; "per_source" makes steps of one source, and the last ones of what '
+        "is left of all of them, but for `weights` and `rows`, with which epochs are rounded up",
+        one_of(Batching),
+    )
+    weights: tuple[float, ...] | None = option(
+        None,
+        "how often each source comes. An epoch has `rows`, or as many as all sources together",
+        _each(numbers),
+    )
+    repeat: tuple[float, ...] | None = option(
+        None, "how often an epoch goes through each source; 0.5 is half of it", _each(numbers)
+    )
+    choose: tuple[int, ...] | None = option(
+        None, "rows of each source in an epoch", _each(whole_numbers)
+    )
+    rows: int | None = option(
+        None,
+        "rows of an epoch, with `weights` or alone: then each source comes as often as it is large",
+        _each(partial(whole, least=1)),
+    )
+    steps: int | None = option(
+        None,
+        "length of an epoch in whole batches, instead of `rows`",
+        _each(partial(whole, least=1)),
+    )
+
+    def __post_init__(self) -> None:
+        check_record(self)
+        if self.rows is not None and self.steps is not None:
+            raise InvalidInputError("rows and steps of a mix say different things: give one")
+        asked = [
+            name for name in ("weights", "repeat", "choose") if getattr(self, name) is not None
+        ]
+        length = ["rows"] * (self.rows is not None or self.steps is not None)
+        if len(asked) > 1 or (length and asked in (["repeat"], ["choose"])):
+            named = " and ".join([*asked, *length])
+            raise InvalidInputError(f"{named} of a mix say different things: give one")
 
     def __str__(self) -> str:
-        told = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return ", ".join(f"{name}={_text(value)}" for name, value in told if value is not None)
+        options = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return ", ".join(f"{name}={_text(value)}" for name, value in options if value is not None)
 
 
 def _text(value: str | int | tuple[float, ...]) -> str:
@@ -148,106 +192,44 @@ def _text(value: str | int | tuple[float, ...]) -> str:
     return str([int(each) if each == int(each) else each for each in value])
 
 
-def wish_of(
-    batching: str,
-    weights: Any = None,
-    repeat: Any = None,
-    choose: Any = None,
-    rows: Any = None,
-    steps: Any = None,
-) -> MixWish:
-    """What was asked for, each by itself found to be what it has to be.
-
-    Raises:
-        InvalidInputError: no numbers, or ones that cannot be; rows and steps.
-    """
-    if rows is not None and steps is not None:
-        raise InvalidInputError("rows and steps of a mix say different things: give one")
-    return MixWish(
-        batching=batching,
-        weights=None if weights is None else numbers("weights of a mix", weights),
-        repeat=None if repeat is None else numbers("repeat of a mix", repeat),
-        choose=None if choose is None else whole_numbers("choose of a mix", choose),
-        rows=None if rows is None else whole("rows of a mix", rows, 1),
-        steps=None if steps is None else whole("steps of a mix", steps, 1),
-    )
-
-
-def blend_of(
-    source_rows: Sequence[int],
-    *,
-    batch_size: int,
-    batching: Batching = "random",
-    weights: Sequence[float] | None = None,
-    repeat: Sequence[float] | None = None,
-    choose: Sequence[int] | None = None,
-    rows: int | None = None,
-) -> SourceBlend:
-    """The blend that a user asks for.
+def blend_of(source_rows: Sequence[int], batch_size: int, wish: MixWish) -> SourceBlend:
+    """The blend that a caller asks for.
 
     Args:
-        source_rows: of each source.
+        source_rows: rows of each source.
         batch_size: rows of a step, of all ranks together.
-        batching: "random" shuffles sources over some thousand rows; "stratified" gives every step
-            the same rows of each source; "per_source" makes whole steps of one source, and
-            what is left of the sources comes last.
-        weights: how often each source comes. An epoch has `rows`, or those of all sources.
-        repeat: how often an epoch goes through each source.
-        choose: rows of each source in an epoch.
-        rows: of an epoch, with `weights` or with nothing: then sources come as often as they are
-            large. Without any of the four an epoch has every row of every source once.
+        wish: how often each source comes.
 
     Raises:
-        InvalidInputError: the wishes contradict each other, or a source would never come.
+        InvalidInputError: a source would never come, or is not spoken of.
     """
-    given = [name for name, wish in _named(weights, repeat, choose) if wish is not None]
-    if len(given) > 1 or (rows is not None and given in (["repeat"], ["choose"])):
-        said = [*given, *(["rows"] if rows is not None else [])]
-        raise InvalidInputError(f"{' and '.join(said)} of a mix say different things: give one")
-    for name, wish in _named(weights, repeat, choose):
-        _check(name, wish, len(source_rows))
-    if batching not in ("random", "stratified", "per_source"):
-        raise InvalidInputError(
-            f"batching is 'random', 'stratified' or 'per_source', got {batching!r}"
-        )
+    for name in ("weights", "repeat", "choose"):
+        asked = getattr(wish, name)
+        if asked is not None and len(asked) != len(source_rows):
+            raise InvalidInputError(
+                f"{name} has {len(asked)} numbers for {len(source_rows)} sources"
+            )
     if not source_rows or min(source_rows) < 1:
         raise InvalidInputError(f"every source of a mix has rows, these have {list(source_rows)}")
-    slot_rows = batch_size if batching == "per_source" else 1
-    cycle_slots = batch_size if batching == "stratified" else CYCLE_SLOTS
-    if weights is None and rows is None:
-        counts = _counts(source_rows, repeat, choose)
+    rows = wish.rows if wish.steps is None else wish.steps * batch_size
+    slot_rows = batch_size if wish.batching == "per_source" else 1
+    cycle_slots = batch_size if wish.batching == "stratified" else CYCLE_SLOTS
+    if wish.weights is None and rows is None:
+        counts = _counts(source_rows, wish)
         shares = tuple(count // slot_rows for count in counts)
         rest = tuple(count % slot_rows for count in counts)
         return SourceBlend(shares, cycle_slots, slot_rows, sum(counts), rest if any(rest) else ())
-    shares = rounded(source_rows if weights is None else weights, cycle_slots)
-    wanted = sum(source_rows) if rows is None else rows
-    if wanted < 1:
-        raise InvalidInputError(f"an epoch of a mix has at least one row, got {wanted}")
-    return SourceBlend(shares, cycle_slots, slot_rows, -(-wanted // slot_rows) * slot_rows)
+    shares = rounded(wish.weights or source_rows, cycle_slots)
+    whole_slots = -(-(rows or sum(source_rows)) // slot_rows)
+    return SourceBlend(shares, cycle_slots, slot_rows, whole_slots * slot_rows)
 
 
-def _named(
-    weights: Sequence[float] | None, repeat: Sequence[float] | None, choose: Sequence[int] | None
-) -> list[tuple[str, Sequence[float] | None]]:
-    return [("weights", weights), ("repeat", repeat), ("choose", choose)]
-
-
-def _check(name: str, wish: Sequence[float] | None, sources: int) -> None:
-    if wish is None:
-        return
-    (whole_numbers if name == "choose" else numbers)(f"{name} of a mix", wish)
-    if len(wish) != sources:
-        raise InvalidInputError(f"{name} has {len(wish)} numbers for {sources} sources")
-
-
-def _counts(
-    source_rows: Sequence[int], repeat: Sequence[float] | None, choose: Sequence[int] | None
-) -> list[int]:
-    if choose is not None:
-        return [max(1, int(count)) for count in choose]
-    if repeat is None:
-        return list(source_rows)
-    return [max(1, round(times * n)) for times, n in zip(repeat, source_rows, strict=True)]
+def _counts(source_rows: Sequence[int], wish: MixWish) -> Sequence[int]:
+    if wish.choose is not None:
+        return wish.choose
+    if wish.repeat is None:
+        return source_rows
+    return [max(1, round(times * n)) for times, n in zip(wish.repeat, source_rows, strict=True)]
 
 
 def rounded(weights: Sequence[float], total: int) -> tuple[int, ...]:
@@ -283,27 +265,21 @@ class Parts:
     get a row more than others, in the order of `rank_turns`.
     """
 
-    step: NDArray[np.int64]
-    source: NDArray[np.int64]
-    epoch: NDArray[np.int64]
-    start: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    turn: NDArray[np.int64]
+    step: Ints
+    source: Ints
+    epoch: Ints
+    start: Ints
+    rows: Ints
+    turn: Ints
 
 
-def parts_of(
-    step: NDArray[np.int64],
-    source: NDArray[np.int64],
-    before: NDArray[np.int64],
-    source_rows: NDArray[np.int64],
-    world: int,
-) -> Parts:
+def parts_of(step: Ints, source: Ints, before: Ints, source_rows: Ints, world: int) -> Parts:
     """The parts of some steps.
 
     Args:
-        step: of each row of these steps, ascending from 0.
-        source: of each of them.
-        before: rows of each source before the first of them, earlier epochs counted too.
+        step: number of the step of each row, ascending from 0.
+        source: source of each row.
+        before: rows of each source before these steps, earlier epochs counted too.
         source_rows: rows of an epoch of each source.
         world: ranks that share every step.
     """
@@ -322,21 +298,19 @@ def parts_of(
     stop = np.minimum((low + count)[which] - epoch * length[which], length[which])
     part_step, rows = at_step[which], stop - start
     left = rows % world
-    given = np.cumsum(left) - left
-    turn = (given - given[np.searchsorted(part_step, part_step)]) % world
+    dealt = np.cumsum(left) - left
+    turn = (dealt - dealt[np.searchsorted(part_step, part_step)]) % world
     return Parts(part_step, at_source[which], epoch, start, rows, turn)
 
 
-def rank_turns(world: int, stride: int) -> NDArray[np.int64]:
+def rank_turns(world: int, stride: int) -> Ints:
     """When each rank's turn is to get a row more: neighbours far apart."""
     turns = np.empty(world, dtype=np.int64)
     turns[np.arange(world) * stride % world] = np.arange(world)
     return turns
 
 
-def rank_cut(
-    parts: Parts, rank: int, turns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def rank_cut(parts: Parts, rank: int, turns: Ints) -> tuple[Ints, Ints]:
     """Which sorted places of each part go to `rank`: first, and one after the last."""
     world = turns.size
     each, left = parts.rows // world, parts.rows % world

@@ -16,28 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Pass, Resumed, tuning_of
-from tensorrepo.formats.dataset.streaming.load.loaders import (
-    DatasetRoutes,
-    RoutedLoader,
-    RoutedObjects,
-    remote_bytes,
-)
-from tensorrepo.formats.dataset.streaming.mix.blend import (
-    Batching,
-    MixWish,
-    SourceBlend,
-    blend_of,
-    wish_of,
-)
+from tensorrepo.formats.dataset.streaming.load.loaders import MixLoader, remote_bytes
+from tensorrepo.formats.dataset.streaming.mix.blend import MixWish, SourceBlend, blend_of
 from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
@@ -54,72 +44,37 @@ from tensorrepo.formats.dataset.streaming.order.items import (
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS, Share, StepStretch
 from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan, arranged
-from tensorrepo.formats.dataset.streaming.state import MixState, decode_mix_state, encode_mix_state
+from tensorrepo.formats.dataset.streaming.state import MixState, decode_mix_state, encode_state
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import PageDiskCache
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
-
 
 def mix(
-    streams: Sequence[BatchStream],
-    *,
-    weights: Sequence[float] | None = None,
-    repeat: Sequence[float] | None = None,
-    choose: Sequence[int] | None = None,
-    rows: int | None = None,
-    steps: int | None = None,
-    batching: Batching = "random",
-    seed: int = 0,
-    epoch: int = 0,
+    streams: Sequence[BatchStream], *, seed: int = 0, epoch: int = 0, **wishes: Any
 ) -> BatchStream:
     """A stream of the datasets of `streams`, each as often as it should come.
 
-    Without `weights`, `repeat`, `choose`, `rows` and `steps` an epoch has every row of every
-    source once. `Batch.source` says which source each row is of. Sources repeat on their own, each
-    time in a new order, so another epoch of the mix goes on where the one before left every source.
+    `Batch.source` says which source each row is of. Sources repeat on their own, each time in a
+    new order, so another epoch of the mix goes on where the one before left every source.
 
     Args:
         streams: streams of the sources, whose positions mean nothing. The mix has their options,
             which must agree, and divides the largest window.
-        weights: how often each source comes. An epoch has `rows`, or those of all sources.
-        repeat: how often an epoch goes through each source; 0.5 is half of it.
-        choose: rows of each source in an epoch.
-        rows: rows of an epoch, with `weights` or alone: then each source comes as often as it is
-            large.
-        steps: length of an epoch in whole batches, instead of `rows`.
-        batching: "random" shuffles the sources of 4,096 rows at a time; "stratified" gives
-            every step as much of each source; "per_source" makes steps of one source, and
-            the last ones of what is left of the sources after their whole steps. With
-            `weights` or `rows` all are whole, so an epoch's rows are rounded up to them.
         seed: seed of the mix; every stream has its own.
         epoch: first pass over the mix; `set_epoch` goes on.
+        wishes: fields of `MixWish`.
 
     Raises:
         InvalidInputError: wishes that contradict each other, options or columns that differ, or
             a source that would never come.
     """
     _check_streams(streams)
-    first = streams[0]
-    wish = wish_of(batching, weights, repeat, choose, rows, steps)
-    batch_size = first.options.batch_size
-    blend = blend_of(
-        [stream.rows for stream in streams],
-        batch_size=batch_size,
-        batching=batching,
-        weights=wish.weights,
-        repeat=wish.repeat,
-        choose=wish.choose,
-        rows=wish.rows if wish.steps is None else wish.steps * batch_size,
-    )
+    first, wish = streams[0], MixWish(**wishes)
+    blend = blend_of([stream.rows for stream in streams], first.options.batch_size, wish)
     sources = tuple(_arranged(streams, blend))
-    keywords = {
-        "weights": weights, "repeat": repeat, "choose": choose, "rows": rows,
-        "steps": steps, "batching": batching, "seed": seed, "epoch": epoch,
-    }  # fmt: skip
+    keywords = wishes | {"seed": seed, "epoch": epoch}
     remakes = [each for stream in streams if (each := stream.setup.remake) is not None]
     setup = replace(
         first.setup,
@@ -179,7 +134,7 @@ class MixFeed:
 
     Attributes:
         sources: datasets to mix.
-        blend: how they take turns.
+        blend: turns that they take.
         wish: what the caller asked for; the blend follows from it, the sources and a batch size.
         plan: runs of all of them, one source after the other.
         columns: names of the columns of a batch.
@@ -195,7 +150,7 @@ class MixFeed:
     def title(self) -> str:
         return f"a mix of {len(self.sources)} datasets"
 
-    def identify(self, rows: NDArray[np.int64], source: NDArray[np.int64]) -> NDArray[Any]:
+    def identify(self, rows: Ints, source: Ints) -> NDArray[Any]:
         """The id of each row, which is one of its own source."""
         identifies: list[Identify] = [each.feed.identify for each in self.sources]
         by_source = {
@@ -231,14 +186,14 @@ class MixFeed:
         return replace(
             parts[0],
             plan=self.plan,
-            loader=RoutedLoader(DatasetRoutes(loaders, places, first_runs), RoutedObjects(loaders)),
+            loader=MixLoader(loaders, places, first_runs),
             columns=tuple(
                 (replace(schema.column(name), nullable=name in nullable), names.index(name))
                 for name in self.columns
             ),
             nullable=tuple(name in nullable for name in names),
             form=replace(
-                parts[0].form, identify=self.identify, mark=partial(self._mark, epoch, self._bounds)
+                parts[0].form, identify=self.identify, mark=partial(self._mark, epoch, *self._marks)
             ),
             stretches=partial(self._stretches, first_runs),
         )
@@ -262,30 +217,25 @@ class MixFeed:
         )
 
     @property
-    def _bounds(self) -> NDArray[np.int64]:
-        """Number of the first row of each source, and of all rows."""
-        return np.array(_starts(source.feed.dataset.rows for source in self.sources))
+    def _marks(self) -> tuple[Ints, Ints]:
+        """First row of each source among those of all, and rows of an epoch of each."""
+        starts = _starts(source.feed.dataset.rows for source in self.sources)
+        return np.array(starts), np.array([source.rows for source in self.sources])
 
-    def _mark(self, epoch: Pass, bounds: NDArray[np.int64], batch: Batch) -> None:
+    def _mark(self, epoch: Pass, starts: Ints, source_rows: Ints, batch: Batch) -> None:
         """Note the sources of a batch's rows, which count those of all sources."""
         # A packed batch has found its rows by itself.
-        batch.source = np.searchsorted(bounds, batch.rows, side="right") - 1
-        batch.rows = batch.rows - bounds[batch.source]
+        batch.source = np.searchsorted(starts, batch.rows, side="right") - 1
+        batch.rows = batch.rows - starts[batch.source]
         # A source that comes round again in an epoch is not cut and flipped as before.
-        passes = self._passes(epoch, batch.position)[batch.source]
-        own = numbers(passes.view(np.uint64), batch.source.astype(np.uint64))
+        earlier = np.array(self.blend.epoch_rows, dtype=np.int64) * epoch.epoch
+        before = earlier + self.blend.rows_before(epoch.seed, epoch.epoch, batch.position)
+        passes: Ints = np.maximum(before - 1, 0) // source_rows
+        own = numbers(passes[batch.source].view(np.uint64), batch.source.astype(np.uint64))
         batch.draws = numbers(own, batch.rows.view(np.uint64))
 
-    def _passes(self, epoch: Pass, position: int) -> NDArray[np.int64]:
-        """In which of its own epochs each source is before `position`."""
-        source_rows = np.array([source.rows for source in self.sources])
-        earlier = np.array(self.blend.epoch_rows, dtype=np.int64) * epoch.epoch
-        before = earlier + self.blend.rows_before(epoch.seed, epoch.epoch, position)
-        passes: NDArray[np.int64] = np.maximum(before - 1, 0) // source_rows
-        return passes
-
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:
-        return encode_mix_state(
+        return encode_state(
             MixState(
                 wish=self.wish,
                 sources=tuple(source.feed.state(source.first, 0) for source in self.sources),
@@ -359,8 +309,8 @@ class MixExplanation:
         if self.slot_rows > 1:
             left = f"; the last {self.rest_rows:,} rows are what is left of all of them"
             lines.append("steps of one source each" + left * bool(self.rest_rows))
-        told = zip(self.source_rows, self.passes, self.sources, strict=True)
-        for number, (rows, passes, source) in enumerate(told):
+        described = zip(self.source_rows, self.passes, self.sources, strict=True)
+        for number, (rows, passes, source) in enumerate(described):
             lines.append(f"source {number}: {rows:,} rows an epoch, {passes:.2f} of its own")
             lines += [f"  {line}" for line in str(source).splitlines()]
         return "\n".join(lines)
@@ -372,27 +322,18 @@ def _source(resumed: Resumed[Any]) -> MixedSource:
 
 
 def _check_streams(streams: Sequence[BatchStream]) -> None:
-    if not isinstance(streams, list | tuple):
-        raise arguments.wrong("a mix", "made of a list of streams", streams)
     if not streams:
         raise InvalidInputError("a mix needs at least one stream")
     for number, stream in enumerate(streams):
-        _check_stream(stream, number)
-    first = streams[0]
+        if not isinstance(stream.feed, DatasetFeed):
+            raise InvalidInputError(
+                f"source {number} of the mix is a mix itself: give its streams to one mix, with "
+                "weights that say how often each of them comes"
+            )
     for number, stream in enumerate(streams):
-        _check_options(first, stream, number)
-        _check_columns(first, stream, number)
-        _check_items(first, stream, number)
-
-
-def _check_stream(stream: BatchStream, number: int) -> None:
-    if isinstance(stream, BatchStream) and not isinstance(stream.feed, DatasetFeed):
-        raise InvalidInputError(
-            f"source {number} of the mix is a mix itself: give its streams to one mix, with "
-            "weights that say how often each of them comes"
-        )
-    if not isinstance(stream, BatchStream):
-        raise arguments.wrong(f"source {number} of the mix", "a stream", stream)
+        _check_options(streams[0], stream, number)
+        _check_columns(streams[0], stream, number)
+        _check_items(streams[0], stream, number)
 
 
 def _check_options(first: BatchStream, stream: BatchStream, number: int) -> None:
@@ -488,16 +429,17 @@ def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
     plans = [source.plan for source in sources]
     starts = _starts(source.feed.dataset.rows for source in sources)  # a view has some of them
     first_row = [plan.first_row + start for plan, start in zip(plans, starts, strict=False)]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(plan, name) for plan in plans])
+        for name in ("live", "start", "stop", "run_bytes")
+    }
     by_name = {column.name: column for column in plans[0].columns}
     joined = replace(
         plans[0],
         columns=tuple(by_name[name] for name in sources[0].feed.columns),
         window_bytes=sum(plan.window_bytes for plan in plans),
         first_row=np.concatenate(first_row),
-        live=np.concatenate([plan.live for plan in plans]),
-        start=np.concatenate([plan.start for plan in plans]),
-        stop=np.concatenate([plan.stop for plan in plans]),
-        run_bytes=np.concatenate([plan.run_bytes for plan in plans]),
+        **arrays,
         selection=None,
     )
     if joined.packing is None:
@@ -507,7 +449,7 @@ def _joined_plan(sources: Sequence[MixedSource]) -> StreamPlan:
     return replace(joined, columns=(pages,), packing=Packing(joined.packing.size, None, elements))
 
 
-def _elements(source: MixedSource) -> NDArray[np.int64]:
+def _elements(source: MixedSource) -> Ints:
     """Elements of each run of a packed source."""
     items = source.plan.items(*source.first)
     assert isinstance(items, PackedItems), "the source packs"

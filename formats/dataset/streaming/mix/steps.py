@@ -11,12 +11,12 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.mix.blend import (
     Parts,
     SourceBlend,
@@ -24,21 +24,19 @@ from tensorrepo.formats.dataset.streaming.mix.blend import (
     rank_cut,
     rank_turns,
 )
+from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, stride_of
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import (
     OpenRuns,
     Share,
+    StepRows,
     StepStretch,
     run_rows,
 )
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.order.items import Items
-
-    # Where in the piece each row stands, its run, its row there, and whether the run is busy.
-
-_Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]
+# Where in the piece each row stands, its run, its row there, and whether the run is busy.
+_Rows = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
 
 _NEVER = np.iinfo(np.int64).max
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -50,10 +48,10 @@ class MixSource:
 
     Attributes:
         rows: items of an epoch, the same in all of them.
-        runs: how many it has.
+        runs: number of its runs.
         first_run: number of its first run among those of all sources.
-        seed: of its order.
-        epoch: with which it begins.
+        seed: seed of its order.
+        epoch: epoch that it begins with.
         items: what an epoch's order counts.
         order: the order of these items in an epoch.
         keep: its runs stay open, because all of them fit.
@@ -91,16 +89,14 @@ class _Pass:
         returning = np.flatnonzero(self._until) if not source.keep else _NO_RUNS
         self.returning = items.runs[returning] + source.first_run
 
-    def rows(
-        self, found: Located, reached: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Run (of all sources) and live row of each, and whether its run is not done with.
 
         Args:
-            found: where the rows lie.
+            located: where the rows lie.
             reached: position up to which the rows of all ranks were found.
         """
-        run, item = found.run, found.place
+        run, item = located.run, located.place
         if self._shuffled is not None:
             fresh = np.unique(run[~self._known[run]])
             self._shuffled.open(fresh)
@@ -109,29 +105,16 @@ class _Pass:
         row = self._items.rows(run, item)
         return self._items.runs[run] + self._first_run, row, self._until[run] >= reached
 
-    def close(self, runs: NDArray[np.int64]) -> None:
+    def close(self, runs: Ints) -> None:
         """These runs, of all sources, are not needed for now."""
         if self._shuffled is None:
             return
         runs = runs - self._first_run
         number = self._number[runs[(runs >= 0) & (runs < self._number.size)]]
         mine = number[number >= 0]
-        known = mine[self._known[mine]]
-        self._shuffled.close(known)
-        self._known[known] = False
-
-
-@dataclass(slots=True, eq=False)
-class _Piece:
-    """Rows of some steps, sorted by their place in the mix."""
-
-    first_step: int
-    ends: NDArray[np.int64]
-    repeated: int
-    step: NDArray[np.int64]
-    run: NDArray[np.int64]  # among those of all sources
-    row: NDArray[np.int64]
-    busy: NDArray[np.bool_]  # the row's run will come again, however long that takes
+        shuffled = mine[self._known[mine]]
+        self._shuffled.close(shuffled)
+        self._known[shuffled] = False
 
 
 def mixed_stretches(
@@ -147,13 +130,13 @@ def mixed_stretches(
     """All steps of `share` of one epoch of a mix, a stretch at a time.
 
     Args:
-        sources: in the order of the blend's shares.
-        blend: which source comes where.
+        sources: datasets, in the order of the blend's shares.
+        blend: source of every position.
         share: what this rank reads, in positions of the mix.
-        seed: of the mix.
-        epoch: of the mix; sources go on where the epochs before it left them.
+        seed: seed of the mix.
+        epoch: epoch of the mix; sources go on where the epochs before it left them.
         stretch_rows: about how many positions (of all ranks) a stretch has.
-        first_rows: of the first stretch; the others grow.
+        first_rows: positions of the first stretch; the others grow.
     """
     walk = _Walk(sources, blend, share, seed, epoch)
     uses = OpenRuns(sum(source.runs for source in sources))
@@ -164,22 +147,11 @@ def mixed_stretches(
         following = next(pieces, None)
         coming = _NO_RUNS if following is None else following.run
         new = uses.opened(piece.run)
+        assert piece.busy is not None, "known with the rows"
         done = uses.closed(piece.run, piece.busy, coming)
         stale = uses.stale(left, piece.run, coming)
-        closed = np.concatenate((stale, piece.run[done]))
-        walk.close(closed)
-        yield StepStretch(
-            first_step=piece.first_step,
-            ends=piece.ends,
-            bounds=np.searchsorted(piece.step, np.arange(piece.ends.size + 1)),
-            run=piece.run,
-            row=piece.row,
-            opened=piece.run[new],
-            opened_at=piece.step[new],
-            closed=closed,
-            closed_at=np.concatenate((np.zeros_like(stale), piece.step[done])),
-            repeated=piece.repeated,
-        )
+        walk.close(np.concatenate((stale, piece.run[done])))
+        yield piece.stretch(piece.row, new, done, stale)
         piece = following
 
 
@@ -196,46 +168,20 @@ class _Walk:
         self._before = earlier + blend.rows_before(seed, epoch, share.start)
         self._turns = rank_turns(share.world, stride_of(share.world))
         self._passes: dict[tuple[int, int], _Pass] = {}
-        self.left: list[NDArray[np.int64]] = []  # runs that were kept for passes that are over
+        self.left: list[Ints] = []  # runs that were kept for passes that are over
 
-    def pieces(self, rows: int, most_rows: int) -> Iterator[_Piece]:
-        share, total = self._share, self._blend.rows
-        steps = share.steps(total)
-        first = 0
-        while first < steps:
-            count = min(-(-rows // share.batch_size), steps - first)
-            start = share.bounds(first, total)[0]
-            ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), total)
-            piece = self._in_turn(self._piece(first, start, ends))
+    def pieces(self, rows: int, most_rows: int) -> Iterator[StepRows]:
+        for first, start, ends in self._share.pieces(self._blend.rows, rows, most_rows):
+            piece = self._piece(first, start, ends).of_turn(self._share)
             if piece.ends.size:
                 yield piece
-            first += count
-            rows = min(2 * rows, most_rows)
 
-    def _in_turn(self, piece: _Piece) -> _Piece:
-        """The steps whose turn it is."""
-        share = self._share
-        if share.turns == 1:
-            return piece
-        number = piece.first_step + np.arange(piece.ends.size)
-        mine = number % share.turns == share.turn
-        rows = mine[piece.step]
-        return _Piece(
-            first_step=int(number[mine][0]) if mine.any() else piece.first_step,
-            ends=piece.ends[mine],
-            repeated=piece.repeated if mine[-1] else 0,
-            step=(np.cumsum(mine) - 1)[piece.step[rows]],
-            run=piece.run[rows],
-            row=piece.row[rows],
-            busy=piece.busy[rows],
-        )
-
-    def close(self, runs: NDArray[np.int64]) -> None:
+    def close(self, runs: Ints) -> None:
         """Forget the shuffled rows of these runs."""
         for each in self._passes.values():
             each.close(runs)
 
-    def _piece(self, first_step: int, start: int, ends: NDArray[np.int64]) -> _Piece:
+    def _piece(self, first_step: int, start: int, ends: Ints) -> StepRows:
         share, stop = self._share, int(ends[-1])
         source = self._blend.sources(self._seed, self._epoch, start, stop)
         step = np.arange(stop - start) // share.batch_size
@@ -244,48 +190,44 @@ class _Walk:
         short_rows = (stop - start) % share.batch_size if share.last == "pad" else 0
         lent = bool(0 < short_rows < share.world) and _lend(parts, own, share.rank)
         places = self._places(source)
-        found: list[_Rows] = [
+        by_pass: list[_Rows] = [
             self._rows_of_pass(parts, own, group, places) for group in _groups_of_passes(parts)
         ]
-        at, run, row, busy = (np.concatenate(column) for column in zip(*found, strict=True))
+        at, run, row, busy = (np.concatenate(column) for column in zip(*by_pass, strict=True))
         by_place = np.argsort(at)
         at, run, row, busy = at[by_place], run[by_place], row[by_place], busy[by_place]
         self._before = self._before + np.bincount(source, minlength=len(self._sources))
         self._leave_passes()
-        piece = _Piece(first_step, ends, 0, step[at], run, row, busy)
-        return self._padded(piece, lent=lent) if short_rows else piece
+        piece = StepRows(first_step, ends, 0, step[at], run, row, busy)
+        return self._padded(piece, busy, lent=lent) if short_rows else piece
 
-    def _places(self, source: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _places(self, source: Ints) -> list[Ints]:
         """Where the rows of each source are among those of a piece."""
         by_source = np.argsort(source, kind="stable")
         counts = np.bincount(source, minlength=len(self._sources))
         return np.split(by_source, np.cumsum(counts)[:-1])
 
     def _rows_of_pass(
-        self,
-        parts: Parts,
-        own: tuple[NDArray[np.int64], NDArray[np.int64]],
-        group: NDArray[np.int64],
-        places: list[NDArray[np.int64]],
+        self, parts: Parts, own: tuple[Ints, Ints], group: Ints, places: list[Ints]
     ) -> _Rows:
         """Rows of this rank in the parts of one pass."""
         number, epoch = int(parts.source[group[0]]), int(parts.epoch[group[0]])
-        source, one = self._sources[number], self._pass(number, epoch)
+        source, epoch_pass = self._sources[number], self._pass(number, epoch)
         low, rows = int(parts.start[group[0]]), parts.rows[group]
         reached = low + int(rows.sum())
-        found = one.order.locate(low, reached)
+        located = epoch_pass.order.locate(low, reached)
         if self._share.world > 1:
-            found = _own_rows(found, rows, own[0][group], own[1][group])
+            located = _own_rows(located, rows, own[0][group], own[1][group])
         # How many rows of the source came in this piece before each of these.
-        nth = found.position + (epoch * source.rows - int(self._before[number]))
-        return places[number][nth], *one.rows(found, reached)
+        nth = located.position + (epoch * source.rows - int(self._before[number]))
+        return places[number][nth], *epoch_pass.rows(located, reached)
 
     def _pass(self, number: int, epoch: int) -> _Pass:
-        found = self._passes.get((number, epoch))
-        if found is None:
-            found = _Pass(self._sources[number], epoch, self._share)
-            self._passes[number, epoch] = found
-        return found
+        epoch_pass = self._passes.get((number, epoch))
+        if epoch_pass is None:
+            epoch_pass = _Pass(self._sources[number], epoch, self._share)
+            self._passes[number, epoch] = epoch_pass
+        return epoch_pass
 
     def _leave_passes(self) -> None:
         """Forget those that are behind all steps to come."""
@@ -295,7 +237,7 @@ class _Walk:
                 left = self._passes.pop((number, epoch))
                 self.left.append(left.returning)
 
-    def _padded(self, piece: _Piece, *, lent: bool) -> _Piece:
+    def _padded(self, piece: StepRows, busy: NDArray[np.bool_], *, lent: bool) -> StepRows:
         """The piece with its last step filled up: each of its own rows again, in turn."""
         share = self._share
         last = piece.ends.size - 1
@@ -304,18 +246,17 @@ class _Walk:
         full -= share.rank * share.batch_size // share.world
         again = own[np.arange(max(0, full - own.size)) % own.size]
         every = np.concatenate((np.arange(piece.step.size), again))
-        return _Piece(
-            piece.first_step,
-            piece.ends,
-            again.size + int(lent),
-            piece.step[every],
-            piece.run[every],
-            piece.row[every],
-            piece.busy[every],
+        return replace(
+            piece,
+            repeated=again.size + int(lent),
+            step=piece.step[every],
+            run=piece.run[every],
+            row=piece.row[every],
+            busy=busy[every],
         )
 
 
-def _groups_of_passes(parts: Parts) -> list[NDArray[np.int64]]:
+def _groups_of_passes(parts: Parts) -> list[Ints]:
     """The places of parts of the same pass, in the order of the steps."""
     by_pass = np.lexsort((parts.step, parts.epoch, parts.source))
     source, epoch = parts.source[by_pass], parts.epoch[by_pass]
@@ -323,7 +264,7 @@ def _groups_of_passes(parts: Parts) -> list[NDArray[np.int64]]:
     return np.split(by_pass, changes)
 
 
-def _lend(parts: Parts, own: tuple[NDArray[np.int64], ...], rank: int) -> bool:
+def _lend(parts: Parts, own: tuple[Ints, ...], rank: int) -> bool:
     """Give a rank that has no row of the last step one of another rank, to be repeated."""
     first, stop = own
     last = np.flatnonzero(parts.step == parts.step[-1])
@@ -335,12 +276,10 @@ def _lend(parts: Parts, own: tuple[NDArray[np.int64], ...], rank: int) -> bool:
     return True
 
 
-def _own_rows(
-    found: Located, rows: NDArray[np.int64], first: NDArray[np.int64], stop: NDArray[np.int64]
-) -> Located:
+def _own_rows(located: Located, rows: Ints, first: Ints, stop: Ints) -> Located:
     """Of consecutive parts of so many `rows`, the sorted places from `first` to `stop` of each."""
     part = np.repeat(np.arange(rows.size), rows)
-    by_band = np.lexsort((found.position, found.band, part))
+    by_band = np.lexsort((located.position, located.band, part))
     place = np.arange(part.size) - (np.cumsum(rows) - rows)[part]
     mine = (place >= first[part]) & (place < stop[part])
-    return found.select(np.sort(by_band[mine]))
+    return located.select(np.sort(by_band[mine]))

@@ -11,11 +11,12 @@ Source:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.streaming.order.items import Items
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
@@ -24,10 +25,6 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 from tensorrepo.formats.dataset.streaming.order.schedule import run_rows
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.order.items import Items
-
 
 _MOST_GROUPS = 64
 _LEAST_SORTED_ROWS = 1024  # by themselves; fewer would be padded more
@@ -51,15 +48,13 @@ class Buckets:
         """Items of a block."""
         return self.batch * self.steps
 
-    def order(
-        self, key: int, lengths: NDArray[np.uint32], band: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def order(self, key: int, lengths: NDArray[np.uint32], band: Ints) -> Ints:
         """Which item of a block stands at each place.
 
         Args:
-            key: of the block.
-            lengths: of its items, in the order below.
-            band: of each of them.
+            key: key of the block.
+            lengths: lengths of its items, in the order below.
+            band: band of each item.
         """
         group = band // (self.bands // self.groups)
         if (np.bincount(group, minlength=self.groups) * self.groups == self.rows).all():
@@ -68,7 +63,7 @@ class Buckets:
             return chosen.transpose(1, 2, 0)[permutation(key, self.steps)].reshape(-1)
         return self._of_one_group(key, lengths)
 
-    def _of_one_group(self, key: int, lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
+    def _of_one_group(self, key: int, lengths: NDArray[np.uint32]) -> Ints:
         steps, short = divmod(len(lengths), self.batch)
         turn = permutation(key, steps + (short > 0))
         sizes = np.full(len(turn), self.batch)
@@ -103,7 +98,7 @@ class Bucketed:
         base: Order,
         items: Items,
         lengths: NDArray[np.uint32],
-        first_row: NDArray[np.int64],
+        first_row: Ints,
         buckets: Buckets,
         *,
         seed: int,
@@ -113,14 +108,14 @@ class Bucketed:
         """Sort `base`.
 
         Args:
-            base: the order below.
-            items: what its items are.
-            lengths: of every live row of the dataset.
-            first_row: the live row that each run of the order begins with.
-            buckets: how large blocks are.
-            seed: of the order.
-            epoch: of the order.
-            lanes: so many runs are open at the same time.
+            base: order below.
+            items: meaning of its items.
+            lengths: length of every live row of the dataset.
+            first_row: live row that each run of the order begins with.
+            buckets: size of the blocks.
+            seed: seed of the order.
+            epoch: epoch of the order.
+            lanes: number of runs that are open at the same time.
         """
         self._base, self._items = base, items
         self._lengths, self._first_row = lengths, first_row
@@ -138,14 +133,14 @@ class Bucketed:
         size = self._buckets.rows
         stop = min(stop, self.rows)
         blocks = range(start // size, -(-stop // size)) if start < stop else range(0)
-        found = joined([self._base.locate(0, 0), *(self._block(block) for block in blocks)])
-        low, high = np.searchsorted(found.position, (start, stop))
-        some = found.select(slice(low, high))
+        located = joined([self._base.locate(0, 0), *(self._block(block) for block in blocks)])
+        low, high = np.searchsorted(located.position, (start, stop))
+        some = located.select(slice(low, high))
         if bands is None:
             return some
         return some.select((some.band >= bands.start) & (some.band < bands.stop))
 
-    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def returning(self, bands: range) -> tuple[Ints, Ints]:
         """As the order below, with all of a block's items at its end."""
         runs, until = self._base.returning(bands)
         size = self._buckets.rows
@@ -158,23 +153,23 @@ class Bucketed:
 
     def _sorted(self, block: int) -> Located:
         size = self._buckets.rows
-        found = self._base.locate(block * size, min((block + 1) * size, self.rows))
-        item = self._unshuffled(found, block)
-        row = self._first_row[found.run] + self._items.rows(found.run, item)
+        located = self._base.locate(block * size, min((block + 1) * size, self.rows))
+        item = self._unshuffled(located, block)
+        row = self._first_row[located.run] + self._items.rows(located.run, item)
         key = number(epoch_key(self._seed, self._epoch, Purpose.BUCKETS), block)
-        turn = self._buckets.order(key, self._lengths[row], found.band)
-        moved = replace(found, place=item).select(turn)
-        return replace(moved, position=found.position)
+        turn = self._buckets.order(key, self._lengths[row], located.band)
+        moved = replace(located, place=item).select(turn)
+        return replace(moved, position=located.position)
 
-    def _unshuffled(self, found: Located, block: int) -> NDArray[np.int64]:
+    def _unshuffled(self, located: Located, block: int) -> Ints:
         """The items that stand at the places of the base order's runs."""
         shuffled = self._shuffled
         if shuffled is None:
-            return found.place
-        runs = np.unique(found.run)
+            return located.place
+        runs = np.unique(located.run)
         shuffled.open(runs[self._used[runs] < 0])
         self._used[runs] = block
         old = (self._used >= 0) & (abs(self._used - block) >= self._kept_blocks)
         shuffled.close(np.flatnonzero(old))
         self._used[old] = -1
-        return shuffled.rows(found.run, found.place)
+        return shuffled.rows(located.run, located.place)

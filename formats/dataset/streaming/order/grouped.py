@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.orders import Located, PairedLanes, lay_out
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
@@ -27,14 +28,14 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     permutation,
 )
 
-Line = tuple[NDArray[np.int64], NDArray[np.int64]]
+Line = tuple[Ints, Ints]
 
 
 class GroupStore(Protocol):
     """Groups, read when they are asked for."""
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Ints:
         """Live rows of each group, at least one."""
         ...
 
@@ -63,13 +64,13 @@ class Grouping:
         run_rows: about how many items a run has.
     """
 
-    rows: NDArray[np.int64]
-    first_run: NDArray[np.int64]
-    counts: Callable[[int], NDArray[np.int64]]
+    rows: Ints
+    first_run: Ints
+    counts: Callable[[int], Ints]
     run_rows: int
 
 
-def grouping(counts: NDArray[np.int64], group: NDArray[np.int64], run_rows: int) -> Grouping:
+def grouping(counts: Ints, group: Ints, run_rows: int) -> Grouping:
     """The groups of runs with so many items each.
 
     Args:
@@ -89,23 +90,16 @@ class GroupedLanes(PairedLanes):
     groups: Grouping
     lines: dict[int, Line]  # of groups that were looked into, the least recently used first
 
-    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def row_names(self, runs: Ints) -> NDArray[np.uint64]:
         """The group of each run in the high half, its place there in the low one."""
         group = np.searchsorted(self.groups.first_run, runs, side="right") - 1
         return (group << 32 | runs - self.groups.first_run[group]).view(np.uint64)
 
-    def row_count(self, run: int) -> int:
-        """Items of one run."""
-        group = int(np.searchsorted(self.groups.first_run, run, side="right")) - 1
-        return int(self.groups.counts(group)[run - self.groups.first_run[group]])
-
-    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002
+    def returning(self, bands: range) -> tuple[Ints, Ints]:  # noqa: ARG002
         """Nothing: to know of runs that two rings share, every ring would be looked into."""
         return _NO_RUNS, _NO_RUNS
 
-    def _runs_at(
-        self, piece: NDArray[np.int64], place: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _runs_at(self, piece: Ints, place: Ints) -> tuple[Ints, Ints]:
         by_piece = np.argsort(piece, kind="stable")
         bounds = np.flatnonzero(np.diff(piece[by_piece])) + 1
         run, found = np.empty_like(piece), np.empty_like(place)
@@ -119,26 +113,26 @@ class GroupedLanes(PairedLanes):
             found[mine] = inside - start[index]
         return run, found
 
-    def _prepare(self, groups: NDArray[np.int64]) -> None:
+    def _prepare(self, groups: Ints) -> None:
         """These are looked into next."""
 
-    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _numbers(self, group: int, places: Ints) -> Ints:
         """The numbers of the runs at these places of a group."""
-        numbers: NDArray[np.int64] = self.groups.first_run[group] + places
+        numbers: Ints = self.groups.first_run[group] + places
         return numbers
 
     def _line(self, group: int) -> Line:
         """The runs of a group in the order of its line, and where each begins there."""
-        found = self.lines.pop(group, None)
-        if found is None:
+        line = self.lines.pop(group, None)
+        if line is None:
             counts = self.groups.counts(group)
             key = number(epoch_key(self.seed, self.epoch, Purpose.GROUPS), group)
             order = permutation(key, counts.size)
-            found = order, np.cumsum(counts[order]) - counts[order]
+            line = order, np.cumsum(counts[order]) - counts[order]
             while len(self.lines) > 2 * self.lanes:
                 del self.lines[next(iter(self.lines))]
-        self.lines[group] = found
-        return found
+        self.lines[group] = line
+        return line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,16 +147,13 @@ class SlottedLanes(GroupedLanes):
         self.slots.begin()
         return GroupedLanes.locate(self, start, stop, bands)
 
-    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def row_names(self, runs: Ints) -> NDArray[np.uint64]:
         return self.slots.names[runs]
 
-    def row_count(self, run: int) -> int:
-        return self.slots.live.item(run)
-
-    def _prepare(self, groups: NDArray[np.int64]) -> None:
+    def _prepare(self, groups: Ints) -> None:
         self.store.prepare(groups.tolist())
 
-    def _numbers(self, group: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _numbers(self, group: int, places: Ints) -> Ints:
         return self.slots.of(self.store.runs(group), places)
 
 
@@ -178,8 +169,8 @@ def slotted_lanes(
 ) -> SlottedLanes:
     """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
     unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
-    found = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
-    laid = {each.name: getattr(found, each.name) for each in fields(found)}
+    unread = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    laid = {each.name: getattr(unread, each.name) for each in fields(unread)}
     return SlottedLanes(**laid, store=store, slots=slots)
 
 
@@ -189,9 +180,9 @@ def grouped_lanes(
     """Lay out one epoch: time and memory by the group.
 
     Args:
-        groups: of the runs.
-        seed: of the whole training.
-        epoch: which pass over the data.
+        groups: groups of the runs.
+        seed: seed of the whole training.
+        epoch: number of the pass over the data.
         lanes: K, even.
         bands: C, a divisor of K.
 
@@ -229,18 +220,18 @@ class GroupRuns:
     """The runs of one group. Arrays are int64 ``(runs,)``.
 
     Attributes:
-        number: of the group.
+        number: number of the group.
         live: live rows of each run.
         first_row: the live row of the dataset that each begins with.
         run_bytes: decoded bytes of each.
-        slot: of each run that has one; -1 for others.
+        slot: slot of each run that has one; -1 for others.
     """
 
     number: int
-    live: NDArray[np.int64]
-    first_row: NDArray[np.int64]
-    run_bytes: NDArray[np.int64]
-    slot: NDArray[np.int64] = field(init=False)
+    live: Ints
+    first_row: Ints
+    run_bytes: Ints
+    slot: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slot", np.full(self.live.size, -1, np.int64))
@@ -250,9 +241,9 @@ class RunSlots:
     """Slots, and what is known of the runs in them. One thread gives them, any thread looks.
 
     Attributes:
-        live: as in `GroupRuns`, by slot, like the next two.
-        first_row: likewise.
-        run_bytes: likewise.
+        live: live rows by slot, as in `GroupRuns`.
+        first_row: first live row by slot.
+        run_bytes: decoded bytes by slot.
         names: uint64, the group of each run in the high half, its place there in the low one.
     """
 
@@ -270,7 +261,7 @@ class RunSlots:
         self._known = known
         self._turn = 0
         self._used = np.zeros(capacity, np.int64)  # the last turn
-        self._recent: deque[list[NDArray[np.int64]]] = deque([[]])  # of the last turns
+        self._recent: deque[list[Ints]] = deque([[]])  # of the last turns
         self._free = np.zeros(0, np.int64)
         self._fresh = 0
 
@@ -282,7 +273,7 @@ class RunSlots:
             gone = np.concatenate([np.zeros(0, np.int64), *self._recent.popleft()])
             self._give_back(np.unique(gone[self._used[gone] <= self._turn - _TURNS_KEPT]))
 
-    def of(self, group: GroupRuns, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, group: GroupRuns, places: Ints) -> Ints:
         """The slots of the runs at these places of a group; used in this turn."""
         slot = group.slot[places]
         new = np.unique(places[slot < 0])
@@ -302,7 +293,7 @@ class RunSlots:
         name = self.names.item(slot)
         return name >> 32, name & 0xFFFFFFFF
 
-    def _take(self, count: int) -> NDArray[np.int64]:
+    def _take(self, count: int) -> Ints:
         again = self._free[max(0, self._free.size - count) :]
         self._free = self._free[: self._free.size - again.size]
         fresh = np.arange(self._fresh, self._fresh + count - again.size)
@@ -311,7 +302,7 @@ class RunSlots:
             raise AssertionError("more runs are in use than were reckoned with")
         return np.concatenate((again, fresh))
 
-    def _give_back(self, slots: NDArray[np.int64]) -> None:
+    def _give_back(self, slots: Ints) -> None:
         names = self.names[slots]
         numbers = (names >> np.uint64(32)).astype(np.int64)
         places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)

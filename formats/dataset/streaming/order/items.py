@@ -14,16 +14,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.values import offsets_of
+from tensorrepo.formats.dataset.streaming.order.schedule import StepStretch
 from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, RowChoice, Weights, spans
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.streaming.order.schedule import StepStretch
 
 
 class Items(Protocol):
@@ -36,12 +35,12 @@ class Items(Protocol):
     """
 
     @property
-    def runs(self) -> NDArray[np.int64]: ...
+    def runs(self) -> Ints: ...
 
     @property
-    def counts(self) -> NDArray[np.int64]: ...
+    def counts(self) -> Ints: ...
 
-    def rows(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, run: Ints, item: Ints) -> Ints:
         """What each item of each run, as the order numbers it, is: a live row inside the run."""
         ...
 
@@ -75,21 +74,19 @@ class RowItems:
     whole dataset before it; both by the order's numbers of runs.
     """
 
-    runs: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    runs: Ints
+    counts: Ints
     choice: RowChoice
-    first_row: NDArray[np.int64]
-    ahead: NDArray[np.int64]
+    first_row: Ints
+    ahead: Ints
 
-    def rows(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, run: Ints, item: Ints) -> Ints:
         if isinstance(self.choice, EveryRow):
             return item
         return self.choice.row_of(self.ahead[run] + item) - self.first_row[run]
 
 
-def row_items(
-    first_row: NDArray[np.int64], live: NDArray[np.int64], choice: RowChoice | None
-) -> RowItems:
+def row_items(first_row: Ints, live: Ints, choice: RowChoice | None) -> RowItems:
     """The items of runs that begin with these live rows of the dataset and have so many.
 
     Args:
@@ -124,7 +121,7 @@ class RowSelection:
 
     Attributes:
         chosen: the rows that can come at all.
-        weights: of all live rows, 0 where not chosen; None: each comes once.
+        weights: weights of all live rows, 0 where not chosen; None: each comes once.
         text: what was asked for, for people.
     """
 
@@ -137,12 +134,12 @@ class RowSelection:
         """How often each row comes in one epoch; the newest one asked for is kept."""
         if self.weights is None:
             return self.chosen
-        found = self._newest.get((seed, epoch))
-        if found is None:
-            found = self.weights.counts(seed, epoch)
+        choice = self._newest.get((seed, epoch))
+        if choice is None:
+            choice = self.weights.counts(seed, epoch)
             self._newest.clear()
-            self._newest[seed, epoch] = found
-        return found
+            self._newest[seed, epoch] = choice
+        return choice
 
     @cached_property
     def expected_rows(self) -> int:
@@ -181,38 +178,30 @@ class Packing:
 
     size: int
     lengths: NDArray[np.uint32] | None
-    page_elements: NDArray[np.int64]
+    page_elements: Ints
 
-    def elements(
-        self,
-        pages: NDArray[np.int64],
-        first_row: NDArray[np.int64],
-        live: NDArray[np.int64],
-        choice: RowChoice | None,
-    ) -> NDArray[np.int64]:
+    def elements(self, pages: Ints, first_row: Ints, live: Ints, choice: RowChoice | None) -> Ints:
         """Elements of each run: the page `pages`, of the live rows from `first_row` on."""
         if self.lengths is None:
             return self.page_elements[pages]
-        found = np.zeros(len(live), np.int64)
+        counts = np.zeros(len(live), np.int64)
         ends = offsets_of(live)
         at = 0
         while at < len(live):
             stop = max(at + 1, int(np.searchsorted(ends, ends[at] + _ROWS_AT_ONCE, "right")) - 1)
-            found[at:stop] = self._elements(first_row[at:stop], live[at:stop], choice)
+            counts[at:stop] = self._elements(first_row[at:stop], live[at:stop], choice)
             at = stop
-        return found
+        return counts
 
-    def _elements(
-        self, first_row: NDArray[np.int64], live: NDArray[np.int64], choice: RowChoice | None
-    ) -> NDArray[np.int64]:
+    def _elements(self, first_row: Ints, live: Ints, choice: RowChoice | None) -> Ints:
         assert self.lengths is not None, "pages do not tell"
         start, stop = int(first_row[0]), int(first_row[-1] + live[-1])
         lengths = self.lengths[start:stop].astype(np.int64)
         if choice is not None:
             lengths *= choice.counts(start, stop)
         before = offsets_of(lengths)
-        found: NDArray[np.int64] = before[first_row + live - start] - before[first_row - start]
-        return found
+        counts: Ints = before[first_row + live - start] - before[first_row - start]
+        return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,22 +211,18 @@ class PackedItems:
     `elements` are those of each run, `choice` says how often each row stands in its line.
     """
 
-    runs: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    runs: Ints
+    counts: Ints
     size: int
-    elements: NDArray[np.int64]
+    elements: Ints
     choice: RowChoice | None
 
-    def rows(self, run: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002 items count within their run already
+    def rows(self, run: Ints, item: Ints) -> Ints:  # noqa: ARG002 items count within their run already
         return item
 
 
 def packed_items(
-    packing: Packing,
-    pages: NDArray[np.int64],
-    first_row: NDArray[np.int64],
-    live: NDArray[np.int64],
-    choice: RowChoice | None,
+    packing: Packing, pages: Ints, first_row: Ints, live: Ints, choice: RowChoice | None
 ) -> PackedItems:
     """The items of runs; those without elements have none."""
     elements = packing.elements(pages, first_row, live, choice)

@@ -10,11 +10,12 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     low_bits,
     low_bits_of,
@@ -37,9 +38,9 @@ class Rings(NamedTuple):
     bands: int
     stride: int
     key: int
-    start: NDArray[np.int64]
-    cut: NDArray[np.int64]
-    first: NDArray[np.int64]
+    start: Ints
+    cut: Ints
+    first: Ints
 
 
 class Walked(NamedTuple):
@@ -48,189 +49,25 @@ class Walked(NamedTuple):
     `piece` says between which two of `Rings.start` a row is, `place` where after the first.
     """
 
-    position: NDArray[np.int64]
-    band: NDArray[np.int64]
-    piece: NDArray[np.int64]
-    place: NDArray[np.int64]
+    position: Ints
+    band: Ints
+    piece: Ints
+    place: Ints
 
 
-class OrderKernel(Protocol):
-    """Works out orders. Everything given is one-dimensional."""
+class OrderKernel:
+    """Works out orders, by arrays of everything at once. All arrays given are one-dimensional."""
 
-    name: str
+    name = "numpy"
 
     def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
+        self, keys: NDArray[np.uint64], counts: Ints, at: Ints, out: NDArray[np.uint32]
     ) -> None:
         """Write ``perm(keys[i], counts[i])`` to `out`, beginning at ``at[i]``.
 
         Raises:
             ValueError: a permutation does not fit there.
         """
-        ...
-
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of `count` rows stands at each of `positions` of the global order.
-
-        Raises:
-            ValueError: a position that is not in ``[0, count)``.
-        """
-        ...
-
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """In which piece of a line each row is, and at which place there.
-
-        Args:
-            start: where each piece begins, ascending; one more: where the last one ends.
-            rows: of the line.
-
-        Raises:
-            ValueError: a row that is not one of the line.
-        """
-        ...
-
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
-        """``shuffled[slot[run] + place]``.
-
-        Raises:
-            ValueError: there is no such run or place.
-        """
-        ...
-
-    def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
-        """The rows that the lanes of these bands are on in these blocks.
-
-        Raises:
-            ValueError: rings that are none.
-        """
-        ...
-
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Places in `run` where a run that is not open comes first; now all of them are.
-
-        Raises:
-            ValueError: a run that `is_open` says nothing of.
-        """
-        ...
-
-    def closed(
-        self,
-        run: NDArray[np.int64],
-        busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
-        is_open: NDArray[np.bool_],
-        marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
-        """Places in `run` where a run comes last that is not `busy` there; now they are not open.
-
-        Args:
-            run: of each row.
-            busy: of each row.
-            following: runs that stay open.
-            is_open: of each run.
-            marks: of each run, room for the search: zeros, before and after.
-
-        Raises:
-            ValueError: a run that `is_open` says nothing of.
-        """
-        ...
-
-
-class NativeOrder:
-    """In C."""
-
-    name = "native"
-
-    def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
-    ) -> None:
-        kernels.shuffle(keys, counts, at, out)
-
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        out = np.empty_like(positions)
-        kernels.scatter(key, count, positions, out)
-        return out
-
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        piece, place = np.empty_like(rows), np.empty_like(rows)
-        kernels.find(start, rows, piece, place)
-        return piece, place
-
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
-        out = np.empty_like(place)
-        kernels.look_up(shuffled, slot, run, place, out)
-        return out
-
-    def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
-        lanes, bands_of_all, stride, key, start, cut, first = rings
-        most = len(blocks) * len(bands) * (lanes // bands_of_all)
-        out = np.empty((4, most), dtype=np.int64)
-        found = kernels.walk_lanes(
-            start,
-            cut,
-            first,
-            lanes,
-            bands_of_all,
-            stride,
-            key,
-            (blocks.start, blocks.stop),
-            (bands.start, bands.stop),
-            out,
-        )
-        return Walked(*out[:, :found])
-
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
-        out = np.empty_like(run)
-        return out[: kernels.opened(run, is_open, out)]
-
-    def closed(
-        self,
-        run: NDArray[np.int64],
-        busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
-        is_open: NDArray[np.bool_],
-        marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
-        out = np.empty_like(run)
-        return out[: kernels.closed(run, busy, following, is_open, marks, out)]
-
-
-class NumpyOrder:
-    """By arrays of everything at once."""
-
-    name = "numpy"
-
-    def shuffle(
-        self,
-        keys: NDArray[np.uint64],
-        counts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        out: NDArray[np.uint32],
-    ) -> None:
         if not keys.size == counts.size == at.size or bool(
             ((counts < 0) | (at < 0) | (counts > out.size - at)).any()
         ):
@@ -242,35 +79,51 @@ class NumpyOrder:
             real = place < count[:, None]
             out[(at[alike][:, None] + place)[real]] = shuffled[real]
 
-    def scatter(self, key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def scatter(self, key: int, count: int, positions: Ints) -> Ints:
+        """Which of `count` rows stands at each of `positions` of the global order.
+
+        Raises:
+            ValueError: a position that is not in ``[0, count)``.
+        """
         if not ((positions >= 0) & (positions < count)).all():
             raise ValueError("a position is not one of the order")
         return scattered(key, count, positions)
 
-    def find(
-        self, start: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """In which piece of a line each row is, and at which place there.
+
+        Args:
+            start: where each piece begins, ascending; one more: where the last one ends.
+            rows: rows of the line.
+
+        Raises:
+            ValueError: a row that is not one of the line.
+        """
         if not ((rows >= start[0]) & (rows < start[-1])).all():
             raise ValueError("a row is not one of the line")
         piece = np.searchsorted(start, rows, side="right") - 1
         return piece, rows - start[piece]
 
-    def look_up(
-        self,
-        shuffled: NDArray[np.uint32],
-        slot: NDArray[np.int64],
-        run: NDArray[np.int64],
-        place: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def look_up(self, shuffled: NDArray[np.uint32], slot: Ints, run: Ints, place: Ints) -> Ints:
+        """``shuffled[slot[run] + place]``.
+
+        Raises:
+            ValueError: there is no such run or place.
+        """
         if not ((run >= 0) & (run < slot.size)).all():
             raise ValueError("a place is not one of a run")
         at = slot[run] + place
         if not ((at >= 0) & (at < shuffled.size)).all():
             raise ValueError("a place is not one of a run")
-        found: NDArray[np.int64] = shuffled[at].astype(np.int64)
+        found: Ints = shuffled[at].astype(np.int64)
         return found
 
     def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
+        """The rows that the lanes of these bands are on in these blocks.
+
+        Raises:
+            ValueError: rings that are none.
+        """
         full = int(rings.cut[-1] - rings.cut[0]) // rings.lanes
         pieces = []
         if blocks.start < full:
@@ -279,7 +132,12 @@ class NumpyOrder:
             pieces.append(_partial_block(rings, full, bands))
         return Walked(*map(np.concatenate, zip(*pieces, strict=True)))
 
-    def opened(self, run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
+        """Places in `run` where a run that is not open comes first; now all of them are.
+
+        Raises:
+            ValueError: a run that `is_open` says nothing of.
+        """
         _check_runs(run, is_open)
         every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
         newest[run[::-1]] = every[::-1]  # of equal runs the last assignment stays
@@ -289,12 +147,24 @@ class NumpyOrder:
 
     def closed(
         self,
-        run: NDArray[np.int64],
+        run: Ints,
         busy: NDArray[np.bool_],
-        following: NDArray[np.int64],
+        following: Ints,
         is_open: NDArray[np.bool_],
         marks: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
+        """Places in `run` where a run comes last that is not `busy` there; now they are not open.
+
+        Args:
+            run: run of each row.
+            busy: whether the run of each row comes again.
+            following: runs that stay open.
+            is_open: whether each run is open.
+            marks: room for the search, per run: zeros, before and after.
+
+        Raises:
+            ValueError: a run that `is_open` says nothing of.
+        """
         _check_runs(run, is_open)
         _check_runs(following, is_open)
         every, newest = np.arange(run.size), np.empty(is_open.size, np.int64)
@@ -306,17 +176,76 @@ class NumpyOrder:
         return done
 
 
-def _check_runs(run: NDArray[np.int64], is_open: NDArray[np.bool_]) -> None:
+class NativeOrder(OrderKernel):
+    """In C."""
+
+    name = "native"
+
+    def shuffle(
+        self, keys: NDArray[np.uint64], counts: Ints, at: Ints, out: NDArray[np.uint32]
+    ) -> None:
+        kernels.shuffle(keys, counts, at, out)
+
+    def scatter(self, key: int, count: int, positions: Ints) -> Ints:
+        out = np.empty_like(positions)
+        kernels.scatter(key, count, positions, out)
+        return out
+
+    def find(self, start: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        piece, place = np.empty_like(rows), np.empty_like(rows)
+        kernels.find(start, rows, piece, place)
+        return piece, place
+
+    def look_up(self, shuffled: NDArray[np.uint32], slot: Ints, run: Ints, place: Ints) -> Ints:
+        out = np.empty_like(place)
+        kernels.look_up(shuffled, slot, run, place, out)
+        return out
+
+    def walk(self, rings: Rings, blocks: range, bands: range) -> Walked:
+        lanes, bands_of_all, stride, key, start, cut, first = rings
+        most = len(blocks) * len(bands) * (lanes // bands_of_all)
+        out = np.empty((4, most), dtype=np.int64)
+        rows = kernels.walk_lanes(
+            start,
+            cut,
+            first,
+            lanes,
+            bands_of_all,
+            stride,
+            key,
+            (blocks.start, blocks.stop),
+            (bands.start, bands.stop),
+            out,
+        )
+        return Walked(*out[:, :rows])
+
+    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
+        out = np.empty_like(run)
+        return out[: kernels.opened(run, is_open, out)]
+
+    def closed(
+        self,
+        run: Ints,
+        busy: NDArray[np.bool_],
+        following: Ints,
+        is_open: NDArray[np.bool_],
+        marks: NDArray[np.uint8],
+    ) -> Ints:
+        out = np.empty_like(run)
+        return out[: kernels.closed(run, busy, following, is_open, marks, out)]
+
+
+def _check_runs(run: Ints, is_open: NDArray[np.bool_]) -> None:
     if not ((run >= 0) & (run < is_open.size)).all():
         raise ValueError("a run is none of those that are known")
 
 
-def _alike(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+def _alike(counts: Ints) -> Iterator[Ints]:
     """Places of counts of one magnitude, not too many at a time; none of zeros."""
     bits = np.where(counts > 0, low_bits_of(np.maximum(counts, 1)), 0)
-    for one in np.unique(bits[bits > 0]).tolist():
-        alike = np.flatnonzero(bits == one)
-        at_once = max(1, _PERMUTED_AT_ONCE >> one)
+    for magnitude in np.unique(bits[bits > 0]).tolist():
+        alike = np.flatnonzero(bits == magnitude)
+        at_once = max(1, _PERMUTED_AT_ONCE >> magnitude)
         for start in range(0, alike.size, at_once):
             yield alike[start : start + at_once]
 
@@ -347,9 +276,7 @@ def _partial_block(rings: Rings, block: int, bands: range) -> Walked:
     return Walked(position[mine], band[mine], *_line_rows(rings, lane[mine], blocks))
 
 
-def _lanes_of(
-    rings: Rings, blocks: NDArray[np.int64], bands: range
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lanes_of(rings: Rings, blocks: Ints, bands: range) -> tuple[Ints, Ints]:
     """Slots of a block that these bands have, ascending, and the lane in each, per block."""
     each = rings.lanes // rings.bands
     band_at = (np.arange(rings.bands) * rings.stride) % rings.bands
@@ -360,7 +287,7 @@ def _lanes_of(
     return slots, lane.reshape(blocks.size, -1)
 
 
-def _turns(rings: Rings, blocks: NDArray[np.int64], bands: range) -> NDArray[np.int64]:
+def _turns(rings: Rings, blocks: Ints, bands: range) -> Ints:
     """In each block, the order of the lanes inside each band: (blocks, bands, lanes)."""
     each = rings.lanes // rings.bands
     shape = (blocks.size, len(bands), each)
@@ -375,9 +302,7 @@ def _turns(rings: Rings, blocks: NDArray[np.int64], bands: range) -> NDArray[np.
     return (drawn & mask).view(np.int64)
 
 
-def _line_rows(
-    rings: Rings, lane: NDArray[np.int64], block: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _line_rows(rings: Rings, lane: Ints, block: Ints) -> tuple[Ints, Ints]:
     """Piece and place of each lane in each block; the two arrays broadcast."""
     ring = lane // 2
     size = rings.cut[ring + 1] - rings.cut[ring]
@@ -391,6 +316,6 @@ def _line_rows(
     return piece, at - rings.start[piece]
 
 
-NUMPY: OrderKernel = NumpyOrder()
-NATIVE: OrderKernel | None = None if kernels is None else NativeOrder()
+NUMPY = OrderKernel()
+NATIVE = None if kernels is None else NativeOrder()
 BEST: OrderKernel = NATIVE or NUMPY

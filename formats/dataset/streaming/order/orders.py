@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     GOLDEN,
@@ -42,12 +43,12 @@ class Located:
     when the order is `permuted`, else the live row itself.
     """
 
-    position: NDArray[np.int64]
-    band: NDArray[np.int64]
-    run: NDArray[np.int64]
-    place: NDArray[np.int64]
+    position: Ints
+    band: Ints
+    run: Ints
+    place: Ints
 
-    def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Located:
+    def select(self, chosen: NDArray[np.bool_] | Ints | slice) -> Located:
         return Located(
             self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
         )
@@ -82,7 +83,7 @@ class Order(Protocol):
         """The rows at positions ``[start, stop)``, of these bands only."""
         ...
 
-    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def returning(self, bands: range) -> tuple[Ints, Ints]:
         """Runs that may be left and come back to, and from where on they are not any more."""
         ...
 
@@ -112,12 +113,12 @@ class PairedLanes:
     epoch: int
     lanes: int
     bands: int
-    live: NDArray[np.int64]
-    pi: NDArray[np.int64]  # run at each place of the line
-    start: NDArray[np.int64]  # row of the line where it begins; one more: all rows
-    cut: NDArray[np.int64]  # row of the line where each ring begins; one more: all rows
-    first: NDArray[np.int64]  # where both lanes of a ring start, counted from its cut
-    length: NDArray[np.int64]  # rows of each lane
+    live: Ints
+    pi: Ints  # run at each place of the line
+    start: Ints  # row of the line where it begins; one more: all rows
+    cut: Ints  # row of the line where each ring begins; one more: all rows
+    first: Ints  # where both lanes of a ring start, counted from its cut
+    length: Ints  # rows of each lane
 
     @property
     def rows(self) -> int:
@@ -135,27 +136,9 @@ class PairedLanes:
     def lanes_a_band(self) -> int:
         return self.lanes // self.bands
 
-    def row_at(self, position: int) -> tuple[int, int]:
-        """Run and live row at one position: O(log runs) and one run's permutation.
-
-        Raises:
-            IndexError: `position` is not in ``[0, rows)``.
-        """
-        if not 0 <= position < self.rows:
-            raise IndexError(f"position {position} of an order of {self.rows} rows")
-        found = self.locate(position, position + 1)
-        run = int(found.run[0])
-        name = int(self.row_names(found.run)[0])
-        key = number(epoch_key(self.seed, self.epoch, Purpose.ROWS), name)
-        return run, int(permutation(key, self.row_count(run))[found.place[0]])
-
-    def row_names(self, runs: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def row_names(self, runs: Ints) -> NDArray[np.uint64]:
         """The numbers by which the rows of these runs are shuffled."""
         return runs.view(np.uint64)
-
-    def row_count(self, run: int) -> int:
-        """Live rows of one run."""
-        return int(self.live[run])
 
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
         """The rows at positions ``[start, stop)``, of these bands only."""
@@ -173,13 +156,11 @@ class PairedLanes:
         stride = stride_of(self.bands)
         return Rings(self.lanes, self.bands, stride, key, self.start, self.cut, self.first)
 
-    def _runs_at(
-        self, piece: NDArray[np.int64], place: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _runs_at(self, piece: Ints, place: Ints) -> tuple[Ints, Ints]:
         """Run and place of rows that are at these places of these pieces of the line."""
         return self.pi[piece], place
 
-    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def returning(self, bands: range) -> tuple[Ints, Ints]:
         """Runs that lanes of these bands may leave and come back to, and where that ends.
 
         A run that a cut divides is walked by two rings, from either end, in the last half run
@@ -201,10 +182,10 @@ class PairedLanes:
         index = np.searchsorted(self.start, low, side="right") - 1
         last = np.full(self.live.size, -1, dtype=np.int64)
         np.maximum.at(last, index, self._last_blocks(low, high))
-        found = divided[last[divided] >= 0]
-        return self.pi[found], last[found] * self.lanes
+        needed = divided[last[divided] >= 0]
+        return self.pi[needed], last[needed] * self.lanes
 
-    def _last_blocks(self, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _last_blocks(self, low: Ints, high: Ints) -> Ints:
         """The last block in which a lane is in the line rows ``[low, high)`` of one ring; or -1."""
         ring = np.searchsorted(self.cut, low, side="right") - 1
         size, first = self.cut[ring + 1] - self.cut[ring], self.first[ring]
@@ -221,16 +202,14 @@ class RingLayout:
     `fraction` is one of 2^32 per ring, in [0, 1/2): the golden ratio spreads them evenly.
     """
 
-    pi: NDArray[np.int64]
-    start: NDArray[np.int64]
-    cut: NDArray[np.int64]
-    length: NDArray[np.int64]
-    fraction: NDArray[np.int64]
+    pi: Ints
+    start: Ints
+    cut: Ints
+    length: Ints
+    fraction: Ints
 
 
-def lay_out(
-    live: NDArray[np.int64], *, seed: int, epoch: int, lanes: int, bands: int
-) -> RingLayout:
+def lay_out(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -> RingLayout:
     """The line of shuffled runs and its rings; raises as `paired_lanes` does."""
     if lanes < 2 or lanes % 2 or bands < 1 or lanes % bands:
         raise ValueError(
@@ -248,15 +227,13 @@ def lay_out(
     return RingLayout(pi, start, cut, length, fraction.view(np.int64))
 
 
-def paired_lanes(
-    live: NDArray[np.int64], *, seed: int, epoch: int, lanes: int, bands: int
-) -> PairedLanes:
+def paired_lanes(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -> PairedLanes:
     """Lay out one epoch: O(P log P) time and a few numbers per run.
 
     Args:
         live: live rows of each run, all above 0.
-        seed: of the whole training.
-        epoch: which pass over the data.
+        seed: seed of the whole training.
+        epoch: number of the pass over the data.
         lanes: K, even.
         bands: C, a divisor of K.
 
@@ -276,9 +253,7 @@ def paired_lanes(
     return PairedLanes(seed, epoch, lanes, bands, live, laid.pi, start, cut, first, laid.length)
 
 
-def _last_step(
-    enter: NDArray[np.int64], leave: NDArray[np.int64], length: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _last_step(enter: Ints, leave: Ints, length: Ints) -> Ints:
     """Last step of a lane of `length` in a stretch that it enters and leaves at these steps.
 
     Where `leave` comes before `enter` the lane begins inside and would come back at the end.
@@ -293,7 +268,7 @@ def _last_step(
 class RowOrder:
     """An order without lanes: row t at position t, unless a subclass shuffles."""
 
-    start: NDArray[np.int64]  # first live row of each run; one more: all rows
+    start: Ints  # first live row of each run; one more: all rows
     bands = 1
     permuted = False
 
@@ -313,11 +288,11 @@ class RowOrder:
         found = BEST.find(self.start, self._rows_at(position))
         return Located(position, np.zeros_like(position), *found)
 
-    def returning(self, bands: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # noqa: ARG002 there is one band
+    def returning(self, bands: range) -> tuple[Ints, Ints]:  # noqa: ARG002 there is one band
         """Nothing is known of the rows that follow."""
         return _NO_ROWS, _NO_ROWS
 
-    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_at(self, position: Ints) -> Ints:
         return position
 
 
@@ -328,7 +303,7 @@ class Scattered(RowOrder):
     seed: int
     epoch: int
 
-    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_at(self, position: Ints) -> Ints:
         key = epoch_key(self.seed, self.epoch, Purpose.GLOBAL)
         return BEST.scatter(key, self.rows, position)
 
@@ -341,7 +316,7 @@ class Buffered(RowOrder):
     epoch: int
     window_rows: int
 
-    def _rows_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows_at(self, position: Ints) -> Ints:
         window = position // self.window_rows
         row = np.empty_like(position)
         for index in range(int(window[0]), int(window[-1]) + 1):
@@ -372,6 +347,6 @@ def joined(pieces: list[Located]) -> Located:
 
 
 @lru_cache(maxsize=2)
-def _shuffled_window(seed: int, epoch: int, index: int, count: int) -> NDArray[np.int64]:
+def _shuffled_window(seed: int, epoch: int, index: int, count: int) -> Ints:
     key = number(epoch_key(seed, epoch, Purpose.ROWS), index)
     return permutation(key, count)

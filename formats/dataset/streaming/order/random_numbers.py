@@ -15,6 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
+
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, odd
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -67,12 +69,12 @@ def low_bits(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
-def low_bits_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def low_bits_of(counts: Ints) -> Ints:
     """`low_bits` of many counts, each from 1 to 2^53."""
     return np.maximum(np.frexp(counts - 1)[1], 1).astype(np.int64)
 
 
-def permutation(key: int, count: int) -> NDArray[np.int64]:
+def permutation(key: int, count: int) -> Ints:
     """perm(key, count): the places ``0..count-1``, shuffled.
 
     The numbers of the places are sorted; their low bits are replaced by the place, so no two are
@@ -82,7 +84,7 @@ def permutation(key: int, count: int) -> NDArray[np.int64]:
     return permutations(keys, np.array([count])).reshape(count)
 
 
-def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def permutations(keys: NDArray[np.uint64], counts: Ints) -> Ints:
     """Several permutations at once.
 
     Args:
@@ -107,7 +109,7 @@ def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray
     return drawn.view(np.int64)
 
 
-def scattered(key: int, count: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def scattered(key: int, count: int, positions: Ints) -> Ints:
     """The global order: which of `count` rows stands at each of `positions`.
 
     A six-round Feistel network over the next power of two, walked on while it leaves the range.

@@ -17,12 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
 from tensorrepo.repo.errors import InvalidInputError
 
-Names = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+Names = Callable[[Ints], NDArray[np.uint64]]
 
 
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -36,13 +37,11 @@ class OpenRuns:
         self._open = np.zeros(runs, dtype=np.bool_)
         self._marks = np.zeros(runs, dtype=np.uint8)
 
-    def opened(self, run: NDArray[np.int64]) -> NDArray[np.int64]:
+    def opened(self, run: Ints) -> Ints:
         """Places in `run` where a run that is not open comes first. They are open from now on."""
         return self._kernel.opened(run, self._open)
 
-    def closed(
-        self, run: NDArray[np.int64], busy: NDArray[np.bool_], following: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def closed(self, run: Ints, busy: NDArray[np.bool_], following: Ints) -> Ints:
         """Places in `run` where a run comes last that is not needed soon. It is closed now.
 
         Args:
@@ -52,9 +51,7 @@ class OpenRuns:
         """
         return self._kernel.closed(run, busy, following, self._open, self._marks)
 
-    def stale(
-        self, kept: Sequence[NDArray[np.int64]], *used: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def stale(self, kept: Sequence[Ints], *used: Ints) -> Ints:
         """Those of `kept` that are open though none of `used` needs them: closed now.
 
         They were kept for rows that then went to another rank.
@@ -117,6 +114,20 @@ class Share:
         start = self.start + step * self.batch_size
         return start, min(start + self.batch_size, rows)
 
+    def pieces(self, rows: int, at_once: int, most_at_once: int) -> Iterator[tuple[int, int, Ints]]:
+        """All steps of an epoch of `rows`, of every turn, some at a time.
+
+        Begins with steps of about `at_once` positions, which doubles up to `most_at_once`. Gives
+        the number of the first step, its first position, and the position after each step.
+        """
+        steps, first = self.steps(rows), 0
+        while first < steps:
+            count = min(-(-at_once // self.batch_size), steps - first)
+            start = self.bounds(first, rows)[0]
+            ends = np.minimum(start + self.batch_size * np.arange(1, count + 1), rows)
+            yield first, start, ends
+            first, at_once = first + count, min(2 * at_once, most_at_once)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepStretch:
@@ -133,18 +144,18 @@ class StepStretch:
         opened_at: the step of the stretch that needs each of them first, counted from 0.
         closed: runs that are not needed any more, in the order of release.
         closed_at: the step of the stretch that needs each of them last.
-        repeated: how many of the last rows repeat others of their step, to fill it up.
+        repeated: number of last rows that repeat others of their step, to fill it up.
     """
 
     first_step: int
-    ends: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    run: NDArray[np.int64]
-    row: NDArray[np.int64]
-    opened: NDArray[np.int64]
-    opened_at: NDArray[np.int64]
-    closed: NDArray[np.int64]
-    closed_at: NDArray[np.int64]
+    ends: Ints
+    bounds: Ints
+    run: Ints
+    row: Ints
+    opened: Ints
+    opened_at: Ints
+    closed: Ints
+    closed_at: Ints
     repeated: int = 0
 
     @property
@@ -153,20 +164,68 @@ class StepStretch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """A stretch before it is known which of its runs the next one needs."""
+class StepRows:
+    """Rows of consecutive steps, before it is known which of their runs the next ones need.
+
+    Fields are those of `StepStretch`, and per row of the steps:
+
+    Attributes:
+        step: step of each row, counted from 0.
+        row: live row inside its run, or its place in the run's permutation.
+        busy: whether its run comes again, however long that takes; None: not known yet.
+    """
 
     first_step: int
-    ends: NDArray[np.int64]
-    step: NDArray[np.int64]
-    run: NDArray[np.int64]
-    place: NDArray[np.int64]
+    ends: Ints
     repeated: int
+    step: Ints
+    run: Ints
+    row: Ints
+    busy: NDArray[np.bool_] | None = None
+
+    def of_turn(self, share: Share) -> StepRows:
+        """The steps whose turn it is."""
+        if share.turns == 1:
+            return self
+        number = self.first_step + np.arange(self.ends.size)
+        mine = number % share.turns == share.turn
+        rows = mine[self.step]
+        return StepRows(
+            first_step=int(number[mine][0]) if mine.any() else self.first_step,
+            ends=self.ends[mine],
+            repeated=self.repeated if mine[-1] else 0,
+            step=(np.cumsum(mine) - 1)[self.step[rows]],
+            run=self.run[rows],
+            row=self.row[rows],
+            busy=None if self.busy is None else self.busy[rows],
+        )
+
+    def stretch(self, row: Ints, new: Ints, done: Ints, stale: Ints = _NO_RUNS) -> StepStretch:
+        """The stretch of these steps.
+
+        Args:
+            row: live row of each row inside its run.
+            new: places of rows whose run opens with them.
+            done: places of rows whose run closes with them.
+            stale: runs that close before the first step.
+        """
+        return StepStretch(
+            first_step=self.first_step,
+            ends=self.ends,
+            bounds=np.searchsorted(self.step, np.arange(self.ends.size + 1)),
+            run=self.run,
+            row=row,
+            opened=self.run[new],
+            opened_at=self.step[new],
+            closed=np.concatenate((stale, self.run[done])),
+            closed_at=np.concatenate((np.zeros_like(stale), self.step[done])),
+            repeated=self.repeated,
+        )
 
 
 def stretches(
     order: Order,
-    live: NDArray[np.int64],
+    live: Ints,
     share: Share,
     *,
     key: int,
@@ -177,48 +236,36 @@ def stretches(
     """All steps of `share`, a stretch at a time.
 
     Args:
-        order: of the epoch.
-        live: live rows of each run.
-        share: what this rank reads.
+        order: order of the epoch.
+        live: number of live rows of each run.
+        share: steps that this rank reads.
         key: the epoch's key for rows, by which runs are permuted where the order says so.
         keep: runs stay open to the end, because all of them fit.
         stretch_rows: about how many positions (of all ranks) a stretch has. A run that is not
             needed for a whole stretch is closed, and read again later: two blocks are enough.
-        first_rows: of the first stretch, so that the first batch comes soon; the others grow.
+        first_rows: positions of the first stretch, so that the first batch comes soon; the
+            others grow.
     """
     shuffled = run_rows(order, key, live)
     uses, until = OpenRuns(live.size), _needed_until(order, live.size, share)
-    pieces = _in_turn(_pieces(order, share, first_rows or stretch_rows, stretch_rows), share)
+    pieces = _pieces(order, share, first_rows or stretch_rows, stretch_rows)
     piece = next(pieces, None)
     while piece is not None:
         following = next(pieces, None)
-        new = uses.opened(piece.run)
-        opened, row = piece.run[new], piece.place
+        new, row = uses.opened(piece.run), piece.row
         if shuffled is not None:
-            shuffled.open(opened)
-            row = shuffled.rows(piece.run, piece.place)
-        coming = new[:0] if following is None else following.run
+            shuffled.open(piece.run[new])
+            row = shuffled.rows(piece.run, piece.row)
+        coming = _NO_RUNS if following is None else following.run
         busy = until[piece.run] >= piece.ends[-1]
-        done = new[:0] if keep else uses.closed(piece.run, busy, coming)
-        closed = piece.run[done]
+        done = _NO_RUNS if keep else uses.closed(piece.run, busy, coming)
         if shuffled is not None:
-            shuffled.close(closed)
-        yield StepStretch(
-            first_step=piece.first_step,
-            ends=piece.ends,
-            bounds=np.searchsorted(piece.step, np.arange(piece.ends.size + 1)),
-            run=piece.run,
-            row=row,
-            opened=opened,
-            opened_at=piece.step[new],
-            closed=closed,
-            closed_at=piece.step[done],
-            repeated=piece.repeated,
-        )
+            shuffled.close(piece.run[done])
+        yield piece.stretch(row, new, done)
         piece = following
 
 
-def _needed_until(order: Order, runs: int, share: Share) -> NDArray[np.int64]:
+def _needed_until(order: Order, runs: int, share: Share) -> Ints:
     """For each run the position up to which it comes again after a while; 0 where it does not."""
     until = np.zeros(runs, dtype=np.int64)
     returning, positions = order.returning(share.bands(order.bands))
@@ -226,38 +273,13 @@ def _needed_until(order: Order, runs: int, share: Share) -> NDArray[np.int64]:
     return until
 
 
-def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[_Piece]:
-    steps = share.steps(order.rows)
-    first = 0
-    while first < steps:
-        count = min(-(-rows // share.batch_size), steps - first)
-        start = share.bounds(first, order.rows)[0]
-        ends = np.minimum(start + share.batch_size * np.arange(1, count + 1), order.rows)
-        if (share.turn - first) % share.turns < count:  # a step of it is this worker's
-            found, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
-            step = (found.position - start) // share.batch_size
-            yield _Piece(first, ends, step, found.run, found.place, repeated)
-        first += count
-        rows = min(2 * rows, most_rows)
-
-
-def _in_turn(pieces: Iterator[_Piece], share: Share) -> Iterator[_Piece]:
-    """The steps whose turn it is; each piece has one."""
-    if share.turns == 1:
-        yield from pieces
-        return
-    for piece in pieces:
-        number = piece.first_step + np.arange(piece.ends.size)
-        mine = number % share.turns == share.turn
-        rows = mine[piece.step]
-        yield _Piece(
-            first_step=int(number[mine][0]),
-            ends=piece.ends[mine],
-            step=(np.cumsum(mine) - 1)[piece.step[rows]],
-            run=piece.run[rows],
-            place=piece.place[rows],
-            repeated=piece.repeated if mine[-1] else 0,
-        )
+def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[StepRows]:
+    for first, start, ends in share.pieces(order.rows, rows, most_rows):
+        if (share.turn - first) % share.turns < ends.size:  # a step of it is this worker's
+            rows_there, repeated = _rows_of_steps(order, share, start, int(ends[-1]))
+            step = (rows_there.position - start) // share.batch_size
+            piece = StepRows(first, ends, repeated, step, rows_there.run, rows_there.place)
+            yield piece.of_turn(share)
 
 
 def _rows_of_steps(order: Order, share: Share, start: int, stop: int) -> tuple[Located, int]:
@@ -278,13 +300,13 @@ def _padded_rows(order: Order, share: Share, start: int, stop: int) -> tuple[Loc
     The sorted places of the step are stretched to its full size, so a rank repeats rows of its
     own, or has none and repeats its neighbours'.
     """
-    found = order.locate(start, stop)
+    located = order.locate(start, stop)
     rows, full = stop - start, share.batch_size
-    by_band = np.argsort(found.band, kind="stable")
+    by_band = np.argsort(located.band, kind="stable")
     place = np.arange(share.rank * full // share.world, (share.rank + 1) * full // share.world)
     mine = by_band[place * rows // full]
     again = (place > 0) & (place * rows // full == (place - 1) * rows // full)
-    return found.select(mine[np.lexsort((mine, again))]), int(again.sum())
+    return located.select(mine[np.lexsort((mine, again))]), int(again.sum())
 
 
 def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
@@ -297,16 +319,16 @@ def shared_rows(order: Order, share: Share, start: int, stop: int) -> Located:
         # Every step has every band equally often, so the places of a rank are bands of its own.
         mine = range(rank * bands // world, (rank + 1) * bands // world)
         return order.locate(start, stop, mine)
-    found = order.locate(start, stop)
-    step = (found.position - start) // share.batch_size
-    by_band = np.argsort(step * bands + found.band, kind="stable")
+    located = order.locate(start, stop)
+    step = (located.position - start) // share.batch_size
+    by_band = np.argsort(step * bands + located.band, kind="stable")
     step_rows = np.bincount(step)[step]  # steps are contiguous, so sorting keeps `step` as it is
     place = np.arange(step.size) - np.searchsorted(step, step)
     mine_too = (place >= rank * step_rows // world) & (place < (rank + 1) * step_rows // world)
-    return found.select(np.sort(by_band[mine_too]))
+    return located.select(np.sort(by_band[mine_too]))
 
 
-def run_rows(order: Order, key: int, live: NDArray[np.int64]) -> RunRows | None:
+def run_rows(order: Order, key: int, live: Ints) -> RunRows | None:
     """The shuffled rows of runs that have `live` rows each; None where the order is of rows."""
     if not order.permuted:
         return None
@@ -320,7 +342,7 @@ class RunRows:
     All permutations lie in one array, in slots whose size is a power of two.
     """
 
-    def __init__(self, key: int, live: NDArray[np.int64], names: Names) -> None:
+    def __init__(self, key: int, live: Ints, names: Names) -> None:
         """Prepare for runs of `live` rows; `names` gives the numbers that shuffle them."""
         self._key = key
         self._live = live
@@ -330,29 +352,29 @@ class RunRows:
         self._used = 0
         self._free: dict[int, list[int]] = {}
 
-    def open(self, runs: NDArray[np.int64]) -> None:
+    def open(self, runs: Ints) -> None:
         """Work out the permutations of `runs`."""
         for slot_rows, alike in self._by_slot(runs):
             self._slot[alike] = self._slots(alike.size, slot_rows)
         keys = numbers(self._key, self._names(runs))
         BEST.shuffle(keys, self._live[runs], self._slot[runs], self._rows)
 
-    def close(self, runs: NDArray[np.int64]) -> None:
+    def close(self, runs: Ints) -> None:
         """Forget the permutations of `runs`."""
         for slot_rows, alike in self._by_slot(runs):
             self._free.setdefault(slot_rows, []).extend(self._slot[alike].tolist())
 
-    def rows(self, run: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, run: Ints, place: Ints) -> Ints:
         """The row at each `place` of each open `run`."""
         return BEST.look_up(self._rows, self._slot, run, place)
 
-    def _by_slot(self, runs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _by_slot(self, runs: Ints) -> Iterator[tuple[int, Ints]]:
         """`runs` by the rows of their slots."""
         slot_rows = np.int64(1) << low_bits_of(self._live[runs])
         for rows in np.unique(slot_rows).tolist():
             yield rows, runs[slot_rows == rows]
 
-    def _slots(self, count: int, slot_rows: int) -> NDArray[np.int64]:
+    def _slots(self, count: int, slot_rows: int) -> Ints:
         free = self._free.setdefault(slot_rows, [])
         again = np.array(free[len(free) - min(count, len(free)) :], dtype=np.int64)
         del free[len(free) - again.size :]

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key, numbers
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -38,15 +39,15 @@ class RowChoice(Protocol):
         """Items: all rows, each as often as it comes."""
         ...
 
-    def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def before(self, rows: Ints) -> Ints:
         """Items before each of `rows`, which are in ``[0, self.rows]``."""
         ...
 
-    def row_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def row_of(self, items: Ints) -> Ints:
         """The row of each of `items`, which are in ``[0, total)``."""
         ...
 
-    def counts(self, start: int, stop: int) -> NDArray[np.int64]:
+    def counts(self, start: int, stop: int) -> Ints:
         """How often each of the rows ``[start, stop)`` comes."""
         ...
 
@@ -61,13 +62,13 @@ class EveryRow:
     def total(self) -> int:
         return self.rows
 
-    def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def before(self, rows: Ints) -> Ints:
         return rows
 
-    def row_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def row_of(self, items: Ints) -> Ints:
         return items
 
-    def counts(self, start: int, stop: int) -> NDArray[np.int64]:
+    def counts(self, start: int, stop: int) -> Ints:
         return np.ones(stop - start, np.int64)
 
 
@@ -81,7 +82,7 @@ class RowBits:
 
     rows: int
     words: NDArray[np.uint64]
-    ahead: NDArray[np.int64]
+    ahead: Ints
 
     @property
     def total(self) -> int:
@@ -92,36 +93,36 @@ class RowBits:
         """``(ceil(rows / 8),)``: row r is bit ``r % 8`` of byte ``r // 8``."""
         return self.words.view(np.uint8)[: -(-self.rows // 8)]
 
-    def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def before(self, rows: Ints) -> Ints:
         word, bit = rows // _WORD, (rows % _WORD).astype(np.uint64)
         below = self.words[word] & ((np.uint64(1) << bit) - np.uint64(1))
-        found: NDArray[np.int64] = self.ahead[word] + np.bitwise_count(below)
-        return found
+        items: Ints = self.ahead[word] + np.bitwise_count(below)
+        return items
 
-    def row_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def row_of(self, items: Ints) -> Ints:
         word = np.searchsorted(self.ahead, items, side="right") - 1
         return word * _WORD + _nth_bit(self.words[word], items - self.ahead[word])
 
-    def counts(self, start: int, stop: int) -> NDArray[np.int64]:
+    def counts(self, start: int, stop: int) -> Ints:
         first = start // 8
         some = self.words.view(np.uint8)[first : -(-stop // 8)]
         bits = np.unpackbits(some, bitorder="little")[start - 8 * first : stop - 8 * first]
         return bits.astype(np.int64)
 
 
-def _nth_bit(words: NDArray[np.uint64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+def _nth_bit(words: NDArray[np.uint64], n: Ints) -> Ints:
     """Where in each word its n-th set bit is, counted from 0: halving the word six times."""
-    found = np.zeros(words.shape, np.int64)
+    position = np.zeros(words.shape, np.int64)
     for half in (32, 16, 8, 4, 2, 1):
         low = np.bitwise_count(words & np.uint64((1 << half) - 1)).astype(np.int64)
         above = n >= low
         n = n - low * above
         words = words >> (above * half).astype(np.uint64)
-        found += above * half
-    return found
+        position += above * half
+    return position
 
 
-def bits_of(rows: int, pieces: Iterable[NDArray[np.int64]]) -> RowBits:
+def bits_of(rows: int, pieces: Iterable[Ints]) -> RowBits:
     """The rows that `pieces` name, in any order; one that is named twice comes once."""
     words = np.zeros(rows // _WORD + 1, np.uint64)
     as_bytes = words.view(np.uint8)
@@ -130,7 +131,7 @@ def bits_of(rows: int, pieces: Iterable[NDArray[np.int64]]) -> RowBits:
     return _counted(rows, words)
 
 
-def _set_bits(as_bytes: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+def _set_bits(as_bytes: NDArray[np.uint8], rows: Ints) -> None:
     if not rows.size:
         return
     first, stop = int(rows.min()) // 8 * 8, int(rows.max()) + 1
@@ -166,38 +167,38 @@ class RowCounts:
 
     rows: int
     each: NDArray[Any]
-    ahead: NDArray[np.int64]
+    ahead: Ints
 
     @property
     def total(self) -> int:
         return int(self.ahead[-1])
 
-    def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def before(self, rows: Ints) -> Ints:
         block, inside = rows // _WORD, rows % _WORD
-        found = np.empty(rows.shape, np.int64)
+        items = np.empty(rows.shape, np.int64)
         for at in range(0, len(rows), _LOOKED_UP_AT_ONCE):
             some = slice(at, at + _LOOKED_UP_AT_ONCE)
             counts = self._blocks(block[some])
             ahead = np.where(np.arange(_WORD) < inside[some, None], counts, 0).sum(axis=1)
-            found[some] = self.ahead[block[some]] + ahead
-        return found
+            items[some] = self.ahead[block[some]] + ahead
+        return items
 
-    def row_of(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    def row_of(self, items: Ints) -> Ints:
         block = np.searchsorted(self.ahead, items, side="right") - 1
         rest = items - self.ahead[block]
-        found = np.empty(items.shape, np.int64)
+        inside = np.empty(items.shape, np.int64)
         for at in range(0, len(items), _LOOKED_UP_AT_ONCE):
             some = slice(at, at + _LOOKED_UP_AT_ONCE)
             ends = np.cumsum(self._blocks(block[some]), axis=1)
-            found[some] = (ends <= rest[some, None]).sum(axis=1)
-        return block * _WORD + found
+            inside[some] = (ends <= rest[some, None]).sum(axis=1)
+        return block * _WORD + inside
 
-    def counts(self, start: int, stop: int) -> NDArray[np.int64]:
+    def counts(self, start: int, stop: int) -> Ints:
         return self.each[start:stop].astype(np.int64)
 
-    def _blocks(self, block: NDArray[np.int64]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self.each.reshape(-1, _WORD)[block].astype(np.int64)
-        return found
+    def _blocks(self, block: Ints) -> Ints:
+        counts: Ints = self.each.reshape(-1, _WORD)[block].astype(np.int64)
+        return counts
 
 
 def counts_of(rows: int, most: int, pieces: Iterable[NDArray[np.uint64]]) -> RowCounts:
@@ -314,7 +315,7 @@ def _checked(units: NDArray[np.float64]) -> Weights:
     return Weights(units.astype(np.uint64))
 
 
-def balanced_weights(kind: NDArray[Any], rows_of_kind: NDArray[np.int64], length: int) -> Weights:
+def balanced_weights(kind: NDArray[Any], rows_of_kind: Ints, length: int) -> Weights:
     """Weights by which every kind of rows comes equally often.
 
     Args:

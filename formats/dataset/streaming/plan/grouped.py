@@ -20,8 +20,8 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.index import column_pages
 from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES, Leaf, LeafEntry
 from tensorrepo.formats.dataset.metadata.tree_read import Links, leaf_part, read_index, read_leaf
@@ -47,7 +47,6 @@ from tensorrepo.formats.dataset.streaming.order.selection import EveryRow
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     MOST_RUNS,
     Arrangement,
-    ColumnPlan,
     StreamPlan,
     make_plan,
 )
@@ -63,11 +62,11 @@ class GroupParts:
     `number` counts groups that may have no live row, `first` and `stop` fragments of the leaf.
     """
 
-    number: NDArray[np.int64]
-    leaf: NDArray[np.int64]
-    first: NDArray[np.int64]
-    stop: NDArray[np.int64]
-    live: NDArray[np.int64]
+    number: Ints
+    leaf: Ints
+    first: Ints
+    stop: Ints
+    live: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +74,12 @@ class GroupTable:
     """Every group of a dataset. Safe to share.
 
     Attributes:
-        dataset: whose.
-        names: of the columns that are wanted.
-        leading: the column whose pages are the runs.
-        window_bytes: what one group's share of the window is.
-        group_rows: of about how many rows, deleted ones counted, a group is.
-        parts: of groups with live rows, in order.
+        dataset: dataset that they are of.
+        names: names of the columns that are wanted.
+        leading: name of the column whose pages are the runs.
+        window_bytes: share of one group in the window.
+        group_rows: about how many rows, deleted ones counted, a group has.
+        parts: parts of groups with live rows, in order.
     """
 
     dataset: StoredDataset
@@ -94,18 +93,18 @@ class GroupTable:
     )
 
     @cached_property
-    def _first_part(self) -> NDArray[np.int64]:
+    def _first_part(self) -> Ints:
         """The first part of each group, and where the last one ends."""
         changes = np.flatnonzero(np.diff(self.parts.number, prepend=-1))
         return np.append(changes, self.parts.number.size)
 
     @cached_property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Ints:
         """Live rows of each group."""
         return np.add.reduceat(self.parts.live, self._first_part[:-1])
 
     @cached_property
-    def first_row(self) -> NDArray[np.int64]:
+    def first_row(self) -> Ints:
         """The live row of the dataset that each group begins with."""
         return np.cumsum(self.rows) - self.rows
 
@@ -134,8 +133,8 @@ class GroupTable:
         return leaf_part(self.dataset.objects, leaf, links, some, columns)
 
     def _leaf(self, entry: LeafEntry) -> tuple[tuple[Leaf, Links], int]:
-        found = read_leaf(self.dataset.objects, self.dataset.links, entry)
-        return found, found[0].fragments.nbytes + 512 * len(found[0].spans)
+        loaded = read_leaf(self.dataset.objects, self.dataset.links, entry)
+        return loaded, loaded[0].fragments.nbytes + 512 * len(loaded[0].spans)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +161,7 @@ class OpenGroups:
         self._lock = Lock()
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Ints:
         return self.table.rows
 
     def prepare(self, groups: Sequence[int]) -> None:
@@ -178,22 +177,22 @@ class OpenGroups:
 
     def known(self, group: int) -> GroupRuns | None:
         """The runs of a group that is open."""
-        found = self._open.get(group)
-        return None if found is None else found.runs
+        open_group = self._open.get(group)
+        return None if open_group is None else open_group.runs
 
     def get(self, group: int) -> OpenGroup:
         """A group, read if it is not open."""
         with self._lock:
-            found = self._open.get(group)
-            if found is not None:
+            open_group = self._open.get(group)
+            if open_group is not None:
                 self._open.move_to_end(group)
-                return found
+                return open_group
         fresh = self.table.open(group)
         with self._lock:
-            found = self._open.setdefault(group, fresh)
+            open_group = self._open.setdefault(group, fresh)
             while len(self._open) > self._most:
                 self._open.popitem(last=False)
-        return found
+        return open_group
 
 
 def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts | None:
@@ -201,23 +200,23 @@ def group_parts(dataset: StoredDataset, group_rows: int) -> GroupParts | None:
     entries = dataset.root.leaves
     first_rows = np.cumsum([0, *(entry.rows for entry in entries)]).tolist()
 
-    def of_leaf(number: int) -> NDArray[np.int64] | None:
+    def of_leaf(number: int) -> Ints | None:
         leaf, _ = read_leaf(dataset.objects, dataset.links, entries[number])
         if (leaf.fragments["flags"] & HAS_PATCHES).any():
             return None
         return _parts_of_leaf(leaf, number, first_rows[number], group_rows)
 
     with ThreadPoolExecutor(READ_THREADS, "leaf") as threads:
-        found = list(threads.map(of_leaf, range(len(entries))))
-    tables = [table for table in found if table is not None]
-    if len(tables) < len(found) or not tables:
+        by_leaf = list(threads.map(of_leaf, range(len(entries))))
+    tables = [table for table in by_leaf if table is not None]
+    if len(tables) < len(by_leaf) or not tables:
         return None
     parts = np.concatenate(tables, axis=1)
     live = np.bincount(parts[0], parts[4])
     return GroupParts(*parts[:, live[parts[0]] > 0])
 
 
-def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> NDArray[np.int64]:
+def _parts_of_leaf(leaf: Leaf, number: int, first_row: int, group_rows: int) -> Ints:
     """Rows of `GroupParts`, int64 ``(5, parts)``."""
     rows = leaf.fragments["rows"].astype(np.int64)
     live = rows - leaf.fragments["deleted"]
@@ -238,10 +237,10 @@ class GroupedPlan(StreamPlan):
     """A plan whose arrays by run are by slot, and empty until it is `opened`.
 
     Attributes:
-        table: where groups are.
-        sample: one of them.
-        slots: of an iteration.
-        store: the groups that it has open.
+        table: table of all groups.
+        sample: first of them.
+        slots: slots of an iteration.
+        store: groups that it has open.
         eager: makes the plan of all runs.
     """
 
@@ -281,7 +280,15 @@ class GroupedPlan(StreamPlan):
         store = OpenGroups(self.table, lanes)
         ahead_rows = min(2 * ahead_bytes // max(1, self.item_bytes), MOST_STRETCH_ROWS)
         turn_rows = max(STRETCH_ROWS, 2 * lanes, ahead_rows) + batch_size
-        return _with_slots(self, RunSlots(TURNS * turn_rows, store.known), store)
+        slots = RunSlots(TURNS * turn_rows, store.known)
+        return replace(
+            self,
+            slots=slots,
+            store=store,
+            first_row=slots.first_row,
+            live=slots.live,
+            run_bytes=slots.run_bytes,
+        )
 
     def arranged_as(self, arrangement: Arrangement) -> StreamPlan:
         if arrangement.kind == "pages" and arrangement.group_rows == self.table.group_rows:
@@ -320,8 +327,8 @@ def plan_groups(
     """The plan of a stream of every row in the order "pages", in groups.
 
     Args:
-        dataset: what to stream.
-        names: of the columns, in the order of the schema.
+        dataset: dataset to stream.
+        names: names of the columns, in the order of the schema.
         eager: makes the plan of all runs.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
@@ -361,16 +368,7 @@ def _planned(
     stored = {each.id: each.stored_bytes for each in table.dataset.root.statistics}
     groups = table.dataset.rows / int(sample.runs.live.sum())
     columns = tuple(
-        ColumnPlan(
-            column.name,
-            column.index,
-            column.reading,
-            column.first_page,
-            column.stop_page,
-            column.rows_bytes,
-            sampled=(groups, stored[column.index.id]),
-        )
-        for column in sample.plan.columns
+        replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )
     none = np.zeros(0, np.int64)
     return GroupedPlan(
@@ -387,17 +385,6 @@ def _planned(
         slots=RunSlots(0, store.known),
         store=store,
         eager=eager,
-    )
-
-
-def _with_slots(plan: GroupedPlan, slots: RunSlots, store: OpenGroups) -> GroupedPlan:
-    return replace(
-        plan,
-        slots=slots,
-        store=store,
-        first_row=slots.first_row,
-        live=slots.live,
-        run_bytes=slots.run_bytes,
     )
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import bytes_text
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.metadata.deletions import LiveRows
+from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_ROW_SUMS, PAGE_PLAIN
-from tensorrepo.formats.dataset.reading.range_read import GAP_BYTES
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, buckets_of
@@ -42,11 +44,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
     paired_lanes,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.metadata.deletions import LiveRows
-    from tensorrepo.formats.dataset.metadata.index import ColumnIndex
-
+from tensorrepo.repo.ranges import GAP_BYTES
 
 OrderKind = Literal["pages", "resident", "global", "buffer", "storage"]
 Shuffle = Literal["pages", "global", "buffer"] | bool
@@ -99,8 +97,8 @@ class ColumnPlan:
     name: str
     index: ColumnIndex
     reading: ColumnReading
-    first_page: NDArray[np.int64]
-    stop_page: NDArray[np.int64]
+    first_page: Ints
+    stop_page: Ints
     rows_bytes: int = 0
     sampled: tuple[float, int] | None = None
 
@@ -166,11 +164,11 @@ class StreamPlan:
     columns: tuple[ColumnPlan, ...]
     arrangement: Arrangement
     window_bytes: int
-    first_row: NDArray[np.int64]
-    live: NDArray[np.int64]
-    start: NDArray[np.int64]
-    stop: NDArray[np.int64]
-    run_bytes: NDArray[np.int64]
+    first_row: Ints
+    live: Ints
+    start: Ints
+    stop: Ints
+    run_bytes: Ints
     selection: RowSelection | None = None
     packing: Packing | None = None
     lengths: RowLengths | None = None
@@ -229,16 +227,16 @@ class StreamPlan:
 
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:
         """The order of one epoch, over `items` of it: those that `items` gives."""
-        found = self.items(seed, epoch) if items is None else items
-        base, chosen = self._shuffled(found, seed, epoch), self.arrangement
+        counted = self.items(seed, epoch) if items is None else items
+        base, chosen = self._shuffled(counted, seed, epoch), self.arrangement
         if not chosen.bucket_steps or not base.rows:
             return base
         assert self.lengths is not None, "buckets are made of lengths"
         return Bucketed(
             base,
-            found,
+            counted,
             self.lengths.values,
-            self.first_row[found.runs],
+            self.first_row[counted.runs],
             buckets_of(chosen.bucket_rows, chosen.bucket_steps, base.bands),
             seed=seed,
             epoch=epoch,
@@ -264,7 +262,7 @@ class StreamPlan:
             case _:
                 return RowOrder(first_item)
 
-    def _groups(self, runs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _groups(self, runs: Ints) -> Ints:
         """The group of each run: that in which its fragment begins."""
         entries = self.leading.index.entries["first_row"]
         inside = entries[self.leading.first_page[runs]].astype(np.int64)
@@ -278,7 +276,6 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     batch_size: int,
     window_bytes: int,
     shuffle: Shuffle = "pages",
-    arrangement: Arrangement | None = None,
     deleted: LiveRows | None = None,
     selection: RowSelection | None = None,
     packing: Packing | None = None,
@@ -295,14 +292,13 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
         shuffle: what the user asked for; True means "pages".
-        arrangement: a saved one, which then decides instead of `shuffle` and the sizes.
-        deleted: which rows are; None: none. Runs without a live row are left out.
+        deleted: rows that are deleted; None: none. Runs without a live row are left out.
         selection: which live rows come, and how often; None: all, once. Runs without one are left
             out.
         packing: makes items of the elements of the one column; None: items are rows.
-        lengths: of every live row of the dataset, for buckets.
+        lengths: length of every live row of the dataset, for buckets.
         bucket_steps: so many steps make a block of buckets; 0: no buckets.
-        most_runs: of more runs, groups are shuffled first and then the runs in them.
+        most_runs: number of runs beyond which groups are shuffled first, then the runs in them.
         far: pages come by requests, so bytes that nobody needs are worth avoiding.
         leading: the column whose pages are the runs; None: that with the most decoded bytes.
 
@@ -324,10 +320,9 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     run_bytes = np.zeros(len(start), dtype=np.int64)
     for column in planned:
         run_bytes += _run_bytes(column.index, start, stop)
-    decides = arrangement or Arrangement("storage")
     plan = StreamPlan(
         planned,
-        decides,
+        Arrangement("storage"),
         window_bytes,
         first_row,
         live,
@@ -338,8 +333,6 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         packing,
         lengths,
     )
-    if arrangement is not None:
-        return plan
     chosen = _arrange(plan, batch_size, shuffle, most_runs)
     if bucket_steps:
         chosen = replace(chosen, bucket_rows=batch_size, bucket_steps=bucket_steps)
@@ -347,8 +340,8 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
 
 
 def _runs(
-    bounds: NDArray[np.int64], deleted: LiveRows | None, selection: RowSelection | None
-) -> tuple[NDArray[np.int64], ...]:
+    bounds: Ints, deleted: LiveRows | None, selection: RowSelection | None
+) -> tuple[Ints, ...]:
     """Start and stop of the runs that have rows to hand out, their first live row, live rows."""
     live_bounds = bounds if deleted is None else deleted.live_bounds(bounds)
     live = np.diff(live_bounds)
@@ -406,8 +399,8 @@ def _arrange(
 def _plan_column(
     name: str,
     index: ColumnIndex,
-    start: NDArray[np.int64],
-    stop: NDArray[np.int64],
+    start: Ints,
+    stop: Ints,
     window_bytes: int,
     *,
     leads: bool,
@@ -423,12 +416,12 @@ def _plan_column(
         reading = "whole"
     elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
         reading = "resident"
-    found = ColumnPlan(name, index, reading, first_page, stop_page)
+    whole = ColumnPlan(name, index, reading, first_page, stop_page)
     if reading != "page" or not far or not _has_single_rows(index):
-        return found
+        return whole
     rows_bytes = int((stop - start).sum()) * (index.storage.row_bytes + _SUM_BYTES)
-    by_rows = replace(found, reading="rows", rows_bytes=rows_bytes)
-    return min(found, by_rows, key=lambda each: each.read_bytes + GAP_BYTES * each.requests)
+    by_rows = replace(whole, reading="rows", rows_bytes=rows_bytes)
+    return min(whole, by_rows, key=lambda each: each.read_bytes + GAP_BYTES * each.requests)
 
 
 def _has_single_rows(index: ColumnIndex) -> bool:
@@ -439,16 +432,12 @@ def _has_single_rows(index: ColumnIndex) -> bool:
     return alike and bool(plain.all())
 
 
-def _end_with_runs(
-    bounds: NDArray[np.int64], page: NDArray[np.int64], row: NDArray[np.int64]
-) -> bool:
+def _end_with_runs(bounds: Ints, page: Ints, row: Ints) -> bool:
     """Whether each of these pages begins with the row of a run's bound."""
     return bool((bounds[page] == row).all())
 
 
-def _pages_of_runs(
-    bounds: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pages_of_runs(bounds: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
     """First page of each run, and the page after its last."""
     if _is_cut(bounds, start, stop):
         pages = np.arange(len(bounds))
@@ -457,17 +446,15 @@ def _pages_of_runs(
     return first_page, np.searchsorted(bounds, stop, side="left")
 
 
-def _is_cut(bounds: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]) -> bool:
+def _is_cut(bounds: Ints, start: Ints, stop: Ints) -> bool:
     """Whether every run is one page, and every page a run."""
     return np.array_equal(bounds[:-1], start) and np.array_equal(bounds[1:], stop)
 
 
-def _run_bytes(
-    index: ColumnIndex, start: NDArray[np.int64], stop: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _run_bytes(index: ColumnIndex, start: Ints, stop: Ints) -> Ints:
     """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
     if index.default is None and _is_cut(index.first_row, start, stop):
-        exact: NDArray[np.int64] = index.entries["raw_bytes"].astype(np.int64)
+        exact: Ints = index.entries["raw_bytes"].astype(np.int64)
         return exact
     raw_bytes = index.entries["raw_bytes"].astype(np.float64)
     if index.default is not None:  # pages that are nowhere decode to something all the same
@@ -476,7 +463,7 @@ def _run_bytes(
         raw_bytes = np.where(nowhere, rows * max(1, index.default.nbytes), raw_bytes)
     before = np.concatenate(([0], np.cumsum(raw_bytes)))
     ends = np.interp(np.stack([start, stop]), index.first_row, before)
-    run_bytes: NDArray[np.int64] = (ends[1] - ends[0]).astype(np.int64)
+    run_bytes: Ints = (ends[1] - ends[0]).astype(np.int64)
     return run_bytes
 
 
@@ -494,7 +481,7 @@ class ColumnExplanation:
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.reading}, {self.requests:,} reads of {self.pages:,} pages, "
-            f"{human(self.read_bytes)} (x{self.amplification:.2f})"
+            f"{bytes_text(self.read_bytes)} (x{self.amplification:.2f})"
         )
 
 
@@ -532,34 +519,28 @@ class Explanation:
 
     def __str__(self) -> str:
         mixing = ", ".join(f"{runs:,} in {n} batches" for n, runs in self.distinct_runs.items())
-        return "\n".join(
-            (
-                f"order          {self.order}: {self.rows:,} {self.items} in {self.runs:,} runs",
-                *self._sampled(),
-                f"steps          {self.steps:,} an epoch",
-                f"lanes          {self.lanes} in {self.bands} bands",
-                f"window         {human(self.window_bytes)}",
-                f"resident       about {human(self.resident_bytes)}",
-                f"distinct runs  {mixing}",
-                f"reads          {self.requests:,} pages, {human(self.read_bytes)} an epoch",
-                *(f"  {column}" for column in self.columns),
-                *((f"made by        {self.tuning}",) if self.tuning else ()),
-            )
-        )
-
-    def _sampled(self) -> list[str]:
-        found = []
-        if self.selection:
-            found.append(f"selection      {self.selection}")
+        expected = packed = ""
         if self.expected_items != self.rows:
-            found.append(f"epoch          {self.expected_items:,} {self.items} on average")
+            expected = f"{self.expected_items:,} {self.items} on average"
         if self.packed_share < 1:
-            found.append(f"packing        {self.packed_share:.1%} of the elements are no padding")
-        if self.buckets:
-            found.append(f"buckets        {self.buckets}")
-        if self.lengths:
-            found.append(f"lengths        {self.lengths}")
-        return found
+            packed = f"{self.packed_share:.1%} of the elements are no padding"
+        table = (
+            ("order", f"{self.order}: {self.rows:,} {self.items} in {self.runs:,} runs"),
+            ("selection", self.selection),
+            ("epoch", expected),
+            ("packing", packed),
+            ("buckets", self.buckets),
+            ("lengths", self.lengths),
+            ("steps", f"{self.steps:,} an epoch"),
+            ("lanes", f"{self.lanes} in {self.bands} bands"),
+            ("window", bytes_text(self.window_bytes)),
+            ("resident", f"about {bytes_text(self.resident_bytes)}"),
+            ("distinct runs", mixing),
+            ("reads", f"{self.requests:,} pages, {bytes_text(self.read_bytes)} an epoch"),
+            ("", "\n".join(f"  {column}" for column in self.columns)),
+            ("made by", self.tuning),
+        )
+        return "\n".join(f"{name:<15}{text}" if name else text for name, text in table if text)
 
 
 def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: int) -> Explanation:
@@ -586,7 +567,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
         expected_items=plan.expected_items,
         packed_share=_packed_share(items),
         buckets=_explain_buckets(plan),
-        lengths=_explain_lengths(plan),
+        lengths=_explain_lengths(plan.lengths),
     )
 
 
@@ -606,36 +587,23 @@ def _explain_buckets(plan: StreamPlan) -> str:
     )
 
 
-def _explain_lengths(plan: StreamPlan) -> str:
-    known = plan.lengths
-    if known is None:
+def _explain_lengths(lengths: RowLengths | None) -> str:
+    if lengths is None:
         return ""
     return (
-        f"of {known.column!r}: {human(known.read_bytes)} were read to know them, "
-        f"{human(known.values.nbytes)} are kept"
+        f"of {lengths.column!r}: {bytes_text(lengths.read_bytes)} were read to know them, "
+        f"{bytes_text(lengths.values.nbytes)} are kept"
     )
 
 
 def _explain_column(column: ColumnPlan) -> ColumnExplanation:
-    read_bytes = column.read_bytes
+    read_bytes, stored_bytes = column.read_bytes, max(1, column.stored_bytes)
+    name, reading, pages = column.name, column.reading, column.pages
     return ColumnExplanation(
-        column.name,
-        column.reading,
-        column.pages,
-        column.requests,
-        read_bytes,
-        read_bytes / max(1, column.stored_bytes),
+        name, reading, pages, column.requests, read_bytes, read_bytes / stored_bytes
     )
 
 
 def _distinct_runs(order: Order, rows: int) -> int:
     start = max(0, (order.rows - rows) // 2)
     return int(np.unique(order.locate(start, start + rows).run).size)
-
-
-def human(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"

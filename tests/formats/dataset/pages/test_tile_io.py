@@ -214,7 +214,7 @@ def test_tiles_are_asked_for_in_batches(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tile_io, "BATCH_BYTES", 20_000)
-    monkeypatch.setattr(tile_io, "MOST_BYTES", 9_000)
+    monkeypatch.setattr(tile_io, "REQUEST_BYTES", 9_000)
     row = _array((64, 64, 64), "uint16", 5)
     chunks = Chunks(CUBE, pool)
     table = chunks.add([row])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.buffer_codecs import Codec
@@ -33,6 +33,7 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.columns import MappedObjects, Pages, presented
 from tests.support.builders.datasets import equal, value
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 from tests.support.faults.damage import flipped
 
 COLUMNS = {
@@ -111,6 +112,7 @@ def _widened(row: Any, column: Column) -> Any:
 
 @pytest.mark.parametrize("kind", [MemoryObjects, MappedObjects])
 @pytest.mark.parametrize("name", COLUMNS)
+@settings(max_examples=examples(8))
 @given(forms=st.lists(FORMS, min_size=1, max_size=6), seed=st.integers(0, 2**32), data=st.data())
 def test_rows_are_what_pages_and_patches_say(
     name: str, kind: type[MemoryObjects], forms: list[str], seed: int, data: st.DataObject

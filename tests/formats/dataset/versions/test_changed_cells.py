@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_da
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
-from tensorrepo.formats.dataset.versions import cell_compare
+from tensorrepo.formats.dataset.versions import changed_cells as changes
 from tensorrepo.formats.dataset.versions.changed_cells import (
     VersionPair,
     changed_cells,
@@ -342,7 +342,7 @@ def test_tiles_of_another_codec_may_hold_equal_values(objects: MemoryObjects, vo
 def test_batches_are_cut_by_bytes_where_rows_differ_in_size(
     objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cell_compare, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(changes, "BATCH_BYTES", 1 << 20)
     sizes = [10] * 3000 + [400_000] * 8 + [10] * 3000
     schema = Schema.of({"b": Bytes()})
     rows = [bytes(size) for size in sizes]
@@ -350,7 +350,7 @@ def test_batches_are_cut_by_bytes_where_rows_differ_in_size(
     changed = [row[:-1] + b"x" for row in rows]
     new = stored(objects, schema, [{"b": changed}])  # the same seed: the same ids
     index = column_index(old, "b")
-    cuts = cell_compare.even_cuts(index, 0, len(sizes)).tolist()
+    cuts = changes.even_cuts(index, 0, len(sizes)).tolist()
     parts = np.add.reduceat(sizes, [0, *cuts])
     assert len(parts) > 3
     assert max(parts) <= 2 << 20

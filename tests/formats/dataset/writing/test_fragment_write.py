@@ -13,7 +13,7 @@ from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import SpanWriter
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar
 from tensorrepo.formats.dataset.schema.values import FixedValues
-from tensorrepo.formats.dataset.writing.fragment_write import ColumnPartWriter
+from tensorrepo.formats.dataset.writing.column_write import ColumnPartWriter
 from tests.support.builders.objects import MemoryObjects
 
 COLUMN = Column("c", Scalar("int64"), id="00000000000000aa")

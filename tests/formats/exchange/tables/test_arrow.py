@@ -1,168 +1,64 @@
-"""Parquet files as others write them."""
+"""Arrow IPC files and streams."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tensorrepo.formats.dataset.schema.schema import (
-    Bytes,
-    ClassLabel,
-    Image,
-    Scalar,
-    Tensor,
-    Text,
-    Timestamp,
-)
-from tensorrepo.formats.exchange.tables.arrow import read_parquet
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-from tests.support.builders.foreign import png, rows_of, store
+from tensorrepo.formats.exchange.registry import recognise
+from tensorrepo.formats.exchange.tables.arrow import read_arrow
+from tensorrepo.repo.errors import InvalidInputError
+from tests.support.builders.foreign import store
 
-PNG = png(np.zeros((2, 2), np.uint8))
+TABLE = pa.table({"n": range(1000), "t": [f"row {row}" for row in range(1000)]})
 
 
-def written(path: Path, columns: dict[str, object], **options: object) -> Path:
-    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
-    pq.write_table(table, path, **options)
+def stream(path: Path) -> Path:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=100)
     return path
 
 
-def test_foreign_types_become_columns(tmp_path: Path) -> None:
-    columns = {
-        "n": pa.array([1, None], pa.int8()),
-        "h": pa.array(np.array([1, 2], np.float16)),
-        "t": pa.array(["a", None]).dictionary_encode(),
-        "raw": pa.array([b"a", b"b"]),
-        "list": pa.array([[1.5], []], pa.list_(pa.float32())),
-        "box": pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)),
-        "day": pa.array([0, 1], pa.date32()),
-        "when": pa.array([0, 1], pa.timestamp("us", "UTC")),
-    }
-    dataset = store(read_parquet(written(tmp_path / "t.parquet", columns)))
-    assert [column.type for column in dataset.schema.visible.columns] == [
-        Scalar("int8"),
-        Scalar("float16"),
-        Text(),
-        Bytes(),
-        Tensor("float32", (None,)),
-        Tensor("int16", (2,)),
-        Timestamp("s"),
-        Timestamp("us", "UTC"),
-    ]
-    row = rows_of(dataset)[1]
-    assert (row["n"], row["t"], row["list"], row["box"]) == (None, None, [], [3, 4])
+def test_a_stream_is_read_as_a_file_is(tmp_path: Path) -> None:
+    path = stream(tmp_path / "t.arrow")
+    assert recognise(path).name == "arrow"
+    reading = read_arrow(path)
+    assert reading.rows is None
+    assert store(reading)["n"][:].tolist() == list(range(1000))
 
 
-def test_a_folder_is_one_dataset_in_the_order_of_names(tmp_path: Path) -> None:
-    (tmp_path / "part=b").mkdir()
-    written(tmp_path / "part=b" / "0.parquet", {"n": [3]})
-    written(tmp_path / "a.parquet", {"n": [1, 2]})
-    written(tmp_path / "_metadata.parquet", {"other": [1]})
-    (tmp_path / "README.md").write_text("not data")
-    reading = read_parquet(tmp_path)
-    assert (reading.rows, reading.origin.files) == (3, 2)
-    assert store(reading)["n"][:].tolist() == [1, 2, 3]
+@pytest.mark.parametrize("cut", [1, 4, 8, 9, 500, 5000])
+def test_a_stream_cut_anywhere_is_refused(cut: int, tmp_path: Path) -> None:
+    path = stream(tmp_path / "t.arrow")
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(InvalidInputError, match="end mark"):
+        read_arrow(path)
 
 
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"m": [1]}, "lacks column 'n'"),
-        ({"n": ["x"]}, "column 'n' is string, not int64"),
-        ({"n": [1], "m": [2]}, "adds column 'm'"),
-    ],
-)
-def test_files_of_a_folder_that_differ_say_in_what(
-    other: dict[str, object], says: str, tmp_path: Path
-) -> None:
-    written(tmp_path / "a.parquet", {"n": [1]})
-    written(tmp_path / "b.parquet", other)
-    with pytest.raises(InvalidInputError, match=rf"b\.parquet: differs from .*{says}"):
-        read_parquet(tmp_path)
+def test_feather_with_compression_is_read(tmp_path: Path) -> None:
+    feather = pytest.importorskip("pyarrow.feather")
+    feather.write_feather(TABLE, str(tmp_path / "t.feather"), compression="lz4")
+    assert len(store(read_arrow(tmp_path / "t.feather"))) == 1000
 
 
-def test_columns_that_no_type_holds_are_named_and_can_be_left_out(tmp_path: Path) -> None:
-    columns = {"n": [1], "nested": [{"a": [b"1"]}], "words": [["a", "b"]]}
-    path = written(tmp_path / "t.parquet", columns)
-    with pytest.raises(UnsupportedError, match=r"t\.parquet: column 'nested'.*columns=a,b"):
-        read_parquet(path)
-    assert read_parquet(path, columns=("n",)).schema.names == ("n",)
-    with pytest.raises(NotFoundError, match="no column 'x'; there are 'n', 'nested', 'words'"):
-        read_parquet(path, columns=("x",))
+def test_offsets_that_point_outside_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    table = pa.table({"t": ["x" * 77_777]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    real, lie = (size.to_bytes(4, "little") for size in (77_777, 1 << 30))
+    path.write_bytes(path.read_bytes().replace(real, lie))
+    with pytest.raises(InvalidInputError, match=r"t\.arrow"):
+        store(read_arrow(path))
 
 
-def test_what_hugging_face_says_of_images_and_labels_is_understood(tmp_path: Path) -> None:
-    features = {
-        "image": {"_type": "Image"},
-        "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
-    }
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    table = pa.table(
-        {
-            "image": [{"bytes": PNG, "path": "a.png"}, {"bytes": None, "path": "b.png"}],
-            "label": [1, -1],
-        }
-    ).replace_schema_metadata(metadata)
-    dataset = store(read_parquet(written(tmp_path / "t.parquet", table)))  # type: ignore[arg-type]
-    assert [column.type for column in dataset.schema.visible.columns] == [
-        Image(),
-        ClassLabel(("cat", "dog")),
-    ]
-    assert rows_of(dataset) == [{"image": PNG, "label": 1}, {"image": None, "label": None}]
-
-
-@pytest.mark.parametrize("metadata", ["not json", "[]", '{"info": 3}', '{"info": {"features": 1}}'])
-def test_other_metadata_under_that_name_is_ignored(metadata: str, tmp_path: Path) -> None:
-    table = pa.table({"n": [1]}).replace_schema_metadata({"huggingface": metadata})
-    assert read_parquet(written(tmp_path / "t.parquet", table)).rows == 1  # type: ignore[arg-type]
-
-
-def test_text_that_is_not_utf_8_names_column_and_file(tmp_path: Path) -> None:
-    broken = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
-    )
-    path = written(tmp_path / "t.parquet", {"t": broken})
-    with pytest.raises(InvalidInputError, match=r"t\.parquet, column 't', at or after row 0"):
-        store(read_parquet(path))
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    table = pa.table([[1], [2]], names=["n", "n"])
-    path = written(tmp_path / "t.parquet", table)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="two columns called 'n'"):
-        read_parquet(path)
-
-
-def test_no_columns_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"t\.parquet: a schema has 1 to"):
-        read_parquet(written(tmp_path / "t.parquet", {}))
-
-
-def test_a_folder_without_such_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"no files that end in \.parquet"):
-        read_parquet(tmp_path)
-
-
-def test_a_row_group_of_any_size_comes_in_small_batches(tmp_path: Path) -> None:
-    wide = pa.array([bytes(100_000)] * 2_000)
-    path = written(
-        tmp_path / "t.parquet",
-        {"x": wide},
-        use_dictionary=False,
-        compression="none",
-        write_batch_size=16,
-    )
-    assert pq.ParquetFile(path).num_row_groups == 1
-    before = pa.total_allocated_bytes()
-    sizes, peak = [], 0
-    for batch in read_parquet(path).batches:
-        sizes.append(batch["x"].nbytes)  # type: ignore[index, union-attr]
-        peak = max(peak, pa.total_allocated_bytes() - before)
-    assert sum(sizes) > 200_000_000
-    assert max(sizes) <= 9 << 20
-    assert peak < 64 << 20
+def test_a_column_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    table = pa.table({"some name": [1]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"some name", b"s\xebme name"))
+    with pytest.raises(InvalidInputError, match=r"t\.arrow: has a damaged schema"):
+        read_arrow(path)

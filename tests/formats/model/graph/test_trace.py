@@ -57,6 +57,7 @@ def test_weights_do_not_matter_and_depth_does(args: str | None) -> None:
     assert "head.weight" not in names
 
 
+@pytest.mark.soak
 def test_another_process_finds_the_same_hash() -> None:
     code = (
         "from tests.support.builders.graphs import small_network; import torch\n"

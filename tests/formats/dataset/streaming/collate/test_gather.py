@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.streaming.collate.gather import (
     address_of,
     in_memory,
 )
-from tensorrepo.formats.native.rows import BEST, NumpyRows, RowCopier
+from tensorrepo.formats.native.rows import BEST, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tests.support.builders.native import COPIERS
 
@@ -62,8 +62,8 @@ PLACES = st.lists(st.tuples(st.integers(0, RUNS - 1), st.integers(0, ROWS - 1)),
         ((2, 5), "float32"),
         ((7,), "complex128"),
         ((0, 3), "int16"),
-        ((NumpyRows.copied_alone_bytes - 1,), "uint8"),
-        ((NumpyRows.copied_alone_bytes,), "uint8"),
+        ((RowCopier.copied_alone_bytes - 1,), "uint8"),
+        ((RowCopier.copied_alone_bytes,), "uint8"),
     ],
 )
 @pytest.mark.parametrize("copier", COPIERS)

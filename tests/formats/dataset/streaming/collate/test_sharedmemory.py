@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-import torch
+import pytest
 
 from tensorrepo.formats.dataset.streaming.collate.shared_batch import SharedBlock
 
@@ -28,6 +28,7 @@ def test_a_child_writes_what_its_parent_reads() -> None:
 
 
 def test_a_block_is_returned_with_the_last_view_of_it() -> None:
+    torch = pytest.importorskip("torch")
     block, returned = SharedBlock(), list[str]()
     block.grow(100)
     lent = block.lend(100, note(returned))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tensorrepo.formats.dataset.streaming.load.requests import Concurrency, RequestLimits
+from tests.support.effort import sampled
 from tests.support.faults.slow_links import Link, simulate
 
 MB = 1_000_000
 
 
-@pytest.mark.parametrize("latency_ms", [1, 20, 50, 100])
-@pytest.mark.parametrize("mb_per_s", [10, 100, 500, 1000])
-@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("latency_ms", "mb_per_s", "noise"),
+    sampled(list(product([1, 20, 50, 100], [10, 100, 500, 1000], [0.0, 0.5])), 9),
+)
 def test_the_link_is_used(latency_ms: int, mb_per_s: int, noise: float) -> None:
     link = Link(mb_per_s * MB, latency_ms / 1000, noise=noise)
     found = simulate(link, Concurrency(), seconds=30)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tensorrepo.formats.dataset.streaming.load.downloads import Downloads
-from tensorrepo.formats.dataset.streaming.load.fetch_config import FetchConfig, means_of
+from tensorrepo.formats.dataset.streaming.load.downloads import Downloads, FetchConfig, means_of
 from tensorrepo.formats.dataset.streaming.load.requests import RequestLimits
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, PermissionDenied, StorageError

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.mix.blend import (
+    MixWish,
     SourceBlend,
     blend_of,
     parts_of,
@@ -133,7 +134,7 @@ SIZES = [100, 300]
     ],
 )
 def test_wishes_become_whole_shares(wish: dict[str, Any], expected: SourceBlend) -> None:
-    assert blend_of(SIZES, batch_size=16, **wish) == expected
+    assert blend_of(SIZES, 16, MixWish(**wish)) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,18 +146,18 @@ def test_wishes_become_whole_shares(wish: dict[str, Any], expected: SourceBlend)
         ({"weights": [1, 0]}, "above 0"),
         ({"repeat": [1, float("inf")]}, "above 0"),
         ({"weights": [1, 1e-6]}, "source 1 .* less than one row"),
-        ({"rows": 0}, "at least one row"),
+        ({"rows": 0}, "at least 1"),
         ({"batching": "whole"}, "batching"),
     ],
 )
 def test_wishes_that_make_no_sense_are_refused(wish: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        blend_of(SIZES, batch_size=16, **wish)
+        blend_of(SIZES, 16, MixWish(**wish))
 
 
 def test_sources_without_rows_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="has rows"):
-        blend_of([5, 0], batch_size=16)
+        blend_of([5, 0], 16, MixWish())
 
 
 @pytest.mark.parametrize(

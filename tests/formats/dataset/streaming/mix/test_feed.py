@@ -457,13 +457,6 @@ def test_no_state_is_made_of_a_position_that_is_none(mixed: Any, position: Any) 
         mixed().state_dict(position)
 
 
-def test_a_mix_of_what_are_no_streams_is_refused(small: StoredDataset) -> None:
-    with pytest.raises(InvalidInputError, match="a mix is made of a list of streams"):
-        mix_of(stream(small, batch_size=8))  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="source 0 of the mix is a stream"):
-        mix_of([small])  # type: ignore[list-item]
-
-
 def test_a_mix_of_a_mix_is_refused(mixed: Any, small: StoredDataset) -> None:
     other = stream(small, batch_size=32, window_bytes=WINDOW)
     with pytest.raises(InvalidInputError, match="source 1 of the mix is a mix itself"):

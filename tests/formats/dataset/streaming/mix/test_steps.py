@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.mix.blend import SourceBlend, blend_of
+from tensorrepo.formats.dataset.streaming.mix.blend import MixWish, SourceBlend, blend_of
 from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
 from tensorrepo.formats.dataset.streaming.order.items import Items, row_items
 from tensorrepo.formats.dataset.streaming.order.orders import Order, Scattered, paired_lanes
@@ -63,12 +63,11 @@ def sources(draw: st.DrawFn) -> list[MixSource]:
 def mixes(draw: st.DrawFn) -> tuple[list[MixSource], SourceBlend, Share]:
     found = draw(sources())
     batch_size = draw(st.integers(4, 20))
-    blend = blend_of(
-        [each.rows for each in found],
-        batch_size=batch_size,
+    wish = MixWish(
         batching=draw(st.sampled_from(["random", "stratified", "per_source"])),
-        repeat=[draw(st.integers(1, 3)) for _ in found],
+        repeat=tuple(draw(st.integers(1, 3)) for _ in found),
     )
+    blend = blend_of([each.rows for each in found], batch_size, wish)
     share = Share(
         batch_size,
         world=draw(st.integers(1, 4)),
@@ -132,7 +131,7 @@ def test_every_position_holds_the_row_that_the_spec_says(
 def test_an_epoch_without_wishes_has_every_row_once(
     found: list[MixSource], batch_size: int
 ) -> None:
-    blend = blend_of([each.rows for each in found], batch_size=batch_size)
+    blend = blend_of([each.rows for each in found], batch_size, MixWish())
     rows = Counter(chain.from_iterable(rows_of_steps(run_of(found, blend, Share(batch_size)))))
     assert set(rows.values()) == {1}
     assert len(rows) == sum(each.rows for each in found)
@@ -212,7 +211,7 @@ def test_a_run_is_open_whenever_it_is_used_and_few_are_in_the_end(
 
 def test_one_rank_reads_every_run_once_an_epoch_of_its_source() -> None:
     found = [source([25] * 200, 0, 16, 8, 0), source([10] * 100, 200, 8, 8, 0)]
-    blend = blend_of([5000, 1000], batch_size=32, repeat=[1, 1])
+    blend = blend_of([5000, 1000], 32, MixWish(repeat=(1, 1)))
     parts = run_of(found, blend, Share(32), rows=1024)
     reads = np.concatenate([part.opened for part in parts])
     assert sorted(reads.tolist()) == list(range(300))
@@ -220,7 +219,7 @@ def test_one_rank_reads_every_run_once_an_epoch_of_its_source() -> None:
 
 def test_ranks_read_few_runs_twice() -> None:
     found = [source([25] * 200, 0, 16, 8, 0), source([25] * 200, 200, 16, 8, 0)]
-    blend = blend_of([5000, 5000], batch_size=16, batching="stratified")
+    blend = blend_of([5000, 5000], 16, MixWish(batching="stratified"))
     reads = [
         sum(part.opened.size for part in run_of(found, blend, Share(16, rank, 4), rows=1024))
         for rank in range(4)

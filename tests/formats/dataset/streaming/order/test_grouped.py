@@ -17,6 +17,7 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
 )
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, stretches
+from tests.support.builders.streams import row_at
 from tests.support.second_readers import order as reference
 
 EXAMPLE = (
@@ -48,7 +49,7 @@ def grouped_runs(draw: st.DrawFn) -> tuple[list[list[int]], GroupedLanes]:
 
 
 def sequence(order: GroupedLanes) -> list[tuple[int, int]]:
-    return [order.row_at(position) for position in range(order.rows)]
+    return [row_at(order, position) for position in range(order.rows)]
 
 
 def test_the_specs_example_comes_out_row_by_row() -> None:

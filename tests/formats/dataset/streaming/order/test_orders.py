@@ -15,6 +15,7 @@ from tensorrepo.formats.dataset.streaming.order.orders import (
     choose_lanes,
     paired_lanes,
 )
+from tests.support.builders.streams import row_at
 from tests.support.second_readers import order as reference
 
 EXAMPLE = (
@@ -34,7 +35,7 @@ def orders(draw: st.DrawFn) -> PairedLanes:
 
 
 def sequence(order: PairedLanes) -> list[tuple[int, int]]:
-    return [order.row_at(position) for position in range(order.rows)]
+    return [row_at(order, position) for position in range(order.rows)]
 
 
 def as_reference(order: PairedLanes) -> reference.Lanes:
@@ -186,13 +187,6 @@ def test_odd_lanes_and_bands_that_do_not_divide_are_refused(lanes: int, bands: i
 def test_runs_without_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="runs that have rows"):
         paired_lanes(np.array([5, 0]), seed=0, epoch=0, lanes=2, bands=1)
-
-
-@pytest.mark.parametrize("position", [-1, 12])
-def test_a_position_outside_of_the_order_is_refused(position: int) -> None:
-    order = paired_lanes(np.array([5, 7]), seed=0, epoch=0, lanes=2, bands=1)
-    with pytest.raises(IndexError, match="12 rows"):
-        order.row_at(position)
 
 
 START = np.array([0, 4, 5, 11, 20])

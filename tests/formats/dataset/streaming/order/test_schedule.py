@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
     shared_rows,
     stretches,
 )
+from tests.support.builders.streams import row_at
 
 SEED = 11
 KEY = epoch_key(SEED, 0, Purpose.ROWS)
@@ -71,7 +72,7 @@ def rows_by_the_spec(order: PairedLanes, share: Share) -> list[list[tuple[int, i
         places = sorted((int(whole.band[at]), at) for at in range(start, stop))
         n = stop - start
         low, high = (n * rank // share.world for rank in (share.rank, share.rank + 1))
-        steps.append([order.row_at(at) for at in sorted(at for _, at in places[low:high])])
+        steps.append([row_at(order, at) for at in sorted(at for _, at in places[low:high])])
     return steps
 
 

@@ -20,7 +20,6 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     Arrangement,
     StreamPlan,
     explain,
-    human,
     make_plan,
 )
 from tensorrepo.repo.errors import InvalidInputError
@@ -178,7 +177,7 @@ def test_true_and_false_are_words_for_orders(shuffle: bool, kind: str) -> None:
 
 def test_a_saved_arrangement_decides() -> None:
     saved = Arrangement("pages", 6, 3)
-    found = plan([("a", HEAVY)], shuffle=False, arrangement=saved)
+    found = plan([("a", HEAVY)], shuffle=False).arranged_as(saved)
     order = found.order(0, 0)
     assert found.arrangement == saved
     assert isinstance(order, PairedLanes)
@@ -199,7 +198,7 @@ def test_a_fragment_belongs_to_the_group_in_which_it_begins() -> None:
     heavy = index([10] * 12, 1000)
     heavy.entries["first_row"] = [0, 10, 20, 0, 10, 20, 30, 0, 10, 0, 0, 0]  # six fragments
     saved = Arrangement("pages", 2, 2, group_rows=50, run_rows=10)
-    order = plan([("a", heavy)], arrangement=saved).order(0, 0)
+    order = plan([("a", heavy)]).arranged_as(saved).order(0, 0)
     assert isinstance(order, GroupedLanes)
     assert order.groups.first_run.tolist() == [0, 7, 10, 12]
 
@@ -230,10 +229,3 @@ def test_reading_a_page_for_each_of_its_runs_is_counted() -> None:
     assert light.amplification == 50.0
     assert explained.requests == 200
     assert explained.resident_bytes == 8 * 10_260
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes_are_written_for_people(size: int, text: str) -> None:
-    assert human(size) == text

@@ -1,14 +1,13 @@
 /* Frames of numbers from a plane of distances, many numbers at once, on x86-64.
  *
- * For distances.c alone. They read and write what frames.h does, bit for bit. The bits of 8 numbers
+ * For delta_tokens.c alone. They read and write what delta_tokens.h does, bit for bit. The bits of 8 numbers
  * of at most 4 bytes lie in one vector of 32 bytes, those of 16 in one of 64: what each needs is in
  * two neighbouring words of that.
  */
-#ifndef TENSORREPO_FRAMESWIDE_H
-#define TENSORREPO_FRAMESWIDE_H
+#ifndef TENSORREPO_DELTA_TOKENS_WIDE_H
+#define TENSORREPO_DELTA_TOKENS_WIDE_H
 
-#include "frames.h"
-#include "ranswide.h"
+#include "delta_tokens.h"
 
 /* The distances that eight tokens begin and the next bits end. */
 WIDE INLINE __m256i zigzag_eight(const uint8_t *tokens, bit_reading *from)
@@ -80,7 +79,7 @@ WIDE static bool apply_wide(const uint8_t *tokens, bit_reading *from, const uint
                             size_t count, kind kind, uint8_t *out)
 {
     bool fine;
-    BY_WIDTH(fine = apply_wide_body(tokens, from, base, count, kind, out))
+    BY_SIZE(kind.size, fine = apply_wide_body(tokens, from, base, count, kind, out))
     return fine;
 }
 
@@ -309,7 +308,7 @@ NEWEST static bool pass_newest(frame *it, size_t *passed)
     bool fine = true;
     *passed = 0;
     if (kind.size < 8)
-        BY_WIDTH(fine = pass_body(it, kind, passed))
+        BY_SIZE(kind.size, fine = pass_body(it, kind, passed))
     return fine;
 }
 

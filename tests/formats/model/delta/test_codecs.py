@@ -76,8 +76,8 @@ def near(element: TensorType, size: int, bases: int, seed: int) -> tuple[bytes, 
     return frame.tobytes(), [base.tobytes()] * bases
 
 
-@pytest.mark.parametrize(("codec", "element"), sampled(FITTING, 40))
-@pytest.mark.parametrize("blocks", [1, 4095, 4097])
+@pytest.mark.parametrize(("codec", "element"), sampled(FITTING, 20))
+@pytest.mark.parametrize("blocks", [1, 4097])
 def test_frames_of_every_size_come_back(
     codec: FrameCodec, element: TensorType, blocks: int
 ) -> None:

@@ -31,7 +31,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStret
 from tests.support.effort import examples
 
 Kind = Literal["pages", "groups", "global", "buffer", "storage"]
-LARGE = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+LARGE = settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)

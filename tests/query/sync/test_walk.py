@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorrepo.query.sync.commits import Walk
+from tensorrepo.query.sync.catch_up import Walk
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import walk

@@ -1,9 +1,9 @@
-/* How far is each number of a tensor from its base, in tokens and bits?
+/* Distances of a tensor's numbers from their base, in tokens and bits.
  *
- * scan, contexts and pack_bits are what an encoder needs, whose tokens coder.c packs; decode is all
- * that a decoder does. All let go of the interpreter lock. The twin in numpy is distances.py beside
- * this, that of decode the steps of codecs/delta.py, with identical results; the layout is in
- * docs/spec/model.md, section "Codecs".
+ * scan, contexts and pack_bits are what an encoder needs, whose tokens rans.c packs; decode is all
+ * that a decoder does. All let go of the interpreter lock. The twin in numpy is delta_tokens.py
+ * beside this, that of decode the steps of formats/model/delta/distances.py, with identical results;
+ * the layout is in docs/spec/model.md, section "Codecs".
  *
  * Whatever comes from storage is hostile: every length is checked, and nothing is read or written
  * outside of the buffers given.
@@ -16,18 +16,9 @@
 
 #include "parts.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "targets.h"
-
-#include "contexts.h"
-#include "frames.h"
-#include "numbers.h"
-#include "tokens.h"
+#include "delta_tokens.h"
 
 /* ------------------------------------------------------------------ distances to tokens */
 
@@ -67,6 +58,11 @@ INLINE void scan_body(const uint8_t *frame, const uint8_t *base, size_t count, k
     }
 }
 
+EVERY_MACHINE(void, scan,
+              (const uint8_t *frame, const uint8_t *base, size_t count, kind kind, uint8_t *tokens,
+               uint32_t *counts, uint32_t *others),
+              BY_SIZE(kind.size, scan_body(frame, base, count, kind, tokens, counts, others)));
+
 /* Distances themselves, and numbers from them: for whoever stores distances in another way. */
 INLINE void differ_body(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
                         uint8_t *out)
@@ -92,104 +88,39 @@ INLINE void restore_body(const uint8_t *distances, const uint8_t *base, size_t c
 
 typedef void mover(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *);
 
-static void differ_portable(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                            uint8_t *out)
-{
-    differ_body(frame, base, count, kind, out);
-}
-
-static void restore_portable(const uint8_t *distances, const uint8_t *base, size_t count,
-                             kind kind, uint8_t *out)
-{
-    restore_body(distances, base, count, kind, out);
-}
-
-typedef void scanner(const uint8_t *, const uint8_t *, size_t, kind, uint8_t *, uint32_t *,
-                     uint32_t *);
-
-static void scan_portable(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                          uint8_t *tokens, uint32_t *counts, uint32_t *others)
-{
-    BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
-}
-
-/* ------------------------------------------------------------------ bits */
-
-typedef Py_ssize_t bit_packer(const uint8_t *, const uint8_t *, const uint8_t *, size_t, kind,
-                              uint8_t *, size_t);
-
-static Py_ssize_t pack_bits_portable(const uint8_t *frame, const uint8_t *base,
-                                     const uint8_t *tokens, size_t count, kind kind, uint8_t *out,
-                                     size_t room)
-{
-    Py_ssize_t used;
-    BY_WIDTH(used = pack_bits_body(frame, base, tokens, count, kind, out, room))
-    return used;
-}
-
-/* ------------------------------------------------------------------ faster paths */
-
-static mover *best_differ = differ_portable, *best_restore = restore_portable;
-static scanner *best_scan = scan_portable;
-static bit_packer *best_pack_bits = pack_bits_portable;
+EVERY_MACHINE(void, differ,
+              (const uint8_t *frame, const uint8_t *base, size_t count, kind kind, uint8_t *out),
+              differ_body(frame, base, count, kind, out););
+EVERY_MACHINE(void, restore,
+              (const uint8_t *from, const uint8_t *base, size_t count, kind kind, uint8_t *out),
+              restore_body(from, base, count, kind, out););
+EVERY_MACHINE(Py_ssize_t, pack_bits,
+              (const uint8_t *frame, const uint8_t *base, const uint8_t *tokens, size_t count,
+               kind kind, uint8_t *out, size_t room),
+              Py_ssize_t used;
+              BY_SIZE(kind.size, used = pack_bits_body(frame, base, tokens, count, kind, out, room))
+              return used;);
 
 #if defined(__x86_64__)
-
-#include "frameswide.h"
-
-WIDE static void differ_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                             uint8_t *out)
-{
-    differ_body(frame, base, count, kind, out);
-}
-
-WIDE static void restore_wide(const uint8_t *distances, const uint8_t *base, size_t count,
-                              kind kind, uint8_t *out)
-{
-    restore_body(distances, base, count, kind, out);
-}
-
-WIDE static void scan_wide(const uint8_t *frame, const uint8_t *base, size_t count, kind kind,
-                           uint8_t *tokens, uint32_t *counts, uint32_t *others)
-{
-    BY_WIDTH(scan_body(frame, base, count, kind, tokens, counts, others))
-}
-
-WIDE static void contexts_wide(const uint8_t *base, size_t count, kind kind, const grouping *by,
-                               uint8_t *out)
-{
-    BY_WIDTH(contexts_body(base, count, kind, by, out))
-}
-
-WIDE static Py_ssize_t pack_bits_wide(const uint8_t *frame, const uint8_t *base,
-                                      const uint8_t *tokens, size_t count, kind kind, uint8_t *out,
-                                      size_t room)
-{
-    Py_ssize_t used;
-    BY_WIDTH(used = pack_bits_body(frame, base, tokens, count, kind, out, room))
-    return used;
-}
+#include "delta_tokens_wide.h"
+#endif
 
 static void choose(void)
 {
     choose_unpacking();
     if (!is_wide())
         return;
+    best_scan = scan_wide;
     best_differ = differ_wide;
     best_restore = restore_wide;
-    best_scan = scan_wide;
     best_contexts = contexts_wide;
     best_pack_bits = pack_bits_wide;
+#if defined(__x86_64__)
     best_apply = apply_wide;
     if (is_newest())
         best_pass = pass_newest;
-}
-
-#else
-
-static void choose(void) {}
-
 #endif
+}
 
 /* ------------------------------------------------------------------ Python */
 
@@ -202,29 +133,6 @@ static bool known_kind(int size, int magnitude, int exponent, kind *found)
                      exponent);
     *found = (kind){size, magnitude != 0, exponent};
     return fine;
-}
-
-/* Sets an error where a size is not what it must be. */
-static bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)
-{
-    if (found != expected)
-        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, expected %zd", name, found, expected);
-    return found == expected;
-}
-
-/* Numbers of a frame; -1 and an error where its bytes are not whole numbers. */
-static Py_ssize_t numbers(const Py_buffer *frame, int size)
-{
-    if (!is_size("frame", frame->len, frame->len / size * size))
-        return -1;
-    return frame->len / size;
-}
-
-static void release(Py_buffer *buffers, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (buffers[i].obj)
-            PyBuffer_Release(&buffers[i]);
 }
 
 static PyObject *scanned(Py_buffer *at, kind kind)
@@ -382,7 +290,7 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int add_distances(PyObject *module)
+int add_delta_tokens(PyObject *module)
 {
     choose();
     return PyModule_AddFunctions(module, METHODS);

@@ -15,7 +15,7 @@ from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, unpack_plane
 from tensorrepo.formats.model.delta.registry import CODECS, DELTA, PALETTE, PLANES
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tests.formats.model.codecs.test_codecs import about, decoded, encoded, near
+from tests.formats.model.delta.test_codecs import about, decoded, encoded, near
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
 F32, BF16 = TYPES["F32"], TYPES["BF16"]
