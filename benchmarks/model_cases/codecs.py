@@ -1,30 +1,35 @@
 """What codecs make of models that were really trained, beside BitX's and ZipNN's methods.
 
-Sizes are of all weights of a model: ours frame by frame, with all that is stored of a frame; BitX's
-method (XOR with the base, byte planes, zstd) frame by frame too; ZipNN gets everything in one
-piece. Speeds are of one frame after the other of a large tensor, by processor time, since other
-processes may be about; `encode` and `decode` are GB/s of tensor on one core, the best round.
+Cases `palette`, `rows`, `layers` and `bitpack` are data that these codecs are made for, beside what
+would store it without them. Sizes elsewhere are of all weights of a model: ours frame by frame,
+with all that is stored of a frame; BitX's method (XOR with the base, byte planes, zstd) frame by
+frame too; ZipNN gets everything in one piece. Speeds are of one frame after the other of a large
+tensor, by processor time, since other processes may be about; `encode` and `decode` are GB/s of
+tensor on one core, the best round.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import zstandard
-from harness import Case, Options, Peer, Skipped
+from harness import SEED, Case, Options, Peer, Skipped
 from model_cases import encoder, pairs
 
+from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer, encode_buffer
 from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.model.delta import distances
 from tensorrepo.formats.model.delta.frame_codec import FrameCodec, FrameShape
 from tensorrepo.formats.model.delta.predictions import AdamParams
-from tensorrepo.formats.model.delta.registry import ADAM, CODECS, DELTA, PLANES
+from tensorrepo.formats.model.delta.registry import ADAM, CODECS, DELTA, PALETTE, PLANES, ROWS
 
 FRAME_ELEMENTS = 1 << 19
 KINDS = ("transformer", "cnn")
@@ -253,7 +258,106 @@ def adam_step(kind: str) -> Case:
     return case
 
 
+def least_seconds(work: Callable[[], Any], rounds: int) -> float:
+    """Processor time of the best round."""
+    seconds = []
+    for _ in range(rounds):
+        begun = time.process_time()
+        work()
+        seconds.append(time.process_time() - begun)
+    return min(seconds)
+
+
+def figures(
+    raw: Any, encode: Callable[[], Any], decode: Callable[[Any], Any], size: Any, rounds: int
+) -> dict[str, float]:
+    """Share of raw, and GB/s a core, of one way to store the bytes `raw`."""
+    stored = encode()
+    return {
+        "share": round(size(stored) / raw.nbytes, 4),
+        "encode_gb": round(raw.nbytes / 1e9 / least_seconds(encode, rounds), 2),
+        "decode_gb": round(raw.nbytes / 1e9 / least_seconds(partial(decode, stored), rounds), 2),
+    }
+
+
+def of_codec(codec: FrameCodec, new: Any, base: Any, rounds: int) -> dict[str, float]:
+    """What a frame codec makes of one F32 frame."""
+    about = FrameShape(TYPES["F32"], new.nbytes, new.nbytes // len(new), 0)
+    frame, out = new.reshape(-1).view(np.uint8), np.empty(new.nbytes, np.uint8)
+    bases = [base.reshape(-1).view(np.uint8).data] * codec.bases
+    result = figures(
+        frame,
+        partial(codec.encode, frame.data, bases, about),
+        lambda planes: codec.decode(planes, bases, about, out.data),
+        lambda planes: sum(plane.size_bytes for plane in planes),
+        rounds,
+    )
+    assert np.array_equal(out, frame)
+    return result
+
+
+def of_zstd(data: Any, rounds: int) -> dict[str, float]:
+    packer, unpacker = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
+    data = data.reshape(-1).view(np.uint8)
+    return figures(data, partial(packer.compress, data), unpacker.decompress, len, rounds)
+
+
+def palette(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    """A frame of weights that were quantised to 16 values of F32."""
+    rng = np.random.default_rng(SEED)
+    values = rng.standard_normal(16, dtype="f4")
+    frame = values[rng.integers(0, 16, (1024, 512))]
+    rounds = options.rounds
+    ours = {codec.name: of_codec(codec, frame, frame, rounds) for codec in (PALETTE, PLANES)}
+    return {**ours, "zstd": of_zstd(frame, rounds)}
+
+
+def moved_rows(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    """A frame of word vectors, of which one row in fifty moved."""
+    rng = np.random.default_rng(SEED)
+    base = rng.standard_normal((1024, 512), dtype="f4")
+    frame = base.copy()
+    moved = rng.choice(1024, 20, replace=False)
+    frame[moved] *= 1 + 1e-3 * rng.standard_normal((20, 512), dtype="f4")
+    rounds = options.rounds
+    ours = {codec.name: of_codec(codec, frame, base, rounds) for codec in (ROWS, DELTA, PLANES)}
+    xor = frame.view("u4") ^ base.view("u4")
+    return {**ours, "zstd_of_xor": of_zstd(xor, rounds)}
+
+
+def layers(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    """A frame of weights that were trained in BF16 and are kept in F32, against its base."""
+    rng = np.random.default_rng(SEED)
+    base = rng.standard_normal((1024, 512), dtype="f4")
+    frame = base * (1 + 2e-2 * rng.standard_normal(base.shape, dtype="f4"))
+    base, frame = ((each.view("u4") & 0xFFFF0000).view("f4") for each in (base, frame))
+    rounds = options.rounds
+    result = {"delta_with_layers": of_codec(DELTA, frame, base, rounds)}
+    with mock.patch.object(distances, "layers_seem_better", return_value=False):
+        result["delta_without"] = of_codec(DELTA, frame, base, rounds)
+    return {**result, PLANES.name: of_codec(PLANES, frame, base, rounds)}
+
+
+def bitpack(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+    """A million token numbers of a vocabulary of 50,257, as 64-bit integers."""
+    data = np.random.default_rng(SEED).integers(0, 50_257, 1 << 20).view(np.uint8)
+    return {
+        codec.name.lower(): figures(
+            data,
+            partial(encode_buffer, codec, data.data, 8),
+            lambda stored, codec=codec: decode_buffer(codec, memoryview(stored), data.nbytes, 8),
+            len,
+            options.rounds,
+        )
+        for codec in (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
+    }
+
+
 CASES: dict[str, Case] = {
+    "palette": palette,
+    "rows": moved_rows,
+    "layers": layers,
+    "bitpack": bitpack,
     **{
         f"delta_{kind}_{dtype}_{old}_{new}": size_of_pair(kind, dtype, (old, new))
         for kind in KINDS

@@ -368,9 +368,9 @@ def _bits_of_small(
         for name, place in chosen.items():
             reader = tensors[name]
             frames = model.members.placed(place)
-            stored = StoredFrames(
-                name, reader.type, tuple(reader.shape), model.members, frames, None
-            )
+            shape = tuple(reader.shape)
+            size = reader.type.bytes_of(shape)
+            stored = StoredFrames(name, reader.type, shape, size, model.members, frames, None)
             if name not in own:
                 own[name] = look(reader)
             mine, theirs = own[name], look(stored)

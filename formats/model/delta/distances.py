@@ -24,6 +24,7 @@ Source:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from struct import Struct
@@ -182,7 +183,39 @@ _HEAD = Struct("<I")  # bytes of the coded tokens; tables, tokens and bits follo
 assert _HEAD.size == 4, "docs/spec/model.md promises 4 bytes before the tables"
 
 
-class Delta:
+class PredictingCodec(ABC):
+    """Codec of one plane: distances from numbers that the bases predict."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+        """The bits of the numbers that the frame is expected to hold."""
+
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
+        return 1
+
+    def encode(
+        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+    ) -> list[StoredPlane]:
+        of = numbers_of(about.element)
+        return [encode_against(as_numbers(frame, of), self.predicted(bases, about), of)]
+
+    def decode(
+        self,
+        planes: Sequence[StoredPlane],
+        bases: Sequence[memoryview],
+        about: FrameShape,
+        out: memoryview,
+    ) -> None:
+        check_planes(planes, 1, self.name)
+        of = numbers_of(about.element)
+        decode_against(planes[0], self.predicted(bases, about), of, as_numbers(out, of))
+
+
+class Delta(PredictingCodec):
     """Against one base of the same type and size."""
 
     name: Final = "delta"
@@ -192,26 +225,14 @@ class Delta:
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         return True
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 1
+    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+        return as_numbers(bases[0], numbers_of(about.element))
 
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
-        of = numbers_of(about.element)
-        return [encode_against(as_numbers(frame, of), as_numbers(bases[0], of), of)]
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
-        if len(planes) != 1:
-            raise CorruptError(f"{len(planes)} planes, a frame of codec delta has 1")
-        of = numbers_of(about.element)
-        decode_against(planes[0], as_numbers(bases[0], of), of, as_numbers(out, of))
+def check_planes(planes: Sequence[StoredPlane], count: int, codec: str) -> None:
+    """Whether a frame of `codec` has as many planes as it must; CorruptError if not."""
+    if len(planes) != count:
+        raise CorruptError(f"{len(planes)} planes, a frame of codec {codec} has {count}")
 
 
 def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
@@ -323,12 +344,10 @@ class RowDelta:
     ) -> list[StoredPlane]:
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        rows, spread = _rows(about, of)
-        moved = np.zeros(rows, np.bool_)
-        moved[spread[numbers != base]] = True
-        which = moved[spread]
-        bitmap = np.packbits(moved, bitorder="little")
-        return [pack_plane(bitmap), encode_against(numbers[which], base[which], of)]
+        rows = row_grid(about, of, self.name)
+        moved = np.logical_or.reduceat(numbers != base, rows.starts)
+        which = rows.numbers_in(moved)
+        return [pack_row_set(moved), encode_against(numbers[which], base[which], of)]
 
     def decode(
         self,
@@ -338,31 +357,14 @@ class RowDelta:
         out: memoryview,
     ) -> None:
         of = numbers_of(about.element)
-        rows, spread = _rows(about, of)
-        if len(planes) != 2:
-            raise CorruptError(f"{len(planes)} planes, a frame of codec rows has 2")
-        bitmap = raw_view(planes[0], (rows + 7) // 8)
-        if rows % 8 and bitmap[-1] >> rows % 8:
-            raise CorruptError("rows: bits after the last row are set")
-        which = np.unpackbits(bitmap, count=rows, bitorder="little").view(np.bool_)[spread]
+        rows = row_grid(about, of, self.name)
+        check_planes(planes, 2, self.name)
+        which = rows.numbers_in(unpack_row_set(planes[0], rows.rows, self.name))
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         moved = np.empty(np.count_nonzero(which), of.dtype)
         decode_against(planes[1], base[which], of, moved)
         numbers[...] = base
         numbers[which] = moved
-
-
-def _rows(about: FrameShape, of: Numbers) -> tuple[int, NDArray[Any]]:
-    """How many rows have a part in the frame, and the row of each of its numbers."""
-    if about.row_bytes <= 0 or about.row_bytes % of.size or about.first_byte % of.size:
-        raise CorruptError(
-            f"codec rows: {about.row_bytes} bytes are no row of {about.element.name}"
-        )
-    row = about.row_bytes // of.size
-    skipped = about.first_byte // of.size % row
-    count = about.size_bytes // of.size
-    spread = np.arange(skipped, skipped + count) // row
-    return (skipped + count + row - 1) // row, spread
 
 
 class RowGrid(NamedTuple):
@@ -392,16 +394,33 @@ class RowGrid(NamedTuple):
         stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
         return np.minimum(stops, self.numbers)
 
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Where in the frame each row begins."""
+        return np.concatenate([[0], self.stops[:-1]])
+
     def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of each number, whether its row is among those."""
         return np.repeat(moved, np.diff(self.stops, prepend=0))
 
     def moved(self, alike: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Rows of which at most half of the numbers are alike."""
-        stops = self.stops
-        found = np.add.reduceat(alike, np.concatenate([[0], stops[:-1]]), dtype=np.intp)
-        few: NDArray[np.bool_] = 2 * found <= np.diff(stops, prepend=0)
+        counts = np.add.reduceat(alike, self.starts, dtype=np.intp)
+        few: NDArray[np.bool_] = 2 * counts <= np.diff(self.stops, prepend=0)
         return few
+
+
+def pack_row_set(rows: NDArray[np.bool_]) -> StoredPlane:
+    """A plane that holds a bit for each row."""
+    return pack_plane(np.packbits(rows, bitorder="little"))
+
+
+def unpack_row_set(plane: StoredPlane, rows: int, codec: str) -> NDArray[np.bool_]:
+    """What `pack_row_set` packed of so many rows. Raises CorruptError, which names `codec`."""
+    bitmap = raw_view(plane, (rows + 7) // 8)
+    if rows % 8 and bitmap[-1] >> rows % 8:
+        raise CorruptError(f"{codec}: bits after the last row are set")
+    return np.unpackbits(bitmap, count=rows, bitorder="little").view(np.bool_)
 
 
 def row_grid(about: FrameShape, of: Numbers, codec: str) -> RowGrid:

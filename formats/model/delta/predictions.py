@@ -8,7 +8,7 @@ The prediction is computed in 64-bit floats, one operation at a time in a fixed 
 multiplication, division and square root are exact to the last bit on every machine, and powers are
 multiplied out.
 
-A prediction is computed in 64-bit floats. Subnormal numbers count as zero on every machine,
+Subnormal numbers count as zero on every machine,
 whatever its mode, and where a prediction is no number the base's bits stand in.
 
 Weight decay shrinks also what no gradient reached, such as the embeddings of words that did not
@@ -41,12 +41,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.distances import (
+    PredictingCodec,
     RowGrid,
     as_numbers,
+    check_planes,
     decode_against,
     encode_against,
     numbers_of,
+    pack_row_set,
     row_grid,
+    unpack_row_set,
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native.delta_tokens import BEST, Numbers
@@ -146,7 +150,7 @@ def unpack_params(params: bytes) -> AdamParams:
     return AdamParams(_ROLES[role], step, rate, (one, two), eps, decay, bool(decoupled))
 
 
-class Adam:
+class Adam(PredictingCodec):
     """Against three bases: see `AdamParams.role`; its packed form is the member's parameters."""
 
     name: Final = "adam"
@@ -156,26 +160,8 @@ class Adam:
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         return element.name in MANTISSA_BITS
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 1
-
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
-        of = numbers_of(about.element)
-        return [encode_against(as_numbers(frame, of), predict(bases, about), of)]
-
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
-        if len(planes) != 1:
-            raise CorruptError(f"{len(planes)} planes, a frame of codec adam has 1")
-        of = numbers_of(about.element)
-        decode_against(planes[0], predict(bases, about), of, as_numbers(out, of))
+    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+        return predict(bases, about)
 
 
 def predict(bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
@@ -276,10 +262,10 @@ class Decay:
         predicted = _predicted(base, table, of, about.element.name)
         rows = row_grid(about, of, "decay")
         moved = rows.moved(numbers == predicted)
-        bitmap, which = np.packbits(moved, bitorder="little"), rows.numbers_in(moved)
+        which = rows.numbers_in(moved)
         return [
             pack_plane(table.view(np.uint8)),
-            pack_plane(bitmap),
+            pack_row_set(moved),
             encode_against(numbers[~which], predicted[~which], of),
             encode_against(numbers[which], base[which], of),
         ]
@@ -292,19 +278,14 @@ class Decay:
         out: memoryview,
     ) -> None:
         of, name = numbers_of(about.element), about.element.name
-        if len(planes) != 4:
-            raise CorruptError(f"{len(planes)} planes, a frame of codec decay has 4")
+        check_planes(planes, 4, self.name)
         if name not in _BELOW:
             raise CorruptError(f"codec decay: for type {name}")
         table = np.frombuffer(raw_view(planes[0], 2 * _CLASSES).tobytes(), "<u2")
         if table.max() > _FARTHEST:
             raise CorruptError(f"decay: a table with a distance of {table.max()}")
         rows = row_grid(about, of, "decay")
-        bitmap = raw_view(planes[1], (rows.rows + 7) // 8)
-        if rows.rows % 8 and bitmap[-1] >> rows.rows % 8:
-            raise CorruptError("decay: bits after the last row are set")
-        moved_rows = np.unpackbits(bitmap, count=rows.rows, bitorder="little").view(np.bool_)
-        which = rows.numbers_in(moved_rows)
+        which = rows.numbers_in(unpack_row_set(planes[1], rows.rows, self.name))
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         for moved, plane in ((False, planes[2]), (True, planes[3])):
             chosen = which if moved else ~which
@@ -410,8 +391,7 @@ class LowRank:
         about: FrameShape,
         out: memoryview,
     ) -> None:
-        if len(planes) != 3:
-            raise CorruptError(f"{len(planes)} planes, a frame of codec low-rank has 3")
+        check_planes(planes, 3, self.name)
         of, name = numbers_of(about.element), about.element.name
         if name not in MANTISSA_BITS:
             raise CorruptError(f"codec low-rank: for type {name}")

@@ -13,7 +13,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
@@ -143,7 +143,7 @@ class PackMember(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def stored_bytes(self) -> int:
-        return sum(plane.size_bytes for frame in self.frames for plane in frame.planes)
+        return sum([plane.size_bytes for frame in self.frames for plane in frame.planes])
 
     @property
     def digests(self) -> bytes:
@@ -325,46 +325,44 @@ class Directory:
             return {}
         wanted = np.asarray(inside, np.int64)
         rows = self.members[wanted]
-        frame, plane, base, param = (first[wanted] for first in self._firsts)
-        counts = rows["planes"].astype(np.int64)
-        begins = np.cumsum(counts) - counts
-        planes = self.planes[np.arange(counts.sum()) + np.repeat(plane - begins, counts)]
-        sound = _are_singles(rows, planes, begins).tolist()
-        stored = [Plane(*one) for one in _PLANE_ROW.iter_unpack(planes.tobytes())]
-        starts = zip(*(each.tolist() for each in (begins, frame, base, param)), strict=True)
+        frames, first_planes, first_bases, first_params = (first[wanted] for first in self._firsts)
+        plane_rows, begins = _gathered(self.planes, first_planes, rows["planes"])
+        base_rows, _ = _gathered(self.bases, first_bases, rows["bases"])
+        sound = _are_singles(rows, plane_rows, begins).tolist()
+        planes = [Plane(*one) for one in _PLANE_ROW.iter_unpack(plane_rows.tobytes())]
+        bases = [MemberRef._make(one) for one in _BASE_ROW.iter_unpack(base_rows.tobytes())]
+        digests = np.frombuffer(self.digests, np.dtype((np.void, DIGEST_BYTES)))[frames].tolist()
         members: dict[int, PackMember] = {}
-        for index, row, fine, start in zip(
-            inside, _MEMBER_ROW.iter_unpack(rows.tobytes()), sound, starts, strict=True
-        ):
-            if fine and (member := self._single(index, row, stored, start)) is not None:
-                members[index] = member
+        plane = base = 0
+        for index, row, is_sound, digest, param in zip(
+            inside, _MEMBER_ROW.iter_unpack(rows.tobytes()), sound, digests,
+            first_params.tolist(), strict=True,
+        ):  # fmt: skip
+            size_bytes, codec, plane_count, depth, base_count, param_bytes = row[5:]
+            own = tuple(planes[plane : plane + plane_count])
+            against = tuple(bases[base : base + base_count])
+            plane, base = plane + plane_count, base + base_count
+            if not is_sound or (against and _is_later_base(against, index)):
+                continue
+            params = bytes(self.params[param : param + param_bytes]) if param_bytes else b""
+            frame = (StoredFrame(size_bytes, digest, own),)
+            members[index] = PackMember(0, frame, NAMES[codec], depth, against, params)
         return members
 
-    def _single(
-        self,
-        index: int,
-        row: tuple[int, ...],
-        planes: list[Plane],
-        starts: tuple[int, int, int, int],
-    ) -> PackMember | None:
-        """The member of a row; `starts`: of its planes in `planes`, its frame, bases and params."""
-        size_bytes, codec, plane_count, depth, base_count, param_bytes = row[5:]
-        plane, frame, base, param = starts
-        bases: tuple[MemberRef, ...] = ()
-        if base_count:
-            raw = self.bases[base : base + base_count].data
-            bases = tuple([MemberRef._make(one) for one in _BASE_ROW.iter_unpack(raw)])
-            if any(one.pack == THIS_PACK and one.member >= index for one in bases):
-                return None
-        digest = bytes(self.digests[frame * DIGEST_BYTES : (frame + 1) * DIGEST_BYTES])
-        return PackMember(
-            0,
-            (StoredFrame(size_bytes, digest, tuple(planes[plane : plane + plane_count])),),
-            NAMES[codec],
-            depth,
-            bases,
-            bytes(self.params[param : param + param_bytes]) if param_bytes else b"",
-        )
+
+def _gathered(
+    table: NDArray[Any], firsts: NDArray[np.int64], counts: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Rows ``firsts[i]`` to ``firsts[i] + counts[i]`` of a table, and where each run begins."""
+    counts = counts.astype(np.int64)
+    begins = np.cumsum(counts) - counts
+    return table[np.arange(counts.sum()) + np.repeat(firsts - begins, counts)], begins
+
+
+def _is_later_base(bases: Iterable[MemberRef], index: int) -> bool:
+    """Whether member `index` has a base that does not come before it in the same pack."""
+    # Only earlier members of the same pack: so no chain of bases ever comes back to its start.
+    return any(base.member >= index and base.pack == THIS_PACK for base in bases)
 
 
 def _are_singles(
@@ -529,8 +527,7 @@ def _check_bases(row: _Row, bases: Sequence[MemberRef], index: int, name: str) -
         raise CorruptError(
             f"{name}: depth {row.depth} with {len(bases)} bases, at most {MAX_DEPTH}"
         )
-    # Only earlier members of the same pack: so no chain of bases ever comes back to its start.
-    if any(base.pack == THIS_PACK and base.member >= index for base in bases):
+    if _is_later_base(bases, index):
         raise CorruptError(f"{name}: a base in the same pack comes before what needs it")
     if row.param_bytes > MAX_PARAM_BYTES:
         raise CorruptError(f"{name}: params of {row.param_bytes} bytes, at most {MAX_PARAM_BYTES}")

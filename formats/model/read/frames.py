@@ -28,7 +28,14 @@ from tensorrepo.formats.model.layout.fingerprints import (
 from tensorrepo.formats.model.layout.manifest import TensorEntry, TensorPiece
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor
-from tensorrepo.formats.model.read.members import MemberReader, PlacedFrame, about_frame, truncate
+from tensorrepo.formats.model.read.members import (
+    MappedPacks,
+    MemberPlace,
+    MemberReader,
+    PlacedFrame,
+    about_frame,
+    truncate,
+)
 from tensorrepo.formats.model.read.selection import (
     ElementIndex,
     ElementSelection,
@@ -55,13 +62,10 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
     name: str
     type: TensorType
     shape: tuple[int, ...]
+    size_bytes: int
     members: MemberReader
     frames: tuple[PlacedFrame, ...]
     value: bytes | None
-
-    @property
-    def size_bytes(self) -> int:
-        return self.type.bytes_of(self.shape)
 
     @property
     def stored_bytes(self) -> int:
@@ -76,7 +80,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         while start < wanted.stop:
             placed = self.frames[start]
             stop = start + 1
-            if not self.members.is_local(placed):
+            if not self.members.local[placed.place[0]]:
                 last = min(placed.group_stop, start + step, wanted.stop)
                 stop = max(stop, last)
             yield range(start, stop)
@@ -138,13 +142,16 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         except (CorruptError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"tensor {self.name!r}: {error}") from error
 
-    def decode_into(self, frames: range, rooms: Sequence[memoryview]) -> None:
+    def decode_into(
+        self, frames: range, rooms: Sequence[memoryview], packs: MappedPacks | None = None
+    ) -> None:
         """As `MemberReader.frames_into`, which verifies nothing; errors name the tensor."""
         about = [about_frame(self.type, self.shape, index) for index in frames]
         place = self.frames[frames.start].place
         try:
             if len(self.frames) == 1:
-                self.members.frame_into(place, about[0], rooms[0])
+                packs = self.members.mapped_packs() if packs is None else packs
+                self.members.frame_into(place, about[0], rooms[0], packs)
             else:
                 self.members.frames_into(place, frames, about, rooms)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
@@ -165,7 +172,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         raw = all(placed.codec == RAW for placed in self.frames)
         if not raw or first.pack != last.pack or stop - start != self.size_bytes:
             return None
-        pack = self.members.objects.map(first.pack)
+        pack = self.members.mapped_pack(first.place[0])
         return None if pack is None else pack[start:stop].toreadonly()
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
@@ -308,18 +315,11 @@ class FrameChecks:
     """Frames that are verified in one call, and copied to where they belong on the way."""
 
     def __init__(self) -> None:
-        self._frames: list[tuple[StoredFrames, int]] = []
-        self._sources: list[Any] = []
-        self._rooms: list[Any] = []
-        self._digests: list[bytes] = []
+        self._frames: list[tuple[StoredFrames, int, Any, Any, bytes]] = []
 
     def add(self, tensor: StoredFrames, index: int, source: Any, room: Any = None) -> None:
         """Frame `index` of `tensor` at `source`; all frames have a `room` to copy to, or none."""
-        self._frames.append((tensor, index))
-        self._sources.append(source)
-        self._digests.append(tensor.frames[index].frame.digest)
-        if room is not None:
-            self._rooms.append(room)
+        self._frames.append((tensor, index, source, room, tensor.frames[index].frame.digest))
 
     def finish(self) -> None:
         """Copy and verify them.
@@ -327,54 +327,69 @@ class FrameChecks:
         Raises:
             CorruptError: one differs from its digest; names its tensor.
         """
-        start = 0
-        while start < len(self._frames):
-            rooms = self._rooms[start:] if self._rooms else None
-            digests = b"".join(self._digests[start:])
-            wrong = BEST.check(FRAME_CONTEXT, self._sources[start:], rooms, digests)
+        left = self._frames
+        while left:
+            _, _, sources, rooms, digests = zip(*left, strict=True)
+            copied = None if rooms[0] is None else rooms
+            wrong = BEST.check(FRAME_CONTEXT, sources, copied, b"".join(digests))
             if wrong < 0:
                 return
-            start += wrong
-            tensor, index = self._frames[start]
-            tensor.check(index, _bytes_of(self._sources[start]))
+            tensor, index, source, room, _ = left[wrong]
+            tensor.check(index, _bytes_of(source))
             # The bytes changed between two looks at them, and are right now.
-            if rooms is not None:
-                tensor.frame_into(index, _bytes_of(self._rooms[start]))
-            start += 1
+            if room is not None:
+                tensor.frame_into(index, _bytes_of(room))
+            left = left[wrong + 1 :]
 
 
-def read_together(wanted: Iterable[tuple[StoredFrames, Any, bool]]) -> None:
+class FrameBatch:
+    """Frames of one model that one task reads, and verifies in few calls."""
+
+    def __init__(self, members: MemberReader) -> None:
+        self.copied, self.in_place = FrameChecks(), FrameChecks()
+        self._packs = members.mapped_packs()
+
+    def read(self, tensor: StoredFrames, index: int, room: Any) -> None:
+        """Bring frame `index` of `tensor` to `room`; what is raw is copied with its check."""
+        placed = tensor.frames[index]
+        pack = self._packs[placed.place[0]] if placed.codec == RAW else None
+        if pack is not None:
+            start, size = placed.frame.planes[0].offset, placed.frame.size_bytes
+            source = pack[start : start + size]
+            if source.nbytes != size:
+                raise CorruptError(f"frame {index} lies beyond pack {placed.pack.digest:.12}")
+            self.copied.add(tensor, index, source, room)
+            return
+        data = _bytes_of(room)
+        tensor.decode_into(range(index, index + 1), [data], self._packs)
+        if data.nbytes < HASHED_TOGETHER:
+            self.in_place.add(tensor, index, data)
+        else:
+            tensor.check(index, data)
+
+
+def read_together(members: MemberReader, wanted: Iterable[tuple[StoredFrames, Any, bool]]) -> None:
     """Read whole tensors in one task, and verify small frames of all of them together.
 
     Args:
+        members: those of the tensors' model.
         wanted: (tensor, array for its bytes, whether those bytes are there already: mapped).
     """
-    copied, in_place = FrameChecks(), FrameChecks()
-    for tensor, array, is_mapped in wanted:
-        size = frame_bytes(tensor.type)
+    batch = FrameBatch(members)
+    for tensor, room, is_mapped in wanted:
         if tensor.value is not None:
             if not is_mapped:
-                _bytes_of(array)[:] = tensor.value
+                _bytes_of(room)[:] = tensor.value
             continue
-        single = len(tensor.frames) == 1
-        data = None if single else _bytes_of(array)
-        for index, placed in enumerate(tensor.frames):
-            room = array if data is None else data[index * size : (index + 1) * size]
-            if is_mapped:
-                in_place.add(tensor, index, room)
-                continue
-            source = tensor.members.mapped_frame(placed)
-            if source is not None:
-                copied.add(tensor, index, source, room)
-                continue
-            room = _bytes_of(room) if single else room
-            tensor.decode_into(range(index, index + 1), [room])
-            if room.nbytes < HASHED_TOGETHER:
-                in_place.add(tensor, index, room)
-            else:
-                tensor.check(index, room)
-    copied.finish()
-    in_place.finish()
+        take = batch.in_place.add if is_mapped else batch.read
+        if len(tensor.frames) == 1:
+            take(tensor, 0, room)
+            continue
+        size, data = frame_bytes(tensor.type), _bytes_of(room)
+        for index in range(len(tensor.frames)):
+            take(tensor, index, data[index * size : (index + 1) * size])
+    batch.copied.finish()
+    batch.in_place.finish()
 
 
 class PackReader:
@@ -386,6 +401,15 @@ class PackReader:
         self.members = MemberReader(objects, placement, links)
         self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
 
+    def places(self, entry: TensorEntry) -> list[MemberPlace]:
+        """The members that hold a tensor of the manifest, as far as the placement knows it."""
+        return [
+            (member.pack, member.member)
+            for piece in entry.pieces
+            if (stored := self.stored.get(piece.fingerprint or b"")) is not None
+            for member in stored.members
+        ]
+
     def piece(self, name: str, element: TensorType, piece: TensorPiece) -> StoredFrames:
         """The frames of one piece of the tensor called `name`.
 
@@ -393,21 +417,29 @@ class PackReader:
             CorruptError: the placement lacks it, or holds another tensor in its place.
             UnsupportedError: stored by a codec that this version does not know.
         """
+        shape, size = piece.shape, element.bytes_of(piece.shape)
         if piece.value is not None:
-            return StoredFrames(name, element, piece.shape, self.members, (), piece.value)
+            return StoredFrames(name, element, shape, size, self.members, (), piece.value)
         stored = self.stored.get(piece.fingerprint or b"")
         if stored is None:
             raise CorruptError(f"tensor {name!r}: the placement does not say where it lies")
         try:
             frames = (
-                self.members.placed(stored.members[0].place)
+                self.members.placed((stored.members[0].pack, stored.members[0].member))
                 if len(stored.members) == 1
                 else self._frames(stored)
             )
         except (CorruptError, UnsupportedError, NotFoundError) as error:
             raise type(error)(f"tensor {name!r}: {error}") from error
-        _check_frames(name, element, piece, frames)
-        return StoredFrames(name, element, piece.shape, self.members, frames, None)
+        tensor = StoredFrames(name, element, shape, size, self.members, frames, None)
+        first = frames[0].frame
+        if (
+            len(frames) > 1
+            or not first.size_bytes == size <= frame_bytes(element)
+            or fingerprint(element, shape, first.digest) != piece.fingerprint
+        ):
+            _check_frames(tensor, piece.fingerprint)
+        return tensor
 
     def tensor(self, entry: TensorEntry, element: TensorType) -> StoredFrames | PiecedTensor:
         """A tensor of the manifest; see `piece`."""
@@ -458,25 +490,23 @@ def tensor_chunks(tensor: StoredFrames | PiecedTensor, pool: Executor) -> Iterat
         yield reads[index].result()
 
 
-def _check_frames(
-    name: str, element: TensorType, piece: TensorPiece, frames: tuple[PlacedFrame, ...]
-) -> None:
+def _check_frames(tensor: StoredFrames, named: bytes | None) -> None:
     """Whether the frames are as many and as large as the tensor's, and hash to its fingerprint."""
-    size, whole = element.bytes_of(piece.shape), frame_bytes(element)
-    sizes = [placed.frame.size_bytes for placed in frames]
+    size, whole, frames = tensor.size_bytes, frame_bytes(tensor.type), tensor.frames
     # Counted first: a shape is a claim, and a list as long as it claims is memory without bound.
     count = max(-(-size // whole), 1)
+    sizes = [placed.frame.size_bytes for placed in frames]
     if len(sizes) != count or sizes != [whole] * (count - 1) + [size - whole * (count - 1)]:
         raise CorruptError(
-            f"tensor {name!r}: expected {count} frames and {size} bytes, found "
+            f"tensor {tensor.name!r}: expected {count} frames and {size} bytes, found "
             f"{len(frames)} and {sum(sizes)}"
         )
     digests = b"".join([placed.frame.digest for placed in frames])
-    found, named = fingerprint(element, piece.shape, digests), piece.fingerprint
-    if found != named:
+    actual = fingerprint(tensor.type, tensor.shape, digests)
+    if actual != named:
         raise CorruptError(
-            f"tensor {name!r}: expected fingerprint {(named or b'').hex():.12}, the frames "
-            f"stored for it have {found.hex():.12}"
+            f"tensor {tensor.name!r}: expected fingerprint {(named or b'').hex():.12}, the frames "
+            f"stored for it have {actual.hex():.12}"
         )
 
 

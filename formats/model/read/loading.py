@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -49,18 +50,11 @@ def open_tensors(
     pool: Executor,
 ) -> Iterator[tuple[str, LoadableTensor]]:
     """Readers of tensors under the keys of `entries`, in the order in which they lie in packs."""
-    places = {
-        key: [
-            member.place
-            for piece in entry.pieces
-            if (stored := packs.stored.get(piece.fingerprint or b"")) is not None
-            for member in stored.members
-        ]
-        for key, entry in entries.items()
-    }
-    packs.members.prepare((place for each in places.values() for place in each), pool)
+    places = {key: packs.places(entry) for key, entry in entries.items()}
+    packs.members.prepare(chain.from_iterable(places.values()), pool)
     for key in sorted(entries, key=lambda key: places[key][:1]):
-        yield key, packs.tensor(entries[key], types[entries[key].type])
+        entry = entries[key]
+        yield key, packs.tensor(entry, types[entry.type])
 
 
 def batches(
@@ -87,10 +81,11 @@ def _batch_limit(tensor: LoadableTensor) -> int:
     """Bytes of a batch that a tensor may be part of; 0 where it is read alone."""
     if not isinstance(tensor, StoredFrames):
         return 0
-    if tensor.frames and not tensor.members.is_local(tensor.frames[0]):
+    frames = tensor.frames
+    if frames and not tensor.members.local[frames[0].place[0]]:
         return REMOTE_BATCH_BYTES
     # On a local disk several frames are better read side by side.
-    return BATCH_BYTES if len(tensor.frames) <= 1 else 0
+    return BATCH_BYTES if len(frames) <= 1 else 0
 
 
 class _Target(msgspec.Struct, eq=False, gc=False):
@@ -226,15 +221,16 @@ def _checks(tensor: StoredFrames, whole: memoryview) -> Iterator[Callable[[], No
 
 
 def _read_batch(wanted: list[tuple[StoredFrames, Any, bool]]) -> None:
+    members = wanted[0][0].members
     remote = [
-        tensor
+        tensor.frames
         for tensor, _, _ in wanted
-        if tensor.frames and not tensor.members.is_local(tensor.frames[0])
+        if tensor.frames and not members.local[tensor.frames[0].place[0]]
     ]
     if len(remote) > 1:
         with suppress(Error):  # the reads of each tensor ask themselves then
-            remote[0].members.keep(placed.place for one in remote for placed in one.frames)
-    read_together(wanted)
+            members.keep(placed.place for frames in remote for placed in frames)
+    read_together(members, wanted)
 
 
 def _loaded(target: _Target, options: LoadOptions) -> Any:

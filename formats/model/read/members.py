@@ -9,11 +9,11 @@ decoded from a wrong base is a wrong frame.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +53,8 @@ CACHE_BYTES: Final = 64 << 20
 # A smaller frame is copied from the mapped pack: to open the file for it takes longer than that.
 _READ_BYTES: Final = 256 << 10
 MemberPlace = tuple[int, int]  # pack of the placement, member of the pack
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class PlacedFrame(msgspec.Struct, frozen=True, gc=False):
@@ -77,6 +79,20 @@ def about_frame(element: TensorType, shape: tuple[int, ...], index: int) -> Fram
     return FrameShape(element, min(whole, size - first), row, first)
 
 
+class LazyDict(dict[K, V]):
+    """A dict that makes what it lacks; two threads may make the same at once."""
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._make(key)
+        return value
+
+
+MappedPacks = LazyDict[int, memoryview | None]
+
+
 class MemberReader:
     """The members of one placement. Directories are read once each; thread-safe."""
 
@@ -95,10 +111,10 @@ class MemberReader:
         self.entries: dict[MemberPlace, MemberEntry] = {
             member.place: member for tensor in placement.tensors for member in tensor.members
         } | {member.place: member for member in placement.bases}
-        # Two threads may read the same directory at once: both find the same.
-        self._directories: dict[int, Directory] = {}
-        self._members: dict[MemberPlace, PackMember] = {}
-        self._local: dict[int, bool] = {}
+        self._directories = LazyDict(self._read_directory)
+        self._members = LazyDict(self._find_member)
+        # Packs on this machine, by number: nothing is gained by fetching frames together.
+        self.local = LazyDict(self._is_local)
         self._decoded = _FrameCache(cache_bytes)
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
@@ -109,23 +125,33 @@ class MemberReader:
             CorruptError: the directory and the placement contradict each other.
             UnsupportedError: stored by a codec that this version does not know.
         """
-        known = self._members.get(place)
-        if known is None:
-            known = self.directory(place[0]).member(place[1])
-            self._check(place, known)
-            self._members[place] = known
-        return known
+        return self._members[place]
+
+    def _find_member(self, place: MemberPlace) -> PackMember:
+        member = self.directory(place[0]).member(place[1])
+        self._check(place, member)
+        return member
 
     def directory(self, number: int) -> Directory:
         """The directory of pack number `number` of the placement."""
-        known = self._directories.get(number)
-        if known is None:
-            entry, link = self.packs[number], self._links[number]
-            start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
-            data = self.objects.read_checked(link, start, stop, entry.tag)
-            known = decode_directory(data, start, f"pack {link.digest:.12}")
-            self._directories[number] = known
-        return known
+        return self._directories[number]
+
+    def _read_directory(self, number: int) -> Directory:
+        entry, link = self.packs[number], self._links[number]
+        start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
+        data = self.objects.read_checked(link, start, stop, entry.tag)
+        return decode_directory(data, start, f"pack {link.digest:.12}")
+
+    def _is_local(self, number: int) -> bool:
+        return self.mapped_pack(number) is not None
+
+    def mapped_pack(self, number: int) -> memoryview | None:
+        """The pack of that number as it lies on this machine; None for one from afar."""
+        return self.objects.map(self._links[number])
+
+    def mapped_packs(self) -> MappedPacks:
+        """Packs as `mapped_pack` gives them, each asked for once: for one task, no longer."""
+        return LazyDict(self.mapped_pack)
 
     def prepare(self, places: Iterable[MemberPlace], pool: Executor) -> None:
         """Look members and all their bases up, thousands in few steps.
@@ -135,7 +161,7 @@ class MemberReader:
         """
         pending = set(places) - self._members.keys()
         with suppress(Error):
-            if any(self.objects.map(link) is None for link in self._links):
+            if not all(self.local[number] for number in range(len(self._links))):
                 numbers = {number for number, _ in self.with_bases(pending)}
                 unread = sorted(numbers - self._directories.keys())
                 list(pool.map(self._try_directory, unread))
@@ -184,8 +210,8 @@ class MemberReader:
         """
         by_pack: dict[int, list[Plane]] = {}
         for number, at in sorted(self.with_bases(places)):
-            if self.objects.map(self._links[number]) is not None:
-                continue  # nothing is gained on a local disk
+            if self.local[number]:
+                continue
             frames = self.member((number, at)).frames
             by_pack.setdefault(number, []).extend(plane for one in frames for plane in one.planes)
         for number, planes in by_pack.items():
@@ -199,7 +225,7 @@ class MemberReader:
 
     def placed(self, place: MemberPlace) -> tuple[PlacedFrame, ...]:
         """The frames of a member."""
-        member = self.member(place)
+        member = self._members[place]
         first, pack, codec = member.first_frame, self._links[place[0]], member.codec
         if len(member.frames) == 1:
             return (PlacedFrame(first, pack, place, codec, member.frames[0], first + 1),)
@@ -209,26 +235,6 @@ class MemberReader:
                 for at, frame in enumerate(member.frames)
             ]
         )
-
-    def is_local(self, placed: PlacedFrame) -> bool:
-        """Whether its pack lies on this machine: nothing is gained by fetching frames together."""
-        number = placed.place[0]
-        known = self._local.get(number)
-        if known is None:
-            known = self._local[number] = self.objects.map(placed.pack) is not None
-        return known
-
-    def mapped_frame(self, placed: PlacedFrame) -> memoryview | None:
-        """A raw frame where it lies on this machine, not verified; None for any other."""
-        pack = self.objects.map(placed.pack) if placed.codec == RAW else None
-        if pack is None:
-            return None
-        frame = placed.frame
-        start = frame.planes[0].offset
-        data = pack[start : start + frame.size_bytes]
-        if data.nbytes != frame.size_bytes:
-            raise CorruptError(f"frame {placed.index} lies beyond pack {placed.pack.digest:.12}")
-        return data
 
     def frames_into(
         self,
@@ -275,31 +281,46 @@ class MemberReader:
                 room,
             )
 
-    def frame_into(self, place: MemberPlace, about: FrameShape, room: memoryview) -> None:
+    def frame_into(
+        self,
+        place: MemberPlace,
+        about: FrameShape,
+        room: memoryview,
+        packs: MappedPacks,
+    ) -> None:
         """Decode the one frame of a small member and of its bases, without runs and lists of them.
 
         What `frames_into` does, in a third of the Python: models have thousands of such members.
+        `packs` is `mapped_packs` of the task.
         """
-        member, pack = self.member(place), self.objects.map(self._links[place[0]])
-        if pack is None or len(member.frames) != 1 or member.frames[0].size_bytes != room.nbytes:
+        member, pack = self._members[place], packs[place[0]]
+        small = len(member.frames) == 1 and member.frames[0].size_bytes == room.nbytes
+        if pack is None or not small or member.codec == RAW:
             self.frames_into(place, range(1), [about], [room], once=True)
             return
         planes = [
             StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
             for plane in member.frames[0].planes
         ]
-        bases = [self._base_frame(base, about) for base in self.entries[place].bases]
+        bases = [self._base_frame(base, about, packs) for base in self.entries[place].bases]
         if member.params != about.params:
             about = about._replace(params=member.params)
         CODECS[member.codec].decode(planes, bases, about, room)
 
-    def _base_frame(self, place: MemberPlace, about: FrameShape) -> memoryview:
-        member = self.member(place)
-        if member.codec == RAW or place in self.shared or len(member.frames) != 1:
-            return self.base_frames(place, range(1), [about], once=True)[0]
-        room = np.empty(about.size_bytes, np.uint8).data
-        self.frame_into(place, about, room)
-        return room
+    def _base_frame(self, place: MemberPlace, about: FrameShape, packs: MappedPacks) -> memoryview:
+        member = self._members[place]
+        if len(member.frames) == 1:
+            frame, pack = member.frames[0], packs[place[0]]
+            if member.codec != RAW and place not in self.shared:
+                room = np.empty(about.size_bytes, np.uint8).data
+                self.frame_into(place, about, room, packs)
+                return room
+            if member.codec == RAW and pack is not None and frame.size_bytes == about.size_bytes:
+                start = frame.planes[0].offset
+                data = pack[start : start + frame.size_bytes]
+                if data.nbytes == frame.size_bytes:
+                    return data
+        return self.base_frames(place, range(1), [about], once=True)[0]
 
     def truncated_into(
         self,
@@ -429,26 +450,27 @@ class MemberReader:
     def _check(self, place: MemberPlace, member: PackMember) -> None:
         """Whether a member is what the placement says of it."""
         entry = self.entries[place]
-        pack = self.packs[place[0]].pack
-        bases = tuple(
-            [
-                (place[0] if base.pack == THIS_PACK else self._numbers.get(base.pack, -1),
-                 base.member)
-                for base in member.bases
-            ]
-        )  # fmt: skip
-        found = member.codec, member.depth, member.stored_bytes, bases
+        bases: tuple[MemberPlace, ...] = ()
+        if member.bases:
+            bases = tuple(
+                [
+                    (place[0] if base.pack == THIS_PACK else self._numbers.get(base.pack, -1),
+                     base.member)
+                    for base in member.bases
+                ]
+            )  # fmt: skip
+        stored = member.codec, member.depth, member.stored_bytes, bases
         expected = entry.codec, entry.depth, entry.stored_bytes, entry.bases
-        if found != expected:
+        if stored != expected:
             raise CorruptError(
-                f"member {place[1]} of pack {pack.hex():.12}: the placement says {expected}, the "
-                f"pack {found}"
+                f"member {place[1]} of pack {self.packs[place[0]].pack.hex():.12}: the placement "
+                f"says {expected}, the pack {stored}"
             )
         codec = CODECS.get(member.codec)
         if codec is not None and codec.bases != len(bases):
             raise CorruptError(
-                f"member {place[1]} of pack {pack.hex():.12}: codec {member.codec} needs "
-                f"{codec.bases} bases, found {len(bases)}"
+                f"member {place[1]} of pack {self.packs[place[0]].pack.hex():.12}: codec "
+                f"{member.codec} needs {codec.bases} bases, found {len(bases)}"
             )
 
 

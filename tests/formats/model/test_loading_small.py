@@ -70,6 +70,13 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry]]:
     return folder, chain(folder, RAW)
 
 
+@pytest.mark.parametrize("step", range(len(STEPS)))
+def test_a_part_of_a_small_tensor_is_read_alone(raw: tuple[Path, list[Entry]], step: int) -> None:
+    folder, entries = raw
+    part = opened(folder, entries[step]).slice("2.w", np.s_[1:, 3:9])
+    assert np.array_equal(part, STEPS[step]["2.w"][1:, 3:9])
+
+
 @pytest.mark.parametrize("first", [RAW, PLANES], ids=["raw", "planes"])
 def test_small_tensors_come_back_through_any_number_of_bases(tmp_path: Path, first: Any) -> None:
     entries = chain(tmp_path, first)
