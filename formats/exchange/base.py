@@ -88,20 +88,24 @@ class Damage:
 class OpenedSource:
     """A foreign file or folder, opened.
 
-    `rows` is None when only reading tells; `bytes` counts what is stored on the disk. `batches` can
-    be walked once, and raises `InvalidInputError` at the row where the source turns out damaged.
-    `notes` say what a user should know: files passed over, splits found. `damage` fills while
-    batches are walked. `properties` are facts of the whole that have no row: names of classes.
+    `rows` is None when only reading tells. `batches` can be walked once, and raises
+    `InvalidInputError` at the row where the source turns out damaged. `notes` say what a user
+    should know: files passed over, splits found. `damage` fills while batches are walked.
+    `properties` are facts of the whole that have no row: names of classes.
     """
 
     schema: Schema
     rows: int | None
-    bytes: int
     batches: Iterator[InputBatch]
     origin: ImportOrigin
     notes: tuple[str, ...] = ()
     damage: Damage = field(default_factory=Damage)
     properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """What is stored of it on the disk."""
+        return self.origin.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ time; `child` is its counterpart in the importing process, and names files in wh
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import os
 import resource
@@ -317,8 +316,6 @@ _READERS: dict[str, Callable[..., TableFile]] = {
     "lmdb": open_lmdb,
     "lance": open_lance,
 }
-# Loaded before the time of a file begins to run; what is not installed its reader says.
-_SLOW_TO_LOAD = {"lance": "lance"}
 
 
 def serve(control: int) -> None:
@@ -363,10 +360,10 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket) -> None:
-    if request["reader"] in _SLOW_TO_LOAD:
-        sys.modules.pop("numpy", None)  # such a library needs it, whatever pyarrow does without
-        with suppress(ImportError):
-            importlib.import_module(_SLOW_TO_LOAD[request["reader"]])
+    if request["reader"] == "lance":
+        sys.modules.pop("numpy", None)  # Lance needs it, whatever pyarrow does without
+        with suppress(ImportError):  # said by its reader
+            import lance  # noqa: F401 - before the time that a file may take begins to run
     answers.sendall(os.getpid().to_bytes(8, "little"))
     os.chdir(request["folder"])
     _bound(request["memory_bytes"])

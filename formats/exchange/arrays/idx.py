@@ -91,13 +91,11 @@ def read_idx(
         schema = Schema((*schema.columns, Column("split", ClassLabel(tuple(splits)))))
         notes.append(f"splits {counts}: column 'split' tells them apart; option split takes one")
     paths = [file for columns in files.values() for file in columns.values()]
-    stored = sum(map(file_bytes, paths))
     return OpenedSource(
         schema=schema,
         rows=sum(rows.values()),
-        bytes=stored,
         batches=_batches(splits),
-        origin=ImportOrigin(str(path), "idx", len(paths), stored),
+        origin=ImportOrigin(str(path), "idx", len(paths), sum(map(file_bytes, paths))),
         notes=tuple(notes),
     )
 

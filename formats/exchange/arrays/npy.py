@@ -207,13 +207,11 @@ def _reading(
         Column(column.name, ClassLabel(classes[column.name])) if column.name in classes else column
         for column in columns
     )
-    stored = file_bytes(path)
     return OpenedSource(
         schema=Schema(tuple(labelled)),
         rows=check_equal_rows(path, sources),
-        bytes=stored,
         batches=array_batches(sources),
-        origin=ImportOrigin(str(path), name, 1, stored),
+        origin=ImportOrigin(str(path), name, 1, file_bytes(path)),
     )
 
 

@@ -320,8 +320,7 @@ def write_gguf(model: StoredModel, path: Path, *, overwrite: bool = False) -> No
     chunks = _new_chunks(model) if original is None else model.file_chunks(original)
     with new_file(path, overwrite=overwrite) as temporary:
         with temporary.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+            file.writelines(chunks)
         read_gguf(temporary)
 
 

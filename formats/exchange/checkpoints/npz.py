@@ -94,8 +94,7 @@ def write_npz(model: StoredModel, path: Path, *, overwrite: bool = False) -> Non
     with new_file(path, overwrite=overwrite) as temporary:
         if original is not None:
             with temporary.open("wb") as file:
-                for chunk in model.file_chunks(original):
-                    file.write(chunk)
+                file.writelines(model.file_chunks(original))
             return
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             for name in model.keys():  # noqa: SIM118  # a Model is no dict
@@ -122,8 +121,7 @@ def write_npy(model: StoredModel, path: Path, *, overwrite: bool = False) -> Non
             chunks: Iterator[Buffer] = model.tensor_chunks(name)
         else:
             chunks = model.file_chunks(original)
-        for chunk in chunks:
-            file.write(chunk)
+        file.writelines(chunks)
 
 
 def _bytes_of(source: ArraySource) -> int:
@@ -160,8 +158,7 @@ def _write_array(archive: zipfile.ZipFile, model: StoredModel, spec: TensorSpec)
     info.file_size = spec.size_bytes
     with archive.open(info, "w", force_zip64=spec.size_bytes >= _LARGE_BYTES) as member:
         _write_header(member, spec)
-        for chunk in model.tensor_chunks(spec.name):
-            member.write(chunk)
+        member.writelines(model.tensor_chunks(spec.name))
 
 
 def _write_header(member: IO[bytes], spec: TensorSpec) -> None:

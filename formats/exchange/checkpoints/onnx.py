@@ -113,8 +113,7 @@ def write_onnx(model: StoredModel, path: Path, *, overwrite: bool = False) -> No
 
 def _write(path: Path, chunks: Iterator[Buffer], *, overwrite: bool) -> None:
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        file.writelines(chunks)
 
 
 def _tensor(found: OnnxFile, file: RangeFile, each: Initializer) -> TensorReader:

@@ -160,12 +160,10 @@ def write_safetensors(
     original = whole_original(model, FORMAT)
     with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         if original is not None and metadata is None:
-            for chunk in model.file_chunks(original):
-                file.write(chunk)
+            file.writelines(model.file_chunks(original))
             return
         text = {"format": "pt"} if metadata is None else metadata
-        for chunk in _new_chunks(model, text, model.keys()):
-            file.write(chunk)
+        file.writelines(_new_chunks(model, text, model.keys()))
 
 
 def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
@@ -175,8 +173,7 @@ def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
         InvalidInputError: a type that safetensors lacks; names the tensor.
     """
     with path.open("xb") as file:
-        for chunk in _new_chunks(model, {"format": "pt"}, names):
-            file.write(chunk)
+        file.writelines(_new_chunks(model, {"format": "pt"}, names))
 
 
 def _new_chunks(

@@ -306,8 +306,7 @@ def _copy(model: StoredModel, folder: Path, names: Iterable[str]) -> None:
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as file:
-            for chunk in model.file_chunks(name):
-                file.write(chunk)
+            file.writelines(model.file_chunks(name))
 
 
 def _write_shards(model: StoredModel, folder: Path, shard_bytes: int) -> None:

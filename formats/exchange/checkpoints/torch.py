@@ -652,8 +652,7 @@ def write_torch(model: StoredModel, path: Path, *, overwrite: bool = False) -> N
     with new_file(path, overwrite=overwrite) as temporary:
         if original is not None:
             with temporary.open("wb") as file:
-                for chunk in model.file_chunks(original):
-                    file.write(chunk)
+                file.writelines(model.file_chunks(original))
             return
         _write_new(model, temporary)
         _check(model, temporary)
@@ -693,8 +692,7 @@ def _add(archive: zipfile.ZipFile, name: str, chunks: Iterable[Buffer], size: in
     at = archive.start_dir + 30 + len(info.filename) + (20 if large else 0) + 4
     info.extra = b"FB" + pack("<H", -at % _ALIGNMENT) + b"Z" * (-at % _ALIGNMENT)
     with archive.open(info, "w", force_zip64=large) as member:
-        for chunk in chunks:
-            member.write(chunk)
+        member.writelines(chunks)
 
 
 def _state_dict(tensors: Iterable[tuple[TensorSpec, str]]) -> bytes:

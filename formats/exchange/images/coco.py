@@ -152,13 +152,16 @@ def read_coco(
     found = _arrange(files[0], pictures, found_files, categories, places)
     met = Damage(skip=damaged)
     schema = _schema(found)
-    stored = sum(map(file_bytes, files)) + sum(file.bytes for file in found_files.values())
     return OpenedSource(
         schema=schema,
         rows=None if damaged else len(found_files),
-        bytes=stored,
         batches=_batches(files, found, schema, met),
-        origin=ImportOrigin(str(path), "coco", len(files) + len(found_files), stored),
+        origin=ImportOrigin(
+            str(path),
+            "coco",
+            len(files) + len(found_files),
+            sum(map(file_bytes, files)) + sum(file.bytes for file in found_files.values()),
+        ),
         notes=tuple(notes),
         damage=met,
         properties={"categories": [_category(item) for item in categories.values()]},

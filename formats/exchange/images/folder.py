@@ -144,14 +144,14 @@ def _read_folders(
     survey = survey_folder(path, ignore, examined=examined)
     plan = make_plan(set(survey.places), _read_classes(path), labels)
     places = _places_of(path, survey, plan, split)
-    stored = sum(place.bytes for place in places.values())
     rows = sum(place.rows for place in places.values())
     return OpenedSource(
         schema=_schema(plan, places, one_split=split is not None),
         rows=rows,
-        bytes=stored,
         batches=_batches(path, ignore, survey.damaged, plan, places, one_split=split is not None),
-        origin=ImportOrigin(str(path), "images", rows, stored),
+        origin=ImportOrigin(
+            str(path), "images", rows, sum(place.bytes for place in places.values())
+        ),
         notes=shorten_notes(_notes(survey, places, plan, split)),
         damage=_met(survey, skip=examined),
     )

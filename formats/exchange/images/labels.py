@@ -380,16 +380,16 @@ def read_labelled(
         )
     columns, file_name = _columns(table)
     schema = Schema((image_column(codecs), *columns))
-    stored = file_bytes(table.path) + sum(files.bytes)
     notes = [f"labels from {table.path.name}, column {table.column!r}"]
     if alone:
         notes.append(f"files without a row left out: {few(alone[:5], len(alone))}")
     return OpenedSource(
         schema=schema,
         rows=None if met.skip else rows,
-        bytes=stored,
         batches=_batches(base, table, schema, file_name, missing=missing, met=met),
-        origin=ImportOrigin(str(folder), "images", 1 + len(files.bytes), stored),
+        origin=ImportOrigin(
+            str(folder), "images", 1 + len(files.bytes), file_bytes(table.path) + sum(files.bytes)
+        ),
         notes=tuple(notes),
         damage=met,
     )
@@ -425,7 +425,7 @@ def _read_json(path: Path) -> OpenedSource:
                     raise damage(path, f"a later record has a new key {min(unknown)!r}")
             yield {name: [row.get(name) for row in block] for name in schema.names}
 
-    return OpenedSource(schema, None, stored, batches(), ImportOrigin(str(path), "json", 1, stored))
+    return OpenedSource(schema, None, batches(), ImportOrigin(str(path), "json", 1, stored))
 
 
 def _json_blocks(path: Path) -> Iterator[list[dict[str, Any]]]:

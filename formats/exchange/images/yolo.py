@@ -114,13 +114,11 @@ def read_yolo(
     plan = _Plan(root, names, splits if split is None and len(splits) > 1 else (), outlines)
     met = Damage(skip=damaged)
     schema = _schema(plan, images)
-    stored = sum(image.bytes for image in images)
     return OpenedSource(
         schema=schema,
         rows=None if damaged else len(images),
-        bytes=stored,
         batches=_batches(plan, images, schema, met),
-        origin=ImportOrigin(str(path), "yolo", len(images), stored),
+        origin=ImportOrigin(str(path), "yolo", len(images), sum(image.bytes for image in images)),
         notes=tuple(notes),
         damage=met,
         properties={"categories": [{"id": at, "name": name} for at, name in enumerate(names)]},

@@ -36,11 +36,11 @@ from tensorrepo.formats.exchange.in_place.parquet import scan_parquet
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
 from tensorrepo.formats.exchange.in_place.tar import (
     TarSurvey,
-    plan,
-    schema_of,
     shard_fragments,
     survey_shard,
 )
+from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.formats.exchange.records.webdataset import schema_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
@@ -192,13 +192,16 @@ def _scan_tars(sources: list[AdoptedSource], columns: tuple[str, ...] | None) ->
     survey = TarSurvey()
     for source in sources:
         survey_shard(source, survey)
-    planned = plan(survey, sources[0].url, columns)
+    where = sources[0].url
+    planned = survey.plan(where)
+    every = schema_of(planned)
+    schema = every.select(choose(where, every.names, columns))
 
     def fragments(schema: Schema) -> Iterator[AdoptedFragment]:
         for shard in survey.shards:
             yield from shard_fragments(shard, planned, schema)
 
-    return FileScan(schema_of(planned, columns), fragments)
+    return FileScan(schema, fragments)
 
 
 def _identified(schema: Schema, base: StoredDataset | None) -> Schema:

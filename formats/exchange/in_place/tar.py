@@ -7,9 +7,8 @@ most a few bytes, such as labels, are kept themselves, because what points at th
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from tensorrepo.formats.dataset.external.foreign import (
     place_type,
 )
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
-from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema, Text
+from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema
 from tensorrepo.formats.exchange.in_place.scan import (
     FRAGMENT_BYTES,
     FRAGMENT_ROWS,
@@ -39,14 +38,13 @@ from tensorrepo.formats.exchange.records.webdataset import (
     KEY,
     PartColumn,
     PartKind,
-    column_names,
+    PartSurvey,
     head_bytes,
     parse_classes,
-    part_column,
     split_name,
     stem_of,
 )
-from tensorrepo.repo.errors import NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import UnsupportedError
 
 SMALL_BYTES = 256
 MAX_CLASSES_BYTES = 16 << 20
@@ -87,18 +85,10 @@ class AdoptedShard:
 
 
 @dataclass(slots=True, eq=False)
-class TarSurvey:
+class TarSurvey(PartSurvey):
     """What all shards together say about their columns."""
 
     shards: list[AdoptedShard] = field(default_factory=list)
-    heads: dict[str, list[bytes]] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    clashes: set[str] = field(default_factory=set)
-    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def samples(self) -> int:
-        return sum(len(shard.keys) for shard in self.shards)
 
 
 def survey_shard(source: AdoptedSource, survey: TarSurvey) -> None:
@@ -129,6 +119,7 @@ def survey_shard(source: AdoptedSource, survey: TarSurvey) -> None:
             head = read_member(stream, member, source.url, max(SMALL_BYTES, head_bytes(part)))
             _note(shard, survey, key, part, (member.offset, member.bytes), head)
     survey.shards.append(shard)
+    survey.samples += len(shard.keys)
     for members in shard.parts.values():
         members.fill(len(shard.keys))
 
@@ -154,38 +145,6 @@ def _note(
     heads = survey.heads.setdefault(part, [])
     if len(heads) < SAMPLES:
         heads.append(head[: head_bytes(part)])
-
-
-def plan(survey: TarSurvey, where: str, columns: tuple[str, ...] | None) -> dict[str, PartColumn]:
-    """The column of each part, as an import would have it.
-
-    Raises:
-        InvalidInputError: no samples, or a part that is not what it is called.
-        NotFoundError: one of `columns` is not there.
-    """
-    if not survey.samples:
-        raise damage(where, "holds no samples: files named <key>.<part>, as 000.jpg and 000.cls")
-    by_column: dict[str, list[str]] = {}
-    for part, name in column_names(survey.counts, survey.clashes).items():
-        by_column.setdefault(name, []).append(part)
-    for name in columns or ():
-        if name != KEY and name not in by_column:
-            listed = ", ".join(map(repr, (KEY, *by_column)))
-            raise NotFoundError(f"{where}: holds no column {name!r}; there are {listed}")
-    planned: dict[str, PartColumn] = {}
-    for name, parts in by_column.items():
-        heads = [head for part in parts for head in survey.heads[part]]
-        found = part_column(name, parts, heads, survey.classes, where)
-        lacking = sum(survey.counts[part] for part in parts) < survey.samples
-        column = replace(found.column, nullable=lacking)
-        planned |= dict.fromkeys(parts, replace(found, column=column))
-    return planned
-
-
-def schema_of(planned: dict[str, PartColumn], columns: tuple[str, ...] | None) -> Schema:
-    """The columns of an import, or the chosen ones of them."""
-    found = dict.fromkeys(part.column for part in planned.values())
-    return Schema((Column(KEY, Text()), *found)).select(columns)
 
 
 def shard_fragments(

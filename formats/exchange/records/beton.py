@@ -110,7 +110,6 @@ def read_beton(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedS
     return OpenedSource(
         schema=schema,
         rows=head.samples,
-        bytes=stored,
         batches=batches_of(_records(path, head, schema, fields), schema.names),
         origin=ImportOrigin(str(path), "beton", 1, stored),
     )

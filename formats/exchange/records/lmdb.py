@@ -93,14 +93,12 @@ def read_lmdb(
     if not first:
         raise damage(file, "holds no entries")
     schema = _schema(first, key, value, str(file))
-    stored = file_bytes(file)
     rows = (_row(file, schema, *entry) for entry in chain(first, entries))
     return OpenedSource(
         schema=schema,
         rows=opened.rows,
-        bytes=stored,
         batches=batches_of(rows, schema.names),
-        origin=ImportOrigin(str(path), "lmdb", 1, stored),
+        origin=ImportOrigin(str(path), "lmdb", 1, file_bytes(file)),
     )
 
 

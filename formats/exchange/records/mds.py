@@ -278,13 +278,11 @@ def read_mds(
     encodings = _encodings(folder, first, columns)
     layout = _layout(folder, first, encodings)
     schema = _schema(folder, index.shards, encodings, layout, samples)
-    stored = sum(map(file_bytes, files))
     return OpenedSource(
         schema=schema,
         rows=sum(shard.samples for shard in index.shards),
-        bytes=stored,
         batches=_batches(folder, index.shards, schema, encodings, layout),
-        origin=ImportOrigin(str(path), "mds", len(files), stored),
+        origin=ImportOrigin(str(path), "mds", len(files), sum(map(file_bytes, files))),
     )
 
 

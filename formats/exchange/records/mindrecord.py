@@ -117,14 +117,14 @@ def read_mindrecord(
     fields = shards[0].fields
     chosen = choose(path, list(fields.schema), columns)
     schema = _schema(shards, chosen, samples)
-    stored = sum(file_bytes(shard.path) for shard in shards)
     rows = (record for shard in shards for record in _records(shard, schema))
     return OpenedSource(
         schema=schema,
         rows=None,
-        bytes=stored,
         batches=batches_of(rows, schema.names),
-        origin=ImportOrigin(str(path), "mindrecord", len(shards), stored),
+        origin=ImportOrigin(
+            str(path), "mindrecord", len(shards), sum(file_bytes(shard.path) for shard in shards)
+        ),
     )
 
 

@@ -441,13 +441,11 @@ def read_tfrecord(
         first = [{name: each[name] for name in columns if name in each} for each in first]
     found = infer_columns(first, types or {}, shapes or {}, str(path))
     chosen = list(found) if columns is None else list(columns)
-    stored = sum(map(file_bytes, files))
     return OpenedSource(
         schema=Schema(tuple(found[name].column for name in chosen)),
         rows=None,
-        bytes=stored,
         batches=_batches(files, {name: found[name] for name in chosen}, columns is None),
-        origin=ImportOrigin(str(path), "tfrecord", len(files), stored),
+        origin=ImportOrigin(str(path), "tfrecord", len(files), sum(map(file_bytes, files))),
     )
 
 

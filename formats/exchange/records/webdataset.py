@@ -286,22 +286,60 @@ _TAR_ERRORS = (OverflowError, ValueError)
 
 
 @dataclass(slots=True)
-class _Survey:
-    """What a look at the shards before reading them finds.
+class PartSurvey:
+    """What a look at the shards before reading them tells about their parts.
 
-    `heads` are the beginnings of the first values of each part, `counts` in how many samples it
-    is; `others` counts files that belong to no sample, the first of which are `passed_over`;
-    `clashes` are stems that several parts of one sample have;
-    `complete` unless only the first samples of gzipped shards were looked at.
+    Attributes:
+        samples: samples looked at.
+        counts: in how many of them each part is.
+        heads: beginnings of the first values of each part.
+        classes: class names by column.
+        clashes: stems that several parts of one sample have.
     """
 
     samples: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     heads: dict[str, list[bytes]] = field(default_factory=dict)
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    clashes: set[str] = field(default_factory=set)
+
+    def plan(self, where: str, nullable: Sequence[str] = ()) -> dict[str, PartColumn]:
+        """The column of each part.
+
+        Raises:
+            InvalidInputError: no samples, or a part that is not what it is called.
+            NotFoundError: one of `nullable` is not there.
+        """
+        if not self.samples:
+            raise damage(
+                where, "holds no samples: files named <key>.<part>, as 000.jpg and 000.cls"
+            )
+        by_column: dict[str, list[str]] = {}
+        for part, name in column_names(self.counts, self.clashes).items():
+            by_column.setdefault(name, []).append(part)
+        choose(where, list(by_column), nullable)
+        planned: dict[str, PartColumn] = {}
+        for name, parts in by_column.items():
+            heads = [head for part in parts for head in self.heads[part]]
+            chosen = part_column(name, parts, heads, self.classes, where)
+            lacking = sum(self.counts[part] for part in parts) < self.samples
+            column = replace(chosen.column, nullable=lacking or name in nullable)
+            planned |= dict.fromkeys(parts, replace(chosen, column=column))
+        return planned
+
+
+@dataclass(slots=True)
+class _Survey(PartSurvey):
+    """The survey of an import.
+
+    Attributes:
+        passed_over: notes of the first files that belong to no sample.
+        others: how many such files there are.
+        complete: whether more than the first samples of gzipped shards were looked at.
+    """
+
     passed_over: list[str] = field(default_factory=list)
     others: int = 0
-    clashes: set[str] = field(default_factory=set)
     complete: bool = True
 
 
@@ -337,18 +375,15 @@ def read_webdataset(
     survey = _Survey()
     for shard in shards:
         _survey_shard(shard, survey, samples)
-    if not survey.samples:
-        raise damage(path, "holds no samples: files named <key>.<part>, as 000.jpg and 000.cls")
-    parts = _plan(path, survey, nullable)
-    schema = _schema(parts).select(choose(path, _schema(parts).names, columns))
+    parts = survey.plan(str(path), nullable)
+    every = schema_of(parts)
+    schema = every.select(choose(path, every.names, columns))
     wanted = {name: part for name, part in parts.items() if part.column.name in schema}
-    stored = sum(map(file_bytes, shards))
     return OpenedSource(
         schema=schema,
         rows=survey.samples if survey.complete else None,
-        bytes=stored,
         batches=_batches(shards, schema, wanted),
-        origin=ImportOrigin(str(path), "webdataset", len(shards), stored),
+        origin=ImportOrigin(str(path), "webdataset", len(shards), sum(map(file_bytes, shards))),
         notes=_notes(survey),
     )
 
@@ -426,29 +461,13 @@ def _note_other(stream: IO[bytes], shard: Path, member: TarMember, survey: _Surv
     survey.classes = classes
 
 
-def _plan(path: Path, survey: _Survey, nullable: Sequence[str]) -> dict[str, PartColumn]:
-    """The column of each part."""
-    names = column_names(survey.counts, survey.clashes)
-    by_column: dict[str, list[str]] = {}
-    for part, name in names.items():
-        by_column.setdefault(name, []).append(part)
-    choose(path, list(by_column), nullable)
-    plan: dict[str, PartColumn] = {}
-    for name, parts in by_column.items():
-        heads = [head for part in parts for head in survey.heads[part]]
-        found = part_column(name, parts, heads, survey.classes, str(path))
-        lacking = sum(survey.counts[part] for part in parts) < survey.samples
-        column = replace(found.column, nullable=lacking or name in nullable)
-        plan |= dict.fromkeys(parts, replace(found, column=column))
-    return plan
-
-
 def _notes(survey: _Survey) -> tuple[str, ...]:
     more = survey.others - len(survey.passed_over)
     return (*survey.passed_over, *([f"and {more} more"] if more else []))
 
 
-def _schema(parts: Mapping[str, PartColumn]) -> Schema:
+def schema_of(parts: Mapping[str, PartColumn]) -> Schema:
+    """The key and the columns that parts become."""
     columns = dict.fromkeys(part.column for part in parts.values())
     return Schema((Column(KEY, Text()), *columns))
 

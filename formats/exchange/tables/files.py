@@ -181,16 +181,14 @@ def read_tables(
         if not table.schema.equals(first):
             raise damage(file, f"differs from {files[0]}: {_difference(first, table.schema)}")
     counts = [table.rows for table in opened.values()]
-    stored = sum(map(file_bytes, files))
     with naming_file(path):
         adapted = adapt(first, columns)
         schema = Schema(tuple(item.column for item in adapted))
     return OpenedSource(
         schema=schema,
         rows=None if None in counts else sum(count or 0 for count in counts),
-        bytes=stored,
         batches=table_batches(opened, adapted),
-        origin=ImportOrigin(str(path), name, len(files), stored),
+        origin=ImportOrigin(str(path), name, len(files), sum(map(file_bytes, files))),
     )
 
 

@@ -103,7 +103,6 @@ def read_hdf5(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSo
     return OpenedSource(
         schema=Schema(tuple(source.column for source in sources)),
         rows=rows[sources[0].column.name],
-        bytes=stored,
         batches=_batches(path, sources, rows[sources[0].column.name]),
         origin=ImportOrigin(str(path), "hdf5", 1, stored),
         notes=shorten_notes(walk.notes),

@@ -309,13 +309,11 @@ def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) ->
         adapted = _adapt(first.schema, first.features, columns, follow=False)
         schema = _with_split(Schema(tuple(item.column for item in adapted)), splits)
     files = [file for one in opened.values() for file in one.files]
-    stored = sum(map(file_bytes, files))
     return OpenedSource(
         schema=schema,
         rows=None,
-        bytes=stored,
         batches=_batches(list(opened.values()), adapted, tells_split=len(splits) > 1),
-        origin=ImportOrigin(str(path), "huggingface", len(files), stored),
+        origin=ImportOrigin(str(path), "huggingface", len(files), sum(map(file_bytes, files))),
     )
 
 
@@ -343,9 +341,10 @@ def read_huggingface_object(
     return OpenedSource(
         schema=Schema(tuple(item.column for item in adapted)),
         rows=len(given) if hasattr(given, "__len__") else None,
-        bytes=int(getattr(given, "size_in_bytes", None) or 0),
         batches=_object_batches(given, adapted, what),
-        origin=ImportOrigin(what, "huggingface", 0, 0),
+        origin=ImportOrigin(
+            what, "huggingface", 0, int(getattr(given, "size_in_bytes", None) or 0)
+        ),
     )
 
 

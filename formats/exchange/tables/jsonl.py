@@ -47,14 +47,12 @@ def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
     if not first:
         raise damage(files[0], "holds no JSON objects")
     schema = infer_schema(path, [row for _, _, row in first])
-    stored = sum(map(file_bytes, files))
     met = Damage(skip=damaged)
     return OpenedSource(
         schema=schema,
         rows=None,
-        bytes=stored,
         batches=_batches(schema, files, met),
-        origin=ImportOrigin(str(path), "jsonl", len(files), stored),
+        origin=ImportOrigin(str(path), "jsonl", len(files), sum(map(file_bytes, files))),
         damage=met,
     )
 

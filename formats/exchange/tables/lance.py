@@ -62,7 +62,6 @@ def read_lance(
     """
     if not (path / _VERSIONS).is_dir():
         raise damage(path, f"is no Lance dataset: it has no folder {_VERSIONS}")
-    stored = sum(file_bytes(file) for file in path.rglob("*") if file.is_file())
     table = open_files("lance", [path], columns=columns, version=version)[path]
     with naming_file(path):
         adapted = [_adapt(field) for field in table.schema]
@@ -70,9 +69,13 @@ def read_lance(
     return OpenedSource(
         schema=Schema(tuple(item.column for item in adapted)),
         rows=table.rows,
-        bytes=stored,
         batches=table_batches({path: table}, adapted),
-        origin=ImportOrigin(str(path), "lance", 1, stored),
+        origin=ImportOrigin(
+            str(path),
+            "lance",
+            1,
+            sum(file_bytes(file) for file in path.rglob("*") if file.is_file()),
+        ),
         notes=(f"version {shown}",),
     )
 

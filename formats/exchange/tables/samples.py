@@ -331,7 +331,6 @@ def read_samples(
     return OpenedSource(
         schema=schema,
         rows=len(given) if sized else None,
-        bytes=0,
         batches=_batches(given, schema, samples, met),
         origin=ImportOrigin(_what(given), "torch", 0, 0),
         damage=met,
