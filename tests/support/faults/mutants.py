@@ -110,9 +110,21 @@ def _fault(seed: MutationSeed, path: Path) -> str | None:
         return f"raised {type(problem).__name__}: {problem}"
     if (seconds := time.process_time() - started) > LIMIT_SECONDS:
         return f"took {seconds:.1f} s"
-    if (grown := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) > LIMIT_BYTES:
-        return f"took {grown} bytes"
+    if (peak := _peak_bytes()) > LIMIT_BYTES:
+        return f"took {peak} bytes"
     return None
+
+
+def _peak_bytes() -> int:
+    """Most resident memory of this process so far.
+
+    Linux's `ru_maxrss` outlives exec, so it would tell what pytest's worker took.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (line,) = (each for each in status.read_text().splitlines() if each.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
 
 
 def _say(*words: object) -> None:
