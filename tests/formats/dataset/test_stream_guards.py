@@ -136,7 +136,9 @@ def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_th
         return time.perf_counter()
 
     with away:
-        held.append(iter(stream(remote, batch_size=8, window_bytes=WINDOW, clock=clock)))
+        held.append(
+            iter(stream(remote, batch_size=8, window_bytes=WINDOW, clock=clock, ahead_bytes=1))
+        )
         next(held[0])
     while not died.wait(0.2):  # all that may be ahead was there already: make room
         with away:
