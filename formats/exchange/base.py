@@ -249,7 +249,7 @@ def _rule(line: str) -> Rule | None:
     takes_back = line.startswith("!")
     line = line.removeprefix("!").removeprefix("\\")  # "\#" and "\!" begin ordinary names
     folders_only = line.endswith("/")
-    line = line.rstrip("/")
+    line = line.removesuffix("/")  # one: git takes "a//" for a path that no name matches
     anchored = "/" in line
     expression = _translate(line.removeprefix("/"))
     try:

@@ -52,6 +52,7 @@ def test_these_are_left_out(text: str, path: str, is_folder: bool) -> None:
         ("*.png\n!keep.png", "keep.png", False),
         ("a.png", "aXpng", False),
         ("a/**", "a", True),
+        ("?//", "a", True),
     ],
 )
 def test_these_stay(text: str, path: str, is_folder: bool) -> None:
