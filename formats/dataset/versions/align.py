@@ -1,0 +1,156 @@
+"""Alignment of two sequences of rows by content, for rows that no key tells apart.
+
+First come rows that both sequences hold in the same order: what begins and ends alike, and between
+that rows whose content comes once on each side, the longest ascending choice of them. Then equal
+rows that are left pair in order, wherever they lie. Between two aligned rows, as many rows left on
+one side as on the other pair in order as changed ones; all others came or went.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """Which row of `new` is which row of `old`; row numbers int64 ``(n,)``.
+
+    Attributes:
+        partner: for each new row the old row that it is, -1 where it came.
+        is_equal: for each new row whether its content is that of its partner.
+        deleted: old rows that no new row is, ascending.
+        moved: number of equal rows whose order changed.
+    """
+
+    partner: Whole
+    is_equal: NDArray[np.bool_]
+    deleted: Whole
+    moved: int
+
+
+def align_rows(old: Whole, new: Whole) -> Alignment:
+    """Align rows given as numbers of their content, as `content_numbers` gives them."""
+    partner = np.full(len(new), -1, np.int64)
+    _align(old, new, partner)
+    anchors = np.flatnonzero(partner >= 0)
+    anchored = partner[anchors]
+    _pair_equal(old, new, partner)
+    moved = int((partner >= 0).sum()) - len(anchors)
+    is_equal = partner >= 0
+    _pair_changed(anchored, anchors, len(old), partner)
+    is_free = np.ones(len(old), np.bool_)
+    is_free[partner[partner >= 0]] = False
+    return Alignment(partner, is_equal, np.flatnonzero(is_free), moved)
+
+
+def content_numbers(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> tuple[Whole, Whole]:
+    """Numbers of digests ``(rows, 2)``: alike where digests are; new ones not among old are -1."""
+    encoded = pa.array(old[:, 0]).dictionary_encode()
+    numbers = encoded.indices.to_numpy().astype(np.int64)
+    first = np.zeros(len(encoded.dictionary), np.int64)
+    first[numbers[::-1]] = np.arange(len(old))[::-1]
+    # Digests that share their first half alone are kept apart, and not asked whether they are alike.
+    apart = np.flatnonzero(old[:, 1] != old[first[numbers], 1])
+    numbers[apart] = len(first) + np.arange(len(apart))
+    found = pc.index_in(pa.array(new[:, 0]), encoded.dictionary).fill_null(-1)
+    known = found.to_numpy().astype(np.int64)
+    if len(first):
+        known[new[:, 1] != old[first[np.maximum(known, 0)], 1]] = -1
+    return numbers, known
+
+
+def _align(old: Whole, new: Whole, partner: Whole) -> None:
+    """Pair rows that both hold in the same order."""
+    size = int(old.max(initial=-1)) + 1
+    times_old, times_new = (np.bincount(each[each >= 0], minlength=size) for each in (old, new))
+    kept_old = np.flatnonzero(times_new[old] > 0)
+    kept_new = np.flatnonzero(new >= 0)
+    one, two = old[kept_old], new[kept_new]
+    anchors = _unique_anchors(one, two, (times_old == 1) & (times_new == 1))
+    partner[kept_new[anchors[1]]] = kept_old[anchors[0]]
+    starts = np.array([np.append(0, each + 1) for each in anchors])
+    stops = np.array([np.append(anchors[0], len(one)), np.append(anchors[1], len(two))])
+    for gap in np.flatnonzero((starts < stops).all(axis=0)).tolist():
+        (low, first), (high, last) = starts[:, gap].tolist(), stops[:, gap].tolist()
+        head = _common(one[low:high], two[first:last])
+        tail = _common(one[low + head : high][::-1], two[first + head : last][::-1])
+        partner[kept_new[first : first + head]] = kept_old[low : low + head]
+        partner[kept_new[last - tail : last]] = kept_old[high - tail : high]
+
+
+def _common(one: Whole, two: Whole) -> int:
+    """How many rows two sequences begin with alike."""
+    rows = min(len(one), len(two))
+    unlike = np.flatnonzero(one[:rows] != two[:rows])
+    return int(unlike[0]) if len(unlike) else rows
+
+
+def _unique_anchors(one: Whole, two: Whole, comes_once: NDArray[np.bool_]) -> tuple[Whole, Whole]:
+    """Places of rows that come once on each side, as many as ascend on both."""
+    places_one, places_two = np.flatnonzero(comes_once[one]), np.flatnonzero(comes_once[two])
+    place = np.empty(len(comes_once), np.int64)
+    place[one[places_one]] = places_one
+    partners = place[two[places_two]]
+    chosen = _longest_ascending(partners)
+    return partners[chosen], places_two[chosen]
+
+
+def _longest_ascending(numbers: Whole) -> Whole:
+    """Places of a longest ascending choice of different numbers."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return np.arange(len(numbers))
+    ends: list[int] = []  # the least number that a choice of each length ends with
+    places: list[int] = []
+    before = np.full(len(numbers), -1, np.int64)
+    for place, number in enumerate(numbers.tolist()):
+        length = bisect_left(ends, number)
+        before[place] = places[length - 1] if length else -1
+        ends[length : length + 1] = [number]
+        places[length : length + 1] = [place]
+    chosen = [places[-1]]
+    while before[chosen[-1]] >= 0:
+        chosen.append(int(before[chosen[-1]]))
+    return np.array(chosen[::-1])
+
+
+def _pair_equal(old: Whole, new: Whole, partner: Whole) -> None:
+    """Pair equal rows that are left, in order."""
+    is_free = np.ones(len(old), np.bool_)
+    is_free[partner[partner >= 0]] = False
+    one, two = np.flatnonzero(is_free), np.flatnonzero((partner < 0) & (new >= 0))
+    if not len(one) or not len(two):
+        return
+    keys_one, keys_two = _with_rank(old[one]), _with_rank(new[two])
+    _, mine, theirs = np.intersect1d(keys_one, keys_two, assume_unique=True, return_indices=True)
+    partner[two[theirs]] = one[mine]
+
+
+def _with_rank(content: Whole) -> NDArray[np.void]:
+    """Each content with how often it came before: different for every row."""
+    order = np.argsort(content, kind="stable")
+    ordered = content[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    rank = np.arange(len(content)) - np.repeat(begins, np.diff(np.append(begins, len(content))))
+    keys = np.empty(len(content), [("content", np.int64), ("rank", np.int64)])
+    keys["content"][order], keys["rank"][order] = ordered, rank
+    return keys
+
+
+def _pair_changed(anchored: Whole, anchors: Whole, old_rows: int, partner: Whole) -> None:
+    """Pair rows that are left between two aligned rows, where both sides have as many."""
+    is_free = np.ones(old_rows, np.bool_)
+    is_free[partner[partner >= 0]] = False
+    one, two = np.flatnonzero(is_free), np.flatnonzero(partner < 0)
+    gap_one, gap_two = np.searchsorted(anchored, one), np.searchsorted(anchors, two)
+    gaps = len(anchors) + 1
+    count_one, count_two = (np.bincount(gap, minlength=gaps) for gap in (gap_one, gap_two))
+    alike = count_one == count_two
+    partner[two[alike[gap_two]]] = one[alike[gap_one]]
