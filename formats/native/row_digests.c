@@ -33,10 +33,13 @@ INLINE uint64_t finished(uint64_t lane)
     return lane ^ lane >> 32;
 }
 
-INLINE void mix_cell(uint64_t *lanes, const uint8_t *cell, size_t length)
+/* A cell that is null has no bytes, and a length that no other cell has. */
+INLINE void mix_cell(uint64_t *lanes, const uint8_t *cell, size_t length, bool is_null)
 {
-    uint64_t first = mixed(lanes[0], length, FIRST, SECOND);
-    uint64_t second = mixed(lanes[1], length, THIRD, FOURTH);
+    uint64_t told = is_null ? UINT64_MAX : length;
+    uint64_t first = mixed(lanes[0], told, FIRST, SECOND);
+    uint64_t second = mixed(lanes[1], told, THIRD, FOURTH);
+    length = is_null ? 0 : length;
     size_t at = 0;
     for (; at + 8 <= length; at += 8) {
         uint64_t word = load64(cell + at);
@@ -64,7 +67,8 @@ static bool offsets_fit(const int64_t *offsets, Py_ssize_t rows, Py_ssize_t size
     return fit;
 }
 
-static PyObject *cells_mixed(const Py_buffer *data, const Py_buffer *offsets, const Py_buffer *lanes)
+static PyObject *cells_mixed(const Py_buffer *data, const Py_buffer *offsets, const Py_buffer *valid,
+                             const Py_buffer *lanes)
 {
     Py_ssize_t bounds = items(offsets, 8, "offsets"), words = items(lanes, 8, "lanes");
     if (bounds < 0 || words < 0)
@@ -73,24 +77,27 @@ static PyObject *cells_mixed(const Py_buffer *data, const Py_buffer *offsets, co
         PyErr_Format(PyExc_ValueError, "%zd offsets for %zd lanes", bounds, words);
         return NULL;
     }
+    if (valid->obj && !is_size("valid", valid->len, bounds - 1))
+        return NULL;
     const int64_t *at = offsets->buf;
+    const uint8_t *is_valid = valid->obj ? valid->buf : NULL;
     if (!offsets_fit(at, bounds - 1, data->len))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t row = 0; row + 1 < bounds; row++)
         mix_cell((uint64_t *)lanes->buf + 2 * row, (const uint8_t *)data->buf + at[row],
-                 (size_t)(at[row + 1] - at[row]));
+                 (size_t)(at[row + 1] - at[row]), is_valid && !is_valid[row]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
 static PyObject *mix_cells(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    Py_buffer buffers[3] = {0};
+    Py_buffer buffers[4] = {{0}};
     PyObject *done = NULL;
-    if (PyArg_ParseTuple(arguments, "y*y*w*", &buffers[0], &buffers[1], &buffers[2]))
-        done = cells_mixed(&buffers[0], &buffers[1], &buffers[2]);
-    release(buffers, 3);
+    if (PyArg_ParseTuple(arguments, "y*y*z*w*", &buffers[0], &buffers[1], &buffers[2], &buffers[3]))
+        done = cells_mixed(&buffers[0], &buffers[1], &buffers[2], &buffers[3]);
+    release(buffers, 4);
     return done;
 }
 

@@ -31,9 +31,15 @@ class CellMixer:
     name = "numpy"
 
     def mix(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], lanes: NDArray[np.uint64]
+        self,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        valid: NDArray[np.bool_] | None,
+        lanes: NDArray[np.uint64],
     ) -> None:
         """Mix the bytes ``data[offsets[i]:offsets[i + 1]]`` into ``lanes[i]``, in place.
+
+        Of a row that is not `valid` its being null is mixed; None: all are.
 
         Raises:
             ValueError: offsets that do not ascend within `data`, or are not one more than lanes.
@@ -42,7 +48,9 @@ class CellMixer:
         fits = len(lengths) == len(lanes) and offsets[0] >= 0 and offsets[-1] <= len(data)
         if not fits or (lengths < 0).any():
             raise ValueError(f"{len(offsets)} offsets for {len(lanes)} rows of {len(data)} bytes")
-        _mix_words(lanes, slice(None), lengths.astype(np.uint64))
+        known = lengths if valid is None else np.where(valid, lengths, -1)
+        lengths = np.maximum(known, 0)
+        _mix_words(lanes, slice(None), known.view(np.uint64))
         padded = np.append(data, np.zeros(8, np.uint8))
         for at in range(0, int(lengths.max(initial=0)), 8):
             rows = np.flatnonzero(lengths > at)
@@ -73,9 +81,13 @@ class NativeCells(CellMixer):
     name = "native"
 
     def mix(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], lanes: NDArray[np.uint64]
+        self,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        valid: NDArray[np.bool_] | None,
+        lanes: NDArray[np.uint64],
     ) -> None:
-        kernels.mix_cells(data, offsets, lanes)
+        kernels.mix_cells(data, offsets, valid, lanes)
 
 
 NUMPY = CellMixer()

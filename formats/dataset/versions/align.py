@@ -12,11 +12,44 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContentTable:
+    """Rows numbered by their content, told by digests.
+
+    Attributes:
+        numbers: int64 ``(rows,)``: number of each row's content, from 0 on.
+        known: uint64 ``(contents, 2)``: digest of each content, ascending by its first half.
+    """
+
+    numbers: Whole
+    known: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, digests: NDArray[np.uint64]) -> ContentTable:
+        """The table of rows that have these digests, ``(rows, 2)``."""
+        order = np.argsort(digests[:, 0], kind="stable")
+        ordered = digests[order]
+        begins = np.ones(len(digests), np.bool_)
+        begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        numbers = np.empty(len(digests), np.int64)
+        numbers[order] = np.cumsum(begins) - 1
+        return cls(numbers, ordered[begins])
+
+    def find(self, digests: NDArray[np.uint64]) -> Whole:
+        """Numbers of the contents of other rows, -1 where no row of the table has it.
+
+        Of contents that share the first half of their digests one alone is found.
+        """
+        if not len(self.known):
+            return np.full(len(digests), -1, np.int64)
+        at = np.searchsorted(self.known[:, 0], digests[:, 0])
+        at = np.minimum(at, len(self.known) - 1)
+        return np.where((self.known[at] == digests).all(axis=1), at, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +70,7 @@ class Alignment:
 
 
 def align_rows(old: Whole, new: Whole) -> Alignment:
-    """Align rows given as numbers of their content, as `content_numbers` gives them."""
+    """Align rows given as numbers of their content, as a `ContentTable` gives them."""
     partner = np.full(len(new), -1, np.int64)
     _align(old, new, partner)
     anchors = np.flatnonzero(partner >= 0)
@@ -49,22 +82,6 @@ def align_rows(old: Whole, new: Whole) -> Alignment:
     is_free = np.ones(len(old), np.bool_)
     is_free[partner[partner >= 0]] = False
     return Alignment(partner, is_equal, np.flatnonzero(is_free), moved)
-
-
-def content_numbers(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> tuple[Whole, Whole]:
-    """Numbers of digests ``(rows, 2)``: alike where digests are; new ones not among old are -1."""
-    encoded = pa.array(old[:, 0]).dictionary_encode()
-    numbers = encoded.indices.to_numpy().astype(np.int64)
-    first = np.zeros(len(encoded.dictionary), np.int64)
-    first[numbers[::-1]] = np.arange(len(old))[::-1]
-    # Digests that share their first half alone are kept apart, and not asked whether they are alike.
-    apart = np.flatnonzero(old[:, 1] != old[first[numbers], 1])
-    numbers[apart] = len(first) + np.arange(len(apart))
-    found = pc.index_in(pa.array(new[:, 0]), encoded.dictionary).fill_null(-1)
-    known = found.to_numpy().astype(np.int64)
-    if len(first):
-        known[new[:, 1] != old[first[np.maximum(known, 0)], 1]] = -1
-    return numbers, known
 
 
 def _align(old: Whole, new: Whole, partner: Whole) -> None:

@@ -45,7 +45,7 @@ def test_rows_come_back_as_they_went_in(kinds: list[Any], sizes: list[int], seed
         some = rng.random(spool.rows) < 0.5
         again = [
             coerce_batch(schema, batch)[0].rows
-            for batch in (spool.batches(some) if spool.rows else ())
+            for batch in (spool.batches(np.flatnonzero(some)) if spool.rows else ())
         ]
         assert sum(again) == some.sum()
 

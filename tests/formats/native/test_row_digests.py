@@ -19,20 +19,39 @@ MIXERS: list[Any] = [
 EVERY = pytest.mark.parametrize("mixer", MIXERS)
 
 
-def _digests(mixer: CellMixer, *columns: list[bytes]) -> list[tuple[int, int]]:
+Cells = list[bytes | None]
+
+
+def _digests(mixer: CellMixer, *columns: Cells) -> list[tuple[int, int]]:
     lanes = new_lanes(len(columns[0]))
     for cells in columns:
-        data = np.frombuffer(b"".join(cells), np.uint8)
-        offsets = np.cumsum([0, *map(len, cells)], dtype=np.int64)
-        mixer.mix(data, offsets, lanes)
+        # What lies where a cell is null means nothing.
+        filled = [b"?" * at if cell is None else cell for at, cell in enumerate(cells)]
+        data = np.frombuffer(b"".join(filled), np.uint8)
+        offsets = np.cumsum([0, *map(len, filled)], dtype=np.int64)
+        valid = np.array([cell is not None for cell in cells])
+        mixer.mix(data, offsets, None if valid.all() else valid, lanes)
     return [tuple(row) for row in lanes.tolist()]
 
 
 @EVERY
 def test_equal_rows_have_equal_digests_and_others_have_not(mixer: CellMixer) -> None:
-    cells = [b"", b"\0", b"\0" * 8, b"\0" * 9, b"a", b"b", b"a" * 100, b"a" * 99 + b"b", b"a"]
+    cells: Cells = [
+        b"",
+        b"\0",
+        b"\0" * 8,
+        b"\0" * 9,
+        b"a",
+        b"b",
+        b"a" * 100,
+        b"a" * 99 + b"b",
+        b"a",
+        None,
+        None,
+    ]
     digests = _digests(mixer, cells)
     assert digests[4] == digests[8]
+    assert digests[9] == digests[10]
     assert len(set(digests)) == len(set(cells))
     assert len({first for first, _ in digests}) == len({second for _, second in digests})
 
@@ -53,12 +72,12 @@ def test_the_order_of_columns_counts(mixer: CellMixer) -> None:
 @pytest.mark.parametrize("offsets", [[0, 3], [2, 1, 3], [-1, 1, 2], [0, 1, 4]])
 def test_offsets_that_do_not_fit_are_refused(mixer: CellMixer, offsets: list[int]) -> None:
     with pytest.raises(ValueError, match="offsets"):
-        mixer.mix(np.zeros(3, np.uint8), np.array(offsets), new_lanes(2))
+        mixer.mix(np.zeros(3, np.uint8), np.array(offsets), None, new_lanes(2))
 
 
 @needs_native
-@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=20))
-def test_both_mix_alike(rows: list[tuple[bytes, bytes]]) -> None:
+@given(st.lists(st.tuples(st.binary(max_size=40), st.none() | st.binary(max_size=40)), max_size=20))
+def test_both_mix_alike(rows: list[tuple[bytes, bytes | None]]) -> None:
     assert NATIVE is not None
     columns = [[row[at] for row in rows] for at in range(2)]
     assert _digests(NATIVE, *columns) == _digests(NUMPY, *columns)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.versions.align import Alignment, align_rows, content_numbers
+from tensorrepo.formats.dataset.versions.align import Alignment, ContentTable, align_rows
 
 
 def _align(old: Sequence[object], new: Sequence[object]) -> Alignment:
@@ -75,7 +75,8 @@ def test_rows_put_between_others_leave_them_alone(old: list[int], at: int, more:
 )
 def test_digests_are_numbered_alike(old: list[int], new: list[int]) -> None:
     digests = [np.array([[each, ~each & 7] for each in side], np.uint64) for side in (old, new)]
-    one, two = content_numbers(*(each.reshape(-1, 2) for each in digests))
+    table = ContentTable.of(digests[0].reshape(-1, 2))
+    one, two = table.numbers, table.find(digests[1].reshape(-1, 2))
     for row, value in enumerate(new):
         expected = one[old.index(value)] if value in old else -1
         assert two[row] == expected
