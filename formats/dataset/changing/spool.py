@@ -53,19 +53,27 @@ class Spool:
         return lambda _, places: self._take(column, places)
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Rows of the spool, given by ascending numbers."""
+        """Rows of the spool in the order given, a batch no longer than they were written in."""
         arrow = self.schema.to_arrow()
-        for number in range(len(self.first_row) - 1):
-            start, stop = self.first_row[number : number + 2].tolist()
-            low, high = np.searchsorted(rows, [start, stop]).tolist()
-            if low < high:
-                columns = [
-                    to_arrow_array(
-                        column.type, self._values(number, column).take(rows[low:high] - start)
-                    )
-                    for column in self.schema.columns
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+        for number, within in self._pieces(rows):
+            columns = [
+                to_arrow_array(column.type, self._values(number, column).take(within))
+                for column in self.schema.columns
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+    def arrays(self, column: Column, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+        """The same of one column."""
+        for number, within in self._pieces(rows):
+            yield to_arrow_array(column.type, self._values(number, column).take(within))
+
+    def _pieces(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Rows that follow each other and lie in one batch, counted in it."""
+        numbers = np.searchsorted(self.first_row, rows, side="right") - 1
+        for piece in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
+            if len(piece):
+                number = int(numbers[piece[0]])
+                yield number, rows[piece] - self.first_row[number]
 
     def _take(self, column: Column, rows: NDArray[np.int64]) -> ColumnValues:
         numbers = np.searchsorted(self.first_row, rows, side="right") - 1

@@ -49,15 +49,24 @@ def _alike(
     old: ColumnValues, new: ColumnValues, old_storage: Storage, new_storage: Storage
 ) -> tuple[ColumnValues, ColumnValues] | None:
     """Both in one form; None where neither form holds the values of the other."""
-    before, after = in_memory_form(old_storage), in_memory_form(new_storage)
     try:
-        return convert_values(_as_stored(old, before), before, after), _as_stored(new, after)
+        return in_form_of(old, old_storage, new_storage), in_form_of(new, new_storage, new_storage)
     except UnsupportedError:
         pass
     try:
-        return _as_stored(old, before), convert_values(_as_stored(new, after), after, before)
+        return in_form_of(old, old_storage, old_storage), in_form_of(new, new_storage, old_storage)
     except UnsupportedError:
         return None
+
+
+def in_form_of(values: ColumnValues, storage: Storage, wanted: Storage) -> ColumnValues:
+    """Values of a column that is stored as `storage`, in the form that `wanted` has in memory.
+
+    Raises:
+        UnsupportedError: that form does not hold all of them.
+    """
+    form = in_memory_form(storage)
+    return convert_values(_as_stored(values, form), form, in_memory_form(wanted))
 
 
 def in_memory_form(storage: Storage) -> Storage:

@@ -111,6 +111,7 @@ class Column:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        object.__setattr__(self, "type", as_type(self.type))  # "int64" is what people write
         if self.id and not _ID.fullmatch(self.id):
             raise InvalidInputError(f"column {self.name!r}: id {self.id!r} is not 16 hex digits")
 

@@ -152,13 +152,20 @@ def _pair_equal(old: Whole, new: Whole, partner: Whole) -> None:
 
 def _with_rank(content: Whole) -> NDArray[np.void]:
     """Each content with how often it came before: different for every row."""
+    keys = np.empty(len(content), [("content", np.int64), ("rank", np.int64)])
+    keys["content"], keys["rank"] = content, rank_among_equals(content)
+    return keys
+
+
+def rank_among_equals(content: Whole) -> Whole:
+    """How many rows of the same content come before each row."""
     order = np.argsort(content, kind="stable")
     ordered = content[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    rank = np.arange(len(content)) - np.repeat(begins, np.diff(np.append(begins, len(content))))
-    keys = np.empty(len(content), [("content", np.int64), ("rank", np.int64)])
-    keys["content"][order], keys["rank"][order] = ordered, rank
-    return keys
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(content)])
+    lengths = np.diff(np.append(begins, len(content)))
+    rank = np.empty(len(content), np.int64)
+    rank[order] = np.arange(len(content)) - np.repeat(begins, lengths)
+    return rank
 
 
 def _pair_changed(anchored: Whole, anchors: Whole, old_rows: int, partner: Whole) -> None:

@@ -1,0 +1,503 @@
+"""Sync of a dataset with a source: rows are matched, and only what differs is stored.
+
+Rows are matched by a key, or aligned by what they hold (`versions.align`); matched rows keep their
+ids. One pass over the dataset gives digests of its rows, one over the source tells which of its
+rows are new or changed: those wait in a spool. Memory holds 16 bytes for each row, and keys.
+
+Columns are compared in the wider of the two types; a column is widened only when a row needs it.
+Columns that the source lacks stay, columns that are new are added behind the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.dataset.changing.patch import ValueSource
+from tensorrepo.formats.dataset.changing.spool import Spool, SpoolWriter
+from tensorrepo.formats.dataset.evolve import add_column, drop_column, widen_column
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, scan
+from tensorrepo.formats.dataset.schema.coerce import null_values
+from tensorrepo.formats.dataset.schema.equality import in_form_of
+from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, InputBatch, Schema
+from tensorrepo.formats.dataset.schema.types import Scalar
+from tensorrepo.formats.dataset.schema.values import (
+    ColumnValues,
+    FixedValues,
+    RaggedValues,
+    valid_rows,
+)
+from tensorrepo.formats.dataset.schema.widen import can_widen
+from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
+from tensorrepo.formats.dataset.selecting.select_rows import Chosen
+from tensorrepo.formats.dataset.update import delete_rows, set_values
+from tensorrepo.formats.dataset.versions.align import (
+    Alignment,
+    ContentTable,
+    align_rows,
+    rank_among_equals,
+)
+from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
+from tensorrepo.formats.native.row_digests import BEST, new_lanes
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What a sync did.
+
+    Attributes:
+        link: the new root; the old one when nothing differs.
+        inserted: number of rows that the source has and the dataset had not.
+        updated: number of rows of which a cell differs.
+        deleted: number of rows that the source has no more.
+        moved: number of rows that the source has in another order; they stay where they are.
+        added_columns: names of columns that came.
+        kept_columns: names of columns that the source has not.
+        widened_columns: names of columns whose type holds more now.
+    """
+
+    link: ObjectLink
+    inserted: int
+    updated: int
+    deleted: int
+    moved: int
+    added_columns: tuple[str, ...]
+    kept_columns: tuple[str, ...]
+    widened_columns: tuple[str, ...]
+
+
+def sync_dataset(
+    objects: ObjectSink,
+    dataset: StoredDataset,
+    schema: Schema,
+    batches: Iterable[InputBatch],
+    *,
+    key: Sequence[str] = (),
+    drop_columns: bool = False,
+    codec: CodecChoice = Codec.NONE,
+    budget_bytes: int = BUDGET_BYTES,
+    misfits: Misfits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SyncReport:
+    """Make the rows of a dataset those of a source, storing what differs.
+
+    Args:
+        objects: where to store.
+        dataset: what the source is compared with.
+        schema: columns of the source.
+        batches: rows of the source, read once.
+        key: columns that tell rows apart on both sides; none: rows are aligned by what they hold.
+        drop_columns: whether columns that the source lacks are dropped.
+        codec: codec of new rows.
+        budget_bytes: bound of the memory used, beside 16 bytes a row on both sides, the keys and
+            one batch.
+        misfits: what to do about rows that do not fit, and then the report of them; None: raise.
+        progress: called after every batch with rows of the source and bytes of them that differ.
+
+    Raises:
+        InvalidInputError: a key that is null or there twice, or a value that the column does not
+            hold and cannot be widened for; nothing that was stored is reachable.
+        NotFoundError: a key column that is not there.
+    """
+    columns = _CommonColumns.of(dataset.schema.visible, schema)
+    misfits = misfits or Misfits()
+    with closing(SpoolWriter()) as writer:
+        source = _SourceRows(_StoredRows.of(dataset, columns, key), columns, key, writer)
+        for batch in batches:
+            for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
+                source.add(coerce_leniently(columns.given, part, misfits))
+            if progress is not None:
+                progress(source.rows, writer.rows)
+        aligned = source.align()
+        edit = _Edit(objects, dataset, columns, aligned, writer.finish(columns.compared))
+        link = edit.store(source, drop_columns=drop_columns, codec=codec, budget_bytes=budget_bytes)
+    return SyncReport(
+        link,
+        inserted=int((aligned.partner < 0).sum()),
+        updated=int(((aligned.partner >= 0) & ~aligned.is_equal).sum()),
+        deleted=len(aligned.deleted),
+        moved=aligned.moved,
+        added_columns=tuple(column.name for column in columns.added),
+        kept_columns=() if drop_columns else tuple(column.name for column in columns.absent),
+        widened_columns=tuple(sorted(source.too_wide | source.has_nulls)),
+    )
+
+
+# ------------------------------------------------------------------------------ columns
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedColumn:
+    """A column of both sides.
+
+    Attributes:
+        stored: the column of the dataset.
+        given: the column that values of the source are coerced to.
+        wide: the column that values of both sides are compared as.
+    """
+
+    stored: Column
+    given: Column
+    wide: Column
+
+    @classmethod
+    def of(cls, stored: Column, source: Column) -> _SharedColumn:
+        nullable = stored.nullable or source.nullable
+        given = wide = Column(stored.name, stored.type, nullable=nullable)
+        if isinstance(stored.type, ClassLabel) and isinstance(source.type, ClassLabel):
+            given = replace(wide, type=source.type)
+            new = (name for name in source.type.names if name not in stored.type.names)
+            wide = replace(wide, type=ClassLabel((*stored.type.names, *new)))
+        elif can_widen(stored, replace(wide, type=source.type)) is None:
+            given = wide = replace(wide, type=source.type)
+        return cls(stored, given, wide)
+
+    def compared(self, values: ColumnValues) -> ColumnValues:
+        """Coerced values of the source, in the form that they are compared in."""
+        if isinstance(self.given.type, ClassLabel) and isinstance(self.wide.type, ClassLabel):
+            # The source may number its classes in another way: names tell.
+            numbers = np.array([self.wide.type.names.index(name) for name in self.given.type.names])
+            assert isinstance(values, FixedValues), "a class is a number"
+            values = replace(values, values=numbers.astype(values.values.dtype)[values.values])
+        return in_form_of(values, self.wide.storage, self.wide.storage)
+
+    def is_too_wide(self, values: ColumnValues) -> bool:
+        """Whether the dataset's column, as it is, does not hold some of the values."""
+        if self.wide.type == self.stored.type or not values.rows:
+            return False
+        if isinstance(self.stored.type, ClassLabel) and isinstance(values, FixedValues):
+            return int(values.values.max()) >= len(self.stored.type.names)
+        if isinstance(self.stored.type, Scalar) and isinstance(values, FixedValues):
+            with np.errstate(over="ignore", invalid="ignore"):
+                narrow = values.values.astype(self.stored.storage.element)
+            return narrow.astype(values.values.dtype).tobytes() != values.values.tobytes()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _CommonColumns:
+    """Columns of a dataset beside those of a source.
+
+    Attributes:
+        shared: columns of both sides.
+        added: columns that the source alone has.
+        absent: columns that the dataset alone has.
+    """
+
+    shared: tuple[_SharedColumn, ...]
+    added: tuple[Column, ...]
+    absent: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, stored: Schema, source: Schema) -> _CommonColumns:
+        visible = source.visible.without_ids().columns
+        shared = [
+            _SharedColumn.of(stored.column(column.name), column)
+            for column in visible
+            if column.name in stored
+        ]
+        added = tuple(column for column in visible if column.name not in stored)
+        absent = tuple(column for column in stored.columns if column.name not in source)
+        return cls(tuple(shared), added, absent)
+
+    @property
+    def given(self) -> Schema:
+        """What the source is coerced to."""
+        return Schema((*(column.given for column in self.shared), *self.added))
+
+    @property
+    def compared(self) -> Schema:
+        """What rows of the source are compared and spooled as."""
+        return Schema((*(column.wide for column in self.shared), *self.added))
+
+    def key(self, names: Sequence[str]) -> tuple[Column, ...]:
+        """The columns of a key.
+
+        Raises:
+            NotFoundError: the dataset or the source has no such column.
+            InvalidInputError: one whose values are not compared as keys are.
+        """
+        shared = Schema(tuple(column.wide for column in self.shared))
+        return check_key_columns(shared, names) if names else ()
+
+
+def _mix(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
+    """Mix one cell of each row into the digests of the rows."""
+    if isinstance(values, FixedValues):
+        _mix_fixed(lanes, values.values, values.valid)
+        return
+    if isinstance(values, RaggedValues):
+        items, size = values.elements, values.elements.dtype.itemsize
+        if values.dims is not None:
+            _mix_fixed(lanes, values.dims, values.valid)
+    else:
+        items, size = values.data, 1
+    start, stop = int(values.offsets[0]), int(values.offsets[-1])
+    data = np.ascontiguousarray(items[start:stop]).view(np.uint8).reshape(-1)
+    BEST.mix(data, (values.offsets - start) * size, values.valid, lanes)
+
+
+def _mix_fixed(
+    lanes: NDArray[np.uint64], values: NDArray[Any], valid: NDArray[np.bool_] | None
+) -> None:
+    rows = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+    BEST.mix(rows.reshape(-1), np.arange(len(rows) + 1) * rows.shape[1], valid, lanes)
+
+
+# ------------------------------------------------------------------------------ rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StoredRows:
+    """The rows of the dataset that are not deleted.
+
+    Attributes:
+        physical: int64 ``(rows,)``: where they lie.
+        contents: their contents, numbered.
+        keys: values of the key, a column each.
+    """
+
+    physical: Whole
+    contents: ContentTable
+    keys: list[pa.Array]
+
+    @classmethod
+    def of(cls, dataset: StoredDataset, columns: _CommonColumns, key: Sequence[str]) -> _StoredRows:
+        names = [column.wide.name for column in columns.shared]
+        physical, digests = [np.zeros(0, np.int64)], [new_lanes(0)]
+        key_columns = columns.key(key)
+        keys = [[key_array(column, null_values(column, 0))] for column in key_columns]
+        for rows, values in scan(dataset, names) if names else ():
+            lanes = new_lanes(len(rows))
+            forms = {
+                column.wide.name: in_form_of(
+                    values[column.wide.name], column.stored.storage, column.wide.storage
+                )
+                for column in columns.shared
+            }
+            for form in forms.values():
+                _mix(lanes, form)
+            for arrays, column in zip(keys, key_columns, strict=True):
+                arrays.append(key_array(column, forms[column.name]))
+            physical.append(rows)
+            digests.append(lanes)
+        contents = ContentTable.of(np.concatenate(digests))
+        return cls(np.concatenate(physical), contents, [pa.concat_arrays(each) for each in keys])
+
+
+class _SourceRows:
+    """The rows of the source, of which those are spooled that the dataset has not.
+
+    Attributes:
+        rows: number of rows so far.
+        too_wide: names of columns that some of the spooled rows need a wider type for.
+        has_nulls: names of columns that are null in some of them, and must not be yet.
+    """
+
+    def __init__(
+        self, stored: _StoredRows, columns: _CommonColumns, key: Sequence[str], spool: SpoolWriter
+    ) -> None:
+        self.stored = stored
+        self.rows = 0
+        self.too_wide: set[str] = set()
+        self.has_nulls: set[str] = set()
+        self._columns = columns
+        self._key = columns.key(key)
+        self._spool = spool
+        self._keys = [[array.slice(0, 0)] for array in stored.keys]
+        self._numbers = [np.zeros(0, np.int64)]
+        self._spooled = [np.zeros(0, np.int64)]
+        numbers = stored.contents.numbers
+        self._left = np.bincount(numbers, minlength=len(stored.contents.known))
+
+    def add(self, values: Sequence[ColumnValues]) -> None:
+        """Rows as they were coerced."""
+        shared = self._columns.shared
+        forms = [
+            column.compared(each)
+            for column, each in zip(shared, values[: len(shared)], strict=True)
+        ]
+        count = values[0].rows
+        lanes = new_lanes(count)
+        for form in forms:
+            _mix(lanes, form)
+        numbers = self.stored.contents.find(lanes)
+        is_new = self._take_from_left(numbers)
+        if self._columns.added:
+            is_new[:] = True  # of each row there is a value to store
+        self._put(np.flatnonzero(is_new), forms, values[len(shared) :])
+        for arrays, column in zip(self._keys, self._key, strict=True):
+            arrays.append(key_array(column, forms[self._columns.compared.names.index(column.name)]))
+        self._numbers.append(numbers)
+        self.rows += count
+
+    def _take_from_left(self, numbers: Whole) -> NDArray[np.bool_]:
+        """Which rows have a content that no row of the dataset is left for."""
+        is_new = numbers < 0
+        known = numbers[~is_new]
+        is_new[~is_new] = rank_among_equals(known) >= self._left[known]
+        taken = np.bincount(known, minlength=len(self._left))
+        self._left = np.maximum(self._left - taken, 0)
+        return is_new
+
+    def _put(
+        self, rows: Whole, forms: Sequence[ColumnValues], added: Sequence[ColumnValues]
+    ) -> None:
+        taken = [each.take(rows) for each in (*forms, *added)]
+        self._spool.add(self._columns.compared, taken)
+        self._spooled.append(self.rows + rows)
+        for column, values in zip(self._columns.shared, taken[: len(forms)], strict=True):
+            if column.is_too_wide(values):
+                self.too_wide.add(column.stored.name)
+            if not column.stored.nullable and not valid_rows(values).all():
+                self.has_nulls.add(column.stored.name)
+
+    def align(self) -> Alignment:
+        """Which row of the source is which row of the dataset.
+
+        Raises:
+            InvalidInputError: two rows of one side have the same key, or one has none.
+        """
+        numbers = np.concatenate(self._numbers)
+        stored = self.stored.contents.numbers
+        if not self._key:
+            return align_rows(stored, numbers)
+        try:
+            table = KeyTable.of(self._key, self.stored.keys, unique=True)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"this is no key of the dataset as it is: {error}") from error
+        keys = [pa.concat_arrays(each) for each in self._keys]
+        KeyTable.of(self._key, keys, unique=True)
+        partner = table.find(keys)
+        is_equal = partner >= 0
+        is_equal[is_equal] = stored[partner[is_equal]] == numbers[is_equal]
+        is_gone = np.ones(len(stored), np.bool_)
+        is_gone[partner[partner >= 0]] = False
+        return Alignment(partner, is_equal, np.flatnonzero(is_gone), 0)
+
+    def places(self, wanted: Whole) -> Whole:
+        """Rows of the spool that hold rows of the source which differ from their partners."""
+        numbers, spooled = np.concatenate(self._numbers), np.concatenate(self._spooled)
+        place = np.full(self.rows, -1, np.int64)
+        place[spooled] = np.arange(len(spooled))
+        # Of more equal rows than the dataset has the last were spooled: as good as the others.
+        missing = wanted[place[wanted] < 0]
+        if len(missing):
+            by_content = np.zeros(len(self._left), np.int64)
+            repeated = spooled[numbers[spooled] >= 0]
+            by_content[numbers[repeated]] = place[repeated]
+            place[missing] = by_content[numbers[missing]]
+        return place[wanted]
+
+
+# ------------------------------------------------------------------------------ storing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edit:
+    """What is stored of a sync."""
+
+    objects: ObjectSink
+    dataset: StoredDataset
+    columns: _CommonColumns
+    aligned: Alignment
+    spool: Spool
+
+    def store(
+        self, source: _SourceRows, *, drop_columns: bool, codec: CodecChoice, budget_bytes: int
+    ) -> ObjectLink:
+        """The new root; the old one where nothing differs."""
+        aligned, dataset = self.aligned, self._with_wider_columns(source)
+        dataset = self._without_deleted(dataset, budget_bytes)
+        dataset = self._with_added_columns(dataset, source, codec, budget_bytes)
+        changed = np.flatnonzero((aligned.partner >= 0) & ~aligned.is_equal)
+        dataset = self._with_values(dataset, source, changed, budget_bytes)
+        for column in self.columns.absent if drop_columns else ():
+            dataset = self._open(drop_column(self.objects, dataset, column.name))
+        inserted = np.flatnonzero(aligned.partner < 0)
+        if not len(inserted):
+            return self.objects.describe(dataset.digest)
+        return write_dataset(
+            self.objects,
+            dataset.schema,
+            self.spool.batches(source.places(inserted)),
+            base=dataset,
+            codec=codec,
+            budget_bytes=budget_bytes,
+        )
+
+    def _open(self, link: ObjectLink) -> StoredDataset:
+        return open_dataset(self.objects, link.digest, self.dataset.outside)
+
+    def _with_wider_columns(self, source: _SourceRows) -> StoredDataset:
+        dataset = self.dataset
+        for column in self.columns.shared:
+            name = column.stored.name
+            kind = column.wide.type if name in source.too_wide else None
+            nullable = True if name in source.has_nulls else None
+            if kind is not None or nullable:
+                wider = widen_column(self.objects, dataset, name, kind, nullable=nullable)
+                dataset = self._open(wider)
+        return dataset
+
+    def _without_deleted(self, dataset: StoredDataset, budget_bytes: int) -> StoredDataset:
+        rows = self.aligned.deleted
+        if not len(rows):
+            return dataset
+        return self._open(delete_rows(self.objects, dataset, rows, budget_bytes=budget_bytes))
+
+    def _with_added_columns(
+        self, dataset: StoredDataset, source: _SourceRows, codec: CodecChoice, budget_bytes: int
+    ) -> StoredDataset:
+        matched = np.flatnonzero(self.aligned.partner >= 0)
+        in_order = matched[np.argsort(self.aligned.partner[matched])]
+        for column in self.columns.added:
+            values = self.spool.arrays(column, source.places(in_order))
+            link = add_column(
+                self.objects, dataset, column, values, codec=codec, budget_bytes=budget_bytes
+            )
+            dataset = self._open(link)
+        return dataset
+
+    def _with_values(
+        self, dataset: StoredDataset, source: _SourceRows, changed: Whole, budget_bytes: int
+    ) -> StoredDataset:
+        """Set the cells of rows of the source that differ from their partners."""
+        if not len(changed):
+            return dataset
+        rows = source.stored.physical[self.aligned.partner[changed]]
+        order = np.argsort(rows)
+        chosen = Chosen(rows[order], source.places(changed)[order], self.spool.rows)
+        sources = {
+            column.stored.name: self._source(column, dataset.schema.column(column.stored.name))
+            for column in self.columns.shared
+        }
+        return self._open(
+            set_values(self.objects, dataset, chosen, sources, budget_bytes=budget_bytes)
+        )
+
+    def _source(self, column: _SharedColumn, target: Column) -> ValueSource:
+        """Values of the spool as the column has them now."""
+        wide = self.spool.source(column.wide)
+        if target.type == column.wide.type:
+            return wide
+        narrow = target.storage.element
+
+        def narrowed(rows: Whole, places: Whole) -> ColumnValues:
+            values = wide(rows, places)
+            assert isinstance(values, FixedValues), "else the column was widened"
+            return replace(values, values=values.values.astype(narrow))
+
+        return narrowed
