@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
@@ -319,8 +320,9 @@ class _SourceRows:
         self._keys = [[array.slice(0, 0)] for array in stored.keys]
         self._numbers = [np.zeros(0, np.int64)]
         self._spooled = [np.zeros(0, np.int64)]
-        numbers = stored.contents.numbers
-        self._left = np.bincount(numbers, minlength=len(stored.contents.known))
+        self._next = 0  # the row of the dataset that the next one of the source may well be
+        contents = stored.contents
+        self._left = np.bincount(contents.numbers, minlength=contents.contents)
 
     def add(self, values: Sequence[ColumnValues]) -> None:
         """Rows as they were coerced."""
@@ -333,7 +335,7 @@ class _SourceRows:
         lanes = new_lanes(count)
         for form in forms:
             _mix(lanes, form)
-        numbers = self.stored.contents.find(lanes)
+        numbers = self.stored.contents.find(lanes, self._next)
         is_new = self._take_from_left(numbers)
         if self._columns.added:
             is_new[:] = True  # of each row there is a value to store
@@ -341,15 +343,26 @@ class _SourceRows:
         for arrays, column in zip(self._keys, self._key, strict=True):
             arrays.append(key_array(column, forms[self._columns.compared.names.index(column.name)]))
         self._numbers.append(numbers)
+        self._go_on_behind(numbers)
         self.rows += count
+
+    def _go_on_behind(self, numbers: Whole) -> None:
+        known = np.flatnonzero(numbers >= 0)
+        last = int(known[-1]) if len(known) else -1
+        if last >= 0:
+            self._next = int(self.stored.contents.first_row[numbers[last]]) + 1
+        self._next += len(numbers) - 1 - last
 
     def _take_from_left(self, numbers: Whole) -> NDArray[np.bool_]:
         """Which rows have a content that no row of the dataset is left for."""
         is_new = numbers < 0
         known = numbers[~is_new]
-        is_new[~is_new] = rank_among_equals(known) >= self._left[known]
-        taken = np.bincount(known, minlength=len(self._left))
-        self._left = np.maximum(self._left - taken, 0)
+        np.subtract.at(self._left, known, 1)
+        if len(known) and int(self._left[known].min()) < 0:
+            before = self._left.copy()
+            np.add.at(before, known, 1)
+            is_new[~is_new] = rank_among_equals(known) >= before[known]
+            np.maximum(self._left, 0, out=self._left)
         return is_new
 
     def _put(
@@ -371,21 +384,26 @@ class _SourceRows:
             InvalidInputError: two rows of one side have the same key, or one has none.
         """
         numbers = np.concatenate(self._numbers)
-        stored = self.stored.contents.numbers
-        if not self._key:
-            return align_rows(stored, numbers)
-        try:
-            table = KeyTable.of(self._key, self.stored.keys, unique=True)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"this is no key of the dataset as it is: {error}") from error
+        if self._key:
+            return self._matched(numbers)
+        return align_rows(self.stored.contents.numbers, numbers)
+
+    def _matched(self, numbers: Whole) -> Alignment:
+        """Rows matched by key: by content where that is the same, for the key is part of it."""
+        contents = self.stored.contents
+        _check_unique(self._key, self.stored.keys, "this is no key of the dataset as it is: ")
         keys = [pa.concat_arrays(each) for each in self._keys]
-        KeyTable.of(self._key, keys, unique=True)
-        partner = table.find(keys)
-        is_equal = partner >= 0
-        is_equal[is_equal] = stored[partner[is_equal]] == numbers[is_equal]
-        is_gone = np.ones(len(stored), np.bool_)
-        is_gone[partner[partner >= 0]] = False
-        return Alignment(partner, is_equal, np.flatnonzero(is_gone), 0)
+        _check_unique(self._key, keys, "")
+        is_equal = numbers >= 0
+        partner = np.where(is_equal, contents.first_row[numbers], -1)
+        is_free = np.ones(len(contents.numbers), np.bool_)
+        is_free[partner[is_equal]] = False
+        free, unequal = np.flatnonzero(is_free), np.flatnonzero(~is_equal)
+        table = KeyTable.of(self._key, _taken(self.stored.keys, free), unique=True)
+        found = table.find(_taken(keys, unequal))
+        partner[unequal[found >= 0]] = free[found[found >= 0]]
+        is_free[partner[partner >= 0]] = False
+        return Alignment(partner, is_equal, np.flatnonzero(is_free), 0)
 
     def places(self, wanted: Whole) -> Whole:
         """Rows of the spool that hold rows of the source which differ from their partners."""
@@ -400,6 +418,20 @@ class _SourceRows:
             by_content[numbers[repeated]] = place[repeated]
             place[missing] = by_content[numbers[missing]]
         return place[wanted]
+
+
+def _check_unique(columns: tuple[Column, ...], keys: Sequence[pa.Array], where: str) -> None:
+    has_nulls = any(array.null_count for array in keys)
+    if len(keys) == 1 and not has_nulls and pc.count_distinct(keys[0]).as_py() == len(keys[0]):
+        return
+    try:
+        KeyTable.of(columns, keys, unique=True)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}{error}") from error
+
+
+def _taken(arrays: Sequence[pa.Array], rows: Whole) -> list[pa.Array]:
+    return [array.take(pa.array(rows)) for array in arrays]
 
 
 # ------------------------------------------------------------------------------ storing

@@ -22,34 +22,56 @@ class ContentTable:
     """Rows numbered by their content, told by digests.
 
     Attributes:
+        digests: uint64 ``(rows, 2)``: digest of each row.
         numbers: int64 ``(rows,)``: number of each row's content, from 0 on.
-        known: uint64 ``(contents, 2)``: digest of each content, ascending by its first half.
+        first_row: int64 ``(contents,)``: a row that has each content.
+        known: uint64 ``(contents,)``: first half of the digest of each content, ascending.
     """
 
+    digests: NDArray[np.uint64]
     numbers: Whole
+    first_row: Whole
     known: NDArray[np.uint64]
 
     @classmethod
     def of(cls, digests: NDArray[np.uint64]) -> ContentTable:
-        """The table of rows that have these digests, ``(rows, 2)``."""
-        order = np.argsort(digests[:, 0], kind="stable")
+        """The table of rows that have these digests."""
+        order = np.argsort(digests[:, 0])
         ordered = digests[order]
         begins = np.ones(len(digests), np.bool_)
-        begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        begins[1:] = (ordered[1:, 0] != ordered[:-1, 0]) | (ordered[1:, 1] != ordered[:-1, 1])
         numbers = np.empty(len(digests), np.int64)
         numbers[order] = np.cumsum(begins) - 1
-        return cls(numbers, ordered[begins])
+        return cls(digests, numbers, order[begins], ordered[begins, 0])
 
-    def find(self, digests: NDArray[np.uint64]) -> Whole:
+    @property
+    def contents(self) -> int:
+        """How many contents there are."""
+        return len(self.known)
+
+    def find(self, digests: NDArray[np.uint64], at: int = 0) -> Whole:
         """Numbers of the contents of other rows, -1 where no row of the table has it.
 
-        Of contents that share the first half of their digests one alone is found.
+        It is quick where they lie in the table from row `at` on. Of contents that share the first
+        half of their digests one alone is found.
         """
-        if not len(self.known):
-            return np.full(len(digests), -1, np.int64)
-        at = np.searchsorted(self.known[:, 0], digests[:, 0])
-        at = np.minimum(at, len(self.known) - 1)
-        return np.where((self.known[at] == digests).all(axis=1), at, -1)
+        numbers = np.full(len(digests), -1, np.int64)
+        ahead = self.digests[at : at + len(digests)]
+        stays = np.zeros(len(digests), np.bool_)
+        stays[: len(ahead)] = _same(ahead, digests[: len(ahead)])
+        numbers[stays] = self.numbers[at + np.flatnonzero(stays)]
+        rest = np.flatnonzero(~stays)
+        if len(rest) and self.contents:
+            place = np.searchsorted(self.known, digests[rest, 0])
+            place = np.minimum(place, self.contents - 1)
+            hit = _same(self.digests[self.first_row[place]], digests[rest])
+            numbers[rest] = np.where(hit, place, -1)
+        return numbers
+
+
+def _same(one: NDArray[np.uint64], two: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (one[:, 0] == two[:, 0]) & (one[:, 1] == two[:, 1])
+    return same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
