@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import msgspec
 
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import parse_digest
+from tensorrepo.repo.ids import Digest, parse_digest
 
 DERIVED_FROM: Final = "derived-from"
 TRAINED_ON: Final = "trained-on"
@@ -33,6 +33,7 @@ ADAPTER_OF: Final = "adapter-of"
 LOSSY_OF: Final = "lossy-of"
 EVALUATED_ON: Final = "evaluated-on"
 IMPORTED_FROM: Final = "imported-from"
+SYNCED_WITH: Final = "synced-with"
 USED: Final = "used"
 MADE_BY: Final = "made-by"
 
@@ -50,6 +51,7 @@ RELATIONS: Final[Mapping[str, str]] = {
     LOSSY_OF: "a model, stored with an error within stated bounds",
     EVALUATED_ON: "measured on a dataset",
     IMPORTED_FROM: "read from files or a URL",
+    SYNCED_WITH: "made what files or a URL were, and to be made so again",
     USED: "a run read it",
     MADE_BY: "made in a run",
 }
@@ -131,12 +133,29 @@ def edges_of(told: Iterable[Mapping[str, Any]]) -> tuple[ProvenanceEdge, ...]:
 def with_edges(
     told: Iterable[Mapping[str, Any]], more: Iterable[ProvenanceEdge]
 ) -> tuple[Mapping[str, Any], ...]:
-    """A dataset's lineage with more edges: each once, the newest `MAX_EDGES`."""
+    """A dataset's lineage with more edges: each once, the newest `MAX_EDGES`.
+
+    Of syncs with a source the newest alone stays: the digest of its edge is linked.
+    """
     found = [*told]
     for edge in more:
         form = check_edge(edge).to_json()
-        found = [one for one in found if one != form] + [form]
+        same = _is_sync_with(edge.path) if edge.relation == SYNCED_WITH else form.__eq__
+        found = [one for one in found if not same(one)] + [form]
     return tuple(found[-MAX_EDGES:])
+
+
+def synced_states(told: Iterable[Mapping[str, Any]]) -> dict[str, Digest]:
+    """Datasets of the rows that sources had when they were last synced, by path of the source."""
+    return {
+        edge.path: Digest(edge.digest)
+        for edge in edges_of(told)
+        if edge.relation == SYNCED_WITH and edge.digest
+    }
+
+
+def _is_sync_with(path: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda one: one.get("relation") == SYNCED_WITH and one.get("path") == path
 
 
 def public_place(path: str) -> str:

@@ -24,6 +24,7 @@ from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.changing.spool import Spool, SpoolWriter
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, widen_column
+from tensorrepo.formats.dataset.merge import merge_sides
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, scan
 from tensorrepo.formats.dataset.schema.coerce import null_values
 from tensorrepo.formats.dataset.schema.equality import in_form_of
@@ -46,6 +47,8 @@ from tensorrepo.formats.dataset.versions.align import (
     align_rows,
     rank_among_equals,
 )
+from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
+from tensorrepo.formats.dataset.versions.merge_rows import Side
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
 from tensorrepo.formats.native.row_digests import BEST, new_lanes
 from tensorrepo.repo.errors import InvalidInputError
@@ -79,13 +82,14 @@ class SyncReport:
     widened_columns: tuple[str, ...]
 
 
-def sync_dataset(
+def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and stored
     objects: ObjectSink,
     dataset: StoredDataset,
     schema: Schema,
     batches: Iterable[InputBatch],
     *,
     key: Sequence[str] = (),
+    is_natural: bool = False,
     drop_columns: bool = False,
     codec: CodecChoice = Codec.NONE,
     budget_bytes: int = BUDGET_BYTES,
@@ -100,6 +104,7 @@ def sync_dataset(
         schema: columns of the source.
         batches: rows of the source, read once.
         key: columns that tell rows apart on both sides; none: rows are aligned by what they hold.
+        is_natural: whether rows are aligned by what they hold as well where the key is no key.
         drop_columns: whether columns that the source lacks are dropped.
         codec: codec of new rows.
         budget_bytes: bound of the memory used, beside 16 bytes a row on both sides, the keys and
@@ -121,7 +126,7 @@ def sync_dataset(
                 source.add(coerce_leniently(columns.given, part, misfits))
             if progress is not None:
                 progress(source.rows, writer.rows)
-        aligned = source.align()
+        aligned = source.align(is_natural=is_natural)
         edit = _Edit(objects, dataset, columns, aligned, writer.finish(columns.compared))
         link = edit.store(source, drop_columns=drop_columns, codec=codec, budget_bytes=budget_bytes)
     return SyncReport(
@@ -134,6 +139,34 @@ def sync_dataset(
         kept_columns=() if drop_columns else tuple(column.name for column in columns.absent),
         widened_columns=tuple(sorted(source.too_wide | source.has_nulls)),
     )
+
+
+def merge_synced(
+    objects: ObjectSink,
+    base: StoredDataset,
+    dataset: StoredDataset,
+    synced: StoredDataset,
+    *,
+    prefer: SideName | None = None,
+) -> StoredDataset | Clashes:
+    """Put what a source changed of `base`, as `synced` has it, on a version of the same dataset.
+
+    Args:
+        objects: where to store.
+        base: the rows of the source when it was last seen.
+        dataset: what became of them since.
+        synced: what `sync_dataset` made of `base`.
+        prefer: side that decides cells which both changed: "theirs" is the source. None: nobody.
+    """
+    if synced.digest == base.digest:
+        return dataset
+    if dataset.digest == base.digest:
+        return synced
+    sides = Side("ours", base, dataset, 0), Side("theirs", base, synced, 1)
+    merged = merge_sides(objects, *sides, prefer=prefer)
+    if isinstance(merged, Clashes):
+        return merged
+    return open_dataset(objects, merged, dataset.outside)
 
 
 # ------------------------------------------------------------------------------ columns
@@ -377,7 +410,7 @@ class _SourceRows:
             if not column.stored.nullable and not valid_rows(values).all():
                 self.has_nulls.add(column.stored.name)
 
-    def align(self) -> Alignment:
+    def align(self, *, is_natural: bool) -> Alignment:
         """Which row of the source is which row of the dataset.
 
         Raises:
@@ -385,7 +418,11 @@ class _SourceRows:
         """
         numbers = np.concatenate(self._numbers)
         if self._key:
-            return self._matched(numbers)
+            try:
+                return self._matched(numbers)
+            except InvalidInputError:
+                if not is_natural:
+                    raise
         return align_rows(self.stored.contents.numbers, numbers)
 
     def _matched(self, numbers: Whole) -> Alignment:

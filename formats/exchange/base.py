@@ -91,7 +91,8 @@ class OpenedSource:
     `rows` is None when only reading tells. `batches` can be walked once, and raises
     `InvalidInputError` at the row where the source turns out damaged. `notes` say what a user
     should know: files passed over, splits found. `damage` fills while batches are walked.
-    `properties` are facts of the whole that have no row: names of classes.
+    `properties` are facts of the whole that have no row: names of classes. `key` are columns that
+    tell rows apart by the nature of the source: the names of files.
     """
 
     schema: Schema
@@ -101,6 +102,7 @@ class OpenedSource:
     notes: tuple[str, ...] = ()
     damage: Damage = field(default_factory=Damage)
     properties: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:

@@ -13,6 +13,7 @@ from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, complete_entry, complete_place, complete_ref
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
+from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
@@ -46,8 +47,26 @@ def add_command(
         str | None,
         Option(metavar="KEY[,KEY]", help="Update rows whose key NAME has, append others."),
     ] = None,
-    sync: Annotated[bool, Option("--sync", help="Make NAME what PATH is now.")] = False,
-    replace: Annotated[bool, Option("--replace", help="Start NAME anew.")] = False,
+    sync: Annotated[
+        bool, Option("--sync", help="Put on NAME what changed in PATH since it was last seen.")
+    ] = False,
+    mirror: Annotated[
+        bool, Option("--mirror", help="Make the rows of NAME those of PATH, whatever they were.")
+    ] = False,
+    replace: Annotated[
+        bool, Option("--replace", help="Make NAME what PATH is: its rows and columns.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        Option(metavar="COL[,COL]", help="What tells rows apart; else the dataset's key."),
+    ] = None,
+    ours: Annotated[
+        bool, Option("--ours", help="Of cells that --sync finds changed twice, keep NAME's.")
+    ] = False,
+    theirs_source: Annotated[
+        bool,
+        Option("--theirs-source", help="Of cells that --sync finds changed twice, take PATH's."),
+    ] = False,
     format_name: Annotated[
         str | None, Option("--format", help="Its format; else told by suffix and content.")
     ] = None,
@@ -75,7 +94,8 @@ def add_command(
     Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
     WebDataset, TFRecord, MDS, LMDB, beton, MindRecord. Models: safetensors, PyTorch checkpoints,
     npz. The format is told by content, or by --format. A name that exists needs
-    --append, --sync or --replace. What `checkout` wrote knows its name, and means --sync. A long
+    --append, --upsert, --sync, --mirror or --replace: rows keep their ids, and what did not change
+    is not stored again. What `checkout` wrote knows its name, and means --sync. A long
     one that was cut off goes on where it was: give the same command again.
 
     Examples:
@@ -92,6 +112,7 @@ def add_command(
         AddMode.APPEND: append,
         AddMode.UPSERT: upsert is not None,
         AddMode.SYNC: sync,
+        AddMode.MIRROR: mirror,
         AddMode.REPLACE: replace,
     }
     request = _request(
@@ -102,11 +123,21 @@ def add_command(
         format_name,
         parse_options(option or []),
     )
-    key = tuple(name.strip() for name in (upsert or "").split(","))
+    keys = tuple(name.strip() for name in (upsert or key or "").split(",") if name.strip())
+    prefer: SideName | None = "ours" if ours else "theirs" if theirs_source else None
+    if ours and theirs_source:
+        raise InvalidInputError("give one of --ours and --theirs-source")
     parse_codec(codec)
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
-    request = replaced(request, on_error=parse_on_error(on_error), codec=codec, key=key, base=base)
+    request = replaced(
+        request,
+        on_error=parse_on_error(on_error),
+        codec=codec,
+        key=keys,
+        prefer=prefer,
+        base=base,
+    )
     with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
         try:
             added = add(session, request, advance)

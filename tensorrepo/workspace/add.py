@@ -15,16 +15,16 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, imported_from
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
-from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
+from tensorrepo.formats.dataset.schema.types import Text
+from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
@@ -48,6 +48,7 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
@@ -63,8 +64,13 @@ class AddMode(Enum):
     NEW = "new"
     APPEND = "append"
     SYNC = "sync"
+    MIRROR = "mirror"
     REPLACE = "replace"
     UPSERT = "upsert"
+
+
+ROW_MODES = frozenset({AddMode.APPEND, AddMode.UPSERT, AddMode.MIRROR})
+SYNC_MODES = frozenset({AddMode.SYNC, AddMode.MIRROR, AddMode.REPLACE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class AddRequest:
     options: Mapping[str, object] = field(default_factory=dict)
     on_error: OnMisfit = "raise"
     codec: str = "none"
-    key: tuple[str, ...] = ()  # of Mode.UPSERT
+    key: tuple[str, ...] = ()  # of AddMode.UPSERT, and of those that match rows
+    prefer: SideName | None = None  # of AddMode.SYNC: who decides cells that both sides changed
     base: str | None = None  # of a model: REF:models/NAME to store the difference from
     adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
     adapter_scale: float | None = None  # of its products, where no config of it says so
@@ -110,10 +117,8 @@ def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
     existing = stage.entry(request.path)
     if existing is not None and request.mode is AddMode.NEW:
         raise ConflictError(f"{request.path} exists. {_ways_on(request)}")
-    if request.mode in {AddMode.APPEND, AddMode.UPSERT} and request.space != "datasets":
-        raise InvalidInputError(
-            f"--{request.mode.value} adds rows to datasets; use --sync or --replace here"
-        )
+    if request.mode in ROW_MODES and request.space != "datasets":
+        raise InvalidInputError(f"--{request.mode.value} is about rows of datasets; use --replace")
     return existing
 
 
@@ -123,7 +128,8 @@ def _ways_on(request: AddRequest) -> str:
         return "Choose another name, or give --replace."
     return (
         "Say what you mean: --append adds rows to it, --upsert KEY updates those whose key it has, "
-        "--sync makes it what the path is now, --replace starts it anew."
+        "--sync puts on it what changed in the path, --mirror makes its rows those of the path, "
+        "--replace its columns as well."
     )
 
 
@@ -229,8 +235,9 @@ def ingest_dataset(
         progress=lambda _, done: progress(done),
         codec=parse_codec(request.codec),
     )
-    edge = edge_of_reading(reading)
-    link = add_lineage(writer, open_dataset(writer, link.digest), [edge])
+    made = open_dataset(writer, link.digest)
+    edges = source_edges(reading, made.digest) if base is None else [edge_of_reading(reading)]
+    link = add_lineage(writer, made, edges)
     return link, known.rows if known else 0, since
 
 
@@ -393,9 +400,11 @@ def _add_dataset(
     session, writer = stage.session, stage.objects
     if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
         return existing, Added(request.path, 0, 0, changed=False)
-    reading = registry.read(request.source, request.format, **_options(request))
+    reading = registry.read(request.source, request.format, **_options(stage, request, existing))
     if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(stage, request, reading, progress)
+    if request.mode in SYNC_MODES and existing is not None:
+        return _sync(stage, request, existing, reading, progress)
     appends = request.mode is AddMode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
     misfits = Misfits(request.on_error)
@@ -410,16 +419,25 @@ def _add_dataset(
     if not rows:
         raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
-    if existing and not base and same_content(open_dataset(writer, existing.digest), made):
-        return existing, Added(request.path, 0, reading.bytes, changed=False, notes=notes)
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
     return Entry(Kind.DATASET, link.digest), told
 
 
-def _options(request: AddRequest) -> dict[str, object]:
-    """Those of the format. Who skips rows that do not fit skips damaged records, too."""
+def _options(
+    stage: WorkspaceStage, request: AddRequest, existing: Entry | None
+) -> dict[str, object]:
+    """Those of the format. Who skips rows that do not fit skips damaged records, too.
+
+    Columns that the dataset has as text are read as text: "007" is no number.
+    """
     given = dict(request.options)
+    if existing is not None and registry.takes_option(
+        request.source, request.format, "text_columns"
+    ):
+        stored = open_dataset(stage.objects, existing.digest).schema.visible
+        texts = [column.name for column in stored.columns if isinstance(column.type, Text)]
+        given.setdefault("text_columns", texts)
     if request.on_error == "raise" or "damaged" in given:
         return given
     skips = registry.takes_option(request.source, request.format, "damaged")
@@ -444,6 +462,41 @@ def _upsert(
     return entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes)
 
 
+def _sync(
+    stage: WorkspaceStage,
+    request: AddRequest,
+    existing: Entry,
+    reading: OpenedSource,
+    progress: Callable[[int], None],
+) -> tuple[Entry, Added]:
+    """Put on the dataset what changed in the source since it was last seen."""
+    misfits = Misfits(request.on_error)
+    tracked = _tracked_at(stage.session, request)
+    options = SyncOptions(
+        key=request.key,
+        mirror=request.mode is not AddMode.SYNC,
+        drop_columns=request.mode is AddMode.REPLACE,
+        prefer=request.prefer,
+        base=None if tracked is None else tracked[1].digest,
+        codec=parse_codec(request.codec),
+        is_source=tracked is None,
+    )
+    synced = sync(
+        stage,
+        request.path,
+        reading,
+        options,
+        outside=stage.session.outside,
+        misfits=misfits,
+        progress=lambda _, done: progress(done),
+    )
+    entry = stage.entry(request.path) or existing
+    changed = synced.changed and stage.drop_if_unchanged(request.path)
+    notes = (*reading.notes, *reading.damage.notes, *synced.notes, *_account(0, misfits))
+    rows = synced.report.inserted
+    return entry, Added(request.path, rows, reading.bytes, changed, notes, tuple(misfits.noted))
+
+
 def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
     """What a user should know of how the rows came in."""
     if known_rows:
@@ -453,23 +506,6 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
         yield from (each.reason for each in misfits.noted[:SHOWN_MISFITS])
         if len(misfits.noted) > SHOWN_MISFITS:
             yield "more of them with --json"
-
-
-def same_content(old: StoredDataset, new: StoredDataset) -> bool:
-    """Whether two datasets have the same columns and, page by page, the same bytes."""
-    if old.root.deleted or new.root.deleted:
-        return False
-    if old.schema.without_ids() != new.schema.without_ids():
-        return False
-    for name in new.schema.names:
-        before, after = column_index(old, name), column_index(new, name)
-        if not (before.is_plain and after.is_plain):
-            return False
-        if not np.array_equal(before.first_row, after.first_row):
-            return False
-        if not np.array_equal(before.tags, after.tags):
-            return False
-    return True
 
 
 def _add_model(

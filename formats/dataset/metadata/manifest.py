@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.provenance import synced_states
 from tensorrepo.formats.dataset.metadata.index import decode_index, decode_patch_index
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
@@ -202,6 +203,7 @@ class Root:
                 found.append(digest_from_bytes(leaf.digest))
             else:
                 found.extend(decode_leaf(leaf.payload, "inline leaf").links)
+        found.extend(synced_states(self.lineage).values())
         return tuple(found)
 
 

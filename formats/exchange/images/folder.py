@@ -154,6 +154,7 @@ def _read_folders(
         ),
         notes=shorten_notes(_notes(survey, places, plan, split)),
         damage=_met(survey, skip=examined),
+        key=("file",),
     )
 
 

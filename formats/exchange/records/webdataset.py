@@ -385,6 +385,7 @@ def read_webdataset(
         batches=_batches(shards, schema, wanted),
         origin=ImportOrigin(str(path), "webdataset", len(shards), sum(map(file_bytes, shards))),
         notes=_notes(survey),
+        key=(KEY,),
     )
 
 

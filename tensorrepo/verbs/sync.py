@@ -1,0 +1,248 @@
+"""Sync of a dataset with the files that it was made of: a three-way merge with the source.
+
+What the source changed since it was last seen is put on the dataset as it is now, so what people
+changed meanwhile stays. Which rows the source had is kept as a dataset that lineage names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.provenance import (
+    SYNCED_WITH,
+    ProvenanceEdge,
+    public_place,
+    synced_states,
+)
+from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
+from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.lenient import Misfits
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema
+from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_dataset
+from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
+from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
+from tensorrepo.verbs.provenance import edge_of_reading
+from tensorrepo.verbs.stage import Stage
+
+KEY_PROPERTY: Final = "key"
+_TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
+SHOWN_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """How a dataset is synced.
+
+    Attributes:
+        key: columns that tell rows apart; none: the dataset's property "key", else what the source
+            has for it, else rows are aligned by what they hold.
+        mirror: whether the dataset becomes what the source is, whatever was changed in it.
+        drop_columns: whether columns go that the source has not.
+        prefer: side that decides cells which both changed: "theirs" is the source.
+        base: rows of the source when it was last seen; None: as lineage tells, else the dataset.
+        codec: codec of new rows.
+        is_source: whether lineage keeps what the source is now.
+    """
+
+    key: tuple[str, ...] = ()
+    mirror: bool = False
+    drop_columns: bool = False
+    prefer: SideName | None = None
+    base: Digest | None = None
+    codec: CodecChoice = Codec.NONE
+    is_source: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A dataset that was synced.
+
+    Attributes:
+        changed: whether it differs from what it was.
+        source: root of the rows that the source has.
+        report: what the source changed since it was last seen.
+    """
+
+    changed: bool
+    source: Digest
+    report: SyncReport
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What a user should know of it."""
+        report = self.report
+        if report.moved:
+            rows = counted(report.moved, "row")
+            yield f"{rows} in another order in the source stay where they are"
+        if report.kept_columns:
+            yield f"the source has no {_names(report.kept_columns)}: kept as before"
+        if report.added_columns:
+            yield f"new: {_names(report.added_columns)}"
+        if report.widened_columns:
+            yield f"made to hold more: {_names(report.widened_columns)}"
+
+
+def sync(
+    stage: Stage,
+    path: str,
+    reading: OpenedSource,
+    options: SyncOptions = SyncOptions(),
+    *,
+    outside: Outside | None = None,
+    misfits: Misfits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Synced:
+    """Put on a dataset what a source changed, and stage it.
+
+    Args:
+        stage: the next commit.
+        path: path of the dataset, which is there.
+        reading: the source, opened.
+        options: how it is synced.
+        outside: what reads files in place.
+        misfits: what to do about rows that do not fit, and then the report of them.
+        progress: callback that receives rows of the source and those of them that differ.
+
+    Raises:
+        ConflictError: a cell was changed by the source and in the dataset, to different values.
+        InvalidInputError: rows do not fit, or the key does not tell rows apart. Nothing is staged.
+    """
+    entry = stage.entry(path)
+    if entry is None:
+        raise NotFoundError(f"there is no {path} to sync")
+    dataset = open_dataset(stage.objects, entry.digest, outside)
+    place = public_place(reading.origin.path)
+    base = _base(stage.objects, dataset, place, options, outside)
+    declared = options.key or stored_key(dataset)
+    report = sync_dataset(
+        stage.objects,
+        base,
+        _schema(reading, base.schema.visible),
+        reading.batches,
+        key=declared or _natural_key(reading, base.schema),
+        is_natural=not declared,
+        drop_columns=options.drop_columns,
+        codec=options.codec,
+        misfits=misfits,
+        progress=progress,
+    )
+    source = open_dataset(stage.objects, report.link.digest, outside)
+    merged = merge_synced(stage.objects, base, dataset, source, prefer=options.prefer)
+    if isinstance(merged, Clashes):
+        raise _conflict(path, merged)
+    if merged.digest != dataset.digest:
+        noted = _noted(stage.objects, merged, source, reading, options)
+        stage.stage(path, Entry(Kind.DATASET, noted.digest))
+    return Synced(merged.digest != dataset.digest, source.digest, report)
+
+
+def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
+    """Edges of rows that were just read: where from, and what the next sync compares with."""
+    return [edge_of_reading(reading), _edge_of_state(reading, rows)]
+
+
+def is_source_of(dataset: StoredDataset, path: str) -> bool:
+    """Whether the dataset was made of this file or folder, or synced with it."""
+    return public_place(path) in synced_states(dataset.root.lineage)
+
+
+def stored_key(dataset: StoredDataset) -> tuple[str, ...]:
+    """The columns that the property "key" names.
+
+    Raises:
+        InvalidInputError: it names none, or columns that are not there.
+    """
+    named = dataset.root.properties.get(KEY_PROPERTY)
+    if named is None:
+        return ()
+    names = [part.strip() for part in named.split(",")] if isinstance(named, str) else named
+    missing = [name for name in names if name not in dataset.schema.visible]
+    if not names or missing:
+        raise InvalidInputError(
+            f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
+            f"`tensorrepo set NAME {KEY_PROPERTY}=id` sets them"
+        )
+    return tuple(names)
+
+
+def _natural_key(reading: OpenedSource, schema: Schema) -> tuple[str, ...]:
+    """What tells rows of the source apart by its nature, where the dataset has it as well."""
+    both = all(name in schema and name in reading.schema for name in reading.key)
+    return reading.key if both else ()
+
+
+def _base(
+    objects: ObjectSink,
+    dataset: StoredDataset,
+    place: str,
+    options: SyncOptions,
+    outside: Outside | None,
+) -> StoredDataset:
+    known = options.base or synced_states(dataset.root.lineage).get(place)
+    if options.mirror or known is None:
+        return dataset
+    try:
+        return open_dataset(objects, known, outside)
+    except NotFoundError:  # of a checkout whose commit was collected since
+        return dataset
+
+
+def _schema(reading: OpenedSource, stored: Schema) -> Schema:
+    """The columns of the source; numbers that were text have the types that the dataset has."""
+    if reading.origin.format not in _TEXT_FORMATS:
+        return reading.schema
+    return Schema(tuple(_as_stored(column, stored) for column in reading.schema.columns))
+
+
+def _as_stored(column: Column, stored: Schema) -> Column:
+    known = stored.column(column.name) if column.name in stored else None
+    if known is None or not (isinstance(known.type, Scalar) and isinstance(column.type, Scalar)):
+        return column
+    both_float = known.storage.element.kind == column.storage.element.kind == "f"
+    return Column(column.name, known.type, column.nullable) if both_float else column
+
+
+def _noted(
+    objects: ObjectSink,
+    merged: StoredDataset,
+    source: StoredDataset,
+    reading: OpenedSource,
+    options: SyncOptions,
+) -> ObjectLink:
+    """The dataset with what it was synced with, and new facts of the source."""
+    if reading.properties:
+        link = set_properties(objects, merged, reading.properties)
+        merged = open_dataset(objects, link.digest, merged.outside)
+    edges = [edge_of_reading(reading)]
+    if options.is_source:
+        edges.append(_edge_of_state(reading, source.digest))
+    return add_lineage(objects, merged, edges)
+
+
+def _edge_of_state(reading: OpenedSource, digest: Digest) -> ProvenanceEdge:
+    place = public_place(reading.origin.path)
+    details: dict[str, Any] = {"format": reading.origin.format}
+    return ProvenanceEdge(SYNCED_WITH, place, digest, None, details)
+
+
+def _conflict(path: str, clashes: Clashes) -> ConflictError:
+    return ConflictError(
+        f"{path} and the source changed the same cells since they were last synced: "
+        f"{clashes.reason}. Take one side with --ours or --theirs-source. Nothing was staged.",
+        clashes.details(),
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN_NAMES])
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return f"{'column' if len(names) == 1 else 'columns'} {shown}{more}"
