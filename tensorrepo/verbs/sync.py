@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_datas
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.merge_trees import Conflict
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
@@ -138,11 +139,15 @@ def sync(
     source = open_dataset(stage.objects, report.link.digest, outside)
     merged = merge_synced(stage.objects, base, dataset, source, prefer=options.prefer)
     if isinstance(merged, Clashes):
-        raise _conflict(path, merged)
-    if merged.digest != dataset.digest:
+        raise _conflict(path, (base, dataset, source), merged)
+    # What the source is now is noted also where the dataset had it already, or kept its own.
+    changed = merged.digest != dataset.digest or (
+        options.is_source and source.digest != base.digest
+    )
+    if changed:
         noted = _noted(stage.objects, merged, source, reading, options)
         stage.stage(path, Entry(Kind.DATASET, noted.digest))
-    return Synced(merged.digest != dataset.digest, source.digest, report)
+    return Synced(changed, source.digest, report)
 
 
 def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
@@ -234,11 +239,14 @@ def _edge_of_state(reading: OpenedSource, digest: Digest) -> ProvenanceEdge:
     return ProvenanceEdge(SYNCED_WITH, place, digest, None, details)
 
 
-def _conflict(path: str, clashes: Clashes) -> ConflictError:
+def _conflict(path: str, versions: Sequence[StoredDataset], clashes: Clashes) -> ConflictError:
+    base, ours, theirs = (version.digest for version in versions)
+    conflict = Conflict(path, Kind.DATASET, base, ours, theirs, clashes.reason, clashes.details())
     return ConflictError(
-        f"{path} and the source changed the same cells since they were last synced: "
-        f"{clashes.reason}. Take one side with --ours or --theirs-source. Nothing was staged.",
-        clashes.details(),
+        f"{path} and its source contradict each other in {counted(clashes.count, 'place')} since "
+        "they were last synced. Take one side with --ours or --theirs-source (prefer= in Python). "
+        "Nothing was staged.",
+        (conflict,),
     )
 
 

@@ -108,6 +108,18 @@ class Added:
     misfits: tuple[Misfit, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An entry that was stored, and what the user is told of it.
+
+    `source` is what the files hold, where the entry has changes that they have not.
+    """
+
+    entry: Entry
+    added: Added
+    source: Digest | None = None
+
+
 def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
     """The entry that the request is about, when there is one.
 
@@ -324,7 +336,8 @@ def add(
             return add_files(stage, request)
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else _add_model
-        entry, added = adder(stage, request, existing, progress)
+        stored = adder(stage, request, existing, progress)
+        entry, added = stored.entry, stored.added
         if added.changed:
             is_dataset = entry.kind is Kind.DATASET
             rows = len(open_dataset(stage.objects, entry.digest)) if is_dataset else 0
@@ -332,7 +345,8 @@ def add(
             stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=str(source))
     if added.changed:
         forget_unfinished(session, request.path)
-        _track(session, request, entry)
+    if added.changed or stored.source is not None:
+        _track(session, request, stored.source or entry.digest)
     return [added]
 
 
@@ -394,12 +408,11 @@ def _add_dataset(
     request: AddRequest,
     existing: Entry | None,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
-    """The entry, and what the user is told of it."""
+) -> _Stored:
     _check_dataset(request.path, existing)
     session, writer = stage.session, stage.objects
     if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
-        return existing, Added(request.path, 0, 0, changed=False)
+        return _Stored(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
     if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(stage, request, reading, progress)
@@ -421,7 +434,7 @@ def _add_dataset(
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
-    return Entry(Kind.DATASET, link.digest), told
+    return _Stored(Entry(Kind.DATASET, link.digest), told)
 
 
 def _options(
@@ -449,7 +462,7 @@ def _upsert(
     request: AddRequest,
     reading: OpenedSource,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
+) -> _Stored:
     """Update the rows whose key is there, and append the others."""
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
@@ -459,7 +472,7 @@ def _upsert(
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
     entry = Entry(Kind.DATASET, draft.stored.digest)
     changed = stage.drop_if_unchanged(request.path)
-    return entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes)
+    return _Stored(entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes))
 
 
 def _sync(
@@ -468,7 +481,7 @@ def _sync(
     existing: Entry,
     reading: OpenedSource,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
+) -> _Stored:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
     tracked = _tracked_at(stage.session, request)
@@ -494,7 +507,8 @@ def _sync(
     changed = synced.changed and stage.drop_if_unchanged(request.path)
     notes = (*reading.notes, *reading.damage.notes, *synced.notes, *_account(0, misfits))
     rows = synced.report.inserted
-    return entry, Added(request.path, rows, reading.bytes, changed, notes, tuple(misfits.noted))
+    told = Added(request.path, rows, reading.bytes, changed, notes, tuple(misfits.noted))
+    return _Stored(entry, told, synced.source)
 
 
 def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
@@ -513,7 +527,7 @@ def _add_model(
     request: AddRequest,
     existing: Entry | None,
     progress: Callable[[int], None],
-) -> tuple[Entry, Added]:
+) -> _Stored:
     session = stage.session
     if request.options:
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
@@ -536,7 +550,7 @@ def _add_model(
     )
     changed = stage.drop_if_unchanged(request.path)
     notes = (*source.notes, *(_told(written.report) if changed else ()))
-    return written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes)
+    return _Stored(written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes))
 
 
 def _lineage(
@@ -607,12 +621,12 @@ def _tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tr
     return None
 
 
-def _track(session: WorkspaceSession, request: AddRequest, entry: Entry) -> None:
-    """A tracked path that was added is what the staged entry is now."""
+def _track(session: WorkspaceSession, request: AddRequest, source: Digest) -> None:
+    """What a tracked path that was added holds now: the next `add` compares it with that."""
     found = _tracked_at(session, request)
     if found is None:
         return
     path, tracked = found
     files = describe_files(session.here.root / path)
-    now = Tracked(tracked.entry, entry.digest, tracked.format, files)
+    now = Tracked(tracked.entry, source, tracked.format, files)
     session.here.write_tracked({**session.here.tracked(), path: now})

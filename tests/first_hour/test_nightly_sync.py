@@ -1,0 +1,131 @@
+"""F2: a nightly sync stores what changed, and what people changed meanwhile stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes.shell import Shell, write_pictures
+
+ROWS = [(at, f"n{at}", f"{at:03d}", at / 7) for at in range(300)]
+
+
+def write_people(path: Path, rows: list[tuple[int, str, str, float]]) -> None:
+    lines = [",".join(map(str, row)) for row in rows]
+    path.write_text("\n".join(["id,name,code,x", *lines, ""]))
+
+
+def stored_bytes(shell: Shell) -> int:
+    objects = shell.folder / ".tensorrepo/store/objects"
+    return sum(path.stat().st_size for path in objects.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def people(shell: Shell) -> Shell:
+    """A dataset that people.csv was added as, with one commit."""
+    write_people(shell.folder / "people.csv", ROWS)
+    shell("add", "people.csv", "--dataset", "people", "-o", "text_columns=code")
+    shell("commit", "-m", "People")
+    return shell
+
+
+def add(shell: Shell, *flags: str) -> str:
+    return shell("add", "people.csv", "--dataset", "people", *flags)
+
+
+def names(shell: Shell) -> list[str]:
+    return [row["name"] for row in shell.repository().dataset("people")]
+
+
+@pytest.mark.parametrize("mode", ["--sync", "--mirror", "--replace"])
+def test_a_source_that_did_not_change_stores_nothing(people: Shell, mode: str) -> None:
+    before = stored_bytes(people)
+    assert "unchanged" in add(people, mode)
+    assert stored_bytes(people) == before
+    assert not people.json("status")["staged"]
+
+
+def test_what_people_changed_meanwhile_stays(people: Shell) -> None:
+    people("update", "people", "--where", "id == 7", "--set", "name=Ada")
+    people("commit", "-m", "A name mended by hand")
+    rows = [*ROWS, (300, "new", "300", 0.5)]
+    for night in range(2):
+        rows[9] = (9, f"night {night}", "009", 9 / 7)
+        write_people(people.folder / "people.csv", rows)
+        add(people, "--sync")
+        people("commit", "-m", f"Night {night}")
+        assert (names(people)[7], names(people)[9]) == ("Ada", f"night {night}")
+    assert len(names(people)) == 301
+    added = people("blame", "people", "--row", "3")
+    assert "Night" not in added
+
+
+def test_a_cell_that_both_changed_is_a_conflict_that_either_side_may_win(people: Shell) -> None:
+    people("update", "people", "--where", "id == 7", "--set", "name=Ada")
+    people("commit", "-m", "A name mended by hand")
+    write_people(people.folder / "people.csv", [*ROWS[:7], (7, "Eve", "007", 1.0), *ROWS[8:]])
+    before = people.snapshot()
+    told = people.fails(4, "add", "people.csv", "--dataset", "people", "--sync")
+    assert all(word in told for word in ("name", "n7", "Ada", "Eve", "--theirs-source"))
+    assert people.snapshot() == before
+    add(people, "--sync", "--ours")
+    people("commit", "-m", "Ours")
+    assert names(people)[7] == "Ada"
+    write_people(people.folder / "people.csv", [*ROWS[:7], (7, "Eva", "007", 1.0), *ROWS[8:]])
+    add(people, "--sync", "--theirs-source")
+    people("commit", "-m", "Theirs")
+    assert names(people)[7] == "Eva"
+
+
+def test_mirror_makes_the_rows_those_of_the_source(people: Shell) -> None:
+    people("update", "people", "--where", "id == 7", "--set", "name=Ada")
+    people("commit", "-m", "A name mended by hand")
+    add(people, "--mirror")
+    people("commit", "-m", "As the source")
+    assert names(people) == [row[1] for row in ROWS]
+
+
+def test_replace_takes_the_columns_as_well_and_rows_keep_their_ids(people: Shell) -> None:
+    before = people.repository().dataset("people").row_ids(slice(None))
+    lines = [f"{at},{name}" for at, name, _, _ in ROWS[:200]]
+    (people.folder / "people.csv").write_text("\n".join(["id,name", *lines]))
+    add(people, "--replace")
+    people("commit", "-m", "Fewer")
+    dataset = people.repository().dataset("people")
+    assert dataset.schema.names == ("id", "name")
+    assert dataset.row_ids(slice(None)) == before[:200]
+
+
+def test_the_key_of_a_dataset_matches_rows_in_any_order(people: Shell) -> None:
+    before = people.repository().dataset("people").row_ids(slice(None))
+    people("set", "people", "key=id")
+    people("commit", "-m", "A key")
+    write_people(people.folder / "people.csv", [(299, "last", "299", 0.0), *ROWS[:-1][::-1]])
+    add(people, "--sync")
+    people("commit", "-m", "Turned round")
+    assert names(people) == [*(row[1] for row in ROWS[:-1]), "last"]
+    assert people.repository().dataset("people").row_ids(slice(None)) == before
+    write_people(people.folder / "people.csv", [*ROWS, ROWS[5]])
+    assert "id=5" in people.fails(2, "add", "people.csv", "--dataset", "people", "--sync")
+
+
+def test_pictures_are_matched_by_their_files(shell: Shell) -> None:
+    folder = shell.folder / "photos"
+    write_pictures(folder, ("cat", "dog"), each=4)
+    shell("add", "photos", "--dataset", "photos")
+    shell("commit", "-m", "Photos")
+    before = stored_bytes(shell)
+    assert "unchanged" in shell("add", "photos", "--dataset", "photos", "--sync")
+    assert stored_bytes(shell) == before
+    shell("update", "photos", "--row", "0", "--set", "label=dog")
+    shell("commit", "-m", "That is a dog")
+    write_pictures(folder, ("bird",), each=1)
+    next((folder / "dog").iterdir()).unlink()
+    shell("add", "photos", "--dataset", "photos", "--sync")
+    shell("commit", "-m", "A bird came, a dog went")
+    photos = shell.repository().dataset("photos")
+    labels = [photos.schema.column("label").type.names[row["label"]] for row in photos]
+    assert sorted(labels) == ["bird", "cat", "cat", "cat", *["dog"] * 4]
+    assert "+1 rows" in shell("diff", "HEAD~1", "HEAD")
+    assert "-1 rows" in shell("diff", "HEAD~1", "HEAD")
