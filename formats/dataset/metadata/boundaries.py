@@ -5,8 +5,8 @@ indexes, page indexes never span two leaves.
 
 Boundaries depend on the fragments alone, never on history: equal runs of fragments in two versions
 of a dataset make equal objects, and a change rewrites one of them. Each fragment has a size (its
-record in a leaf, its page entries in an index); a boundary falls after a fragment whose uid hashes
-low enough, with a chance in proportion to its size.
+record in a leaf, its page entries in an index); a boundary falls after a fragment whose uid is low
+enough, with a chance in proportion to its size. A uid has upper bits of its fragment's content.
 
 Source:
     docs/spec/dataset.md, section "Boundaries".
@@ -14,6 +14,7 @@ Source:
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,9 +22,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, encode_footer, lay_out
+from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, lay_out
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
 from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
@@ -34,6 +34,7 @@ from tensorrepo.repo.ids import Digest
 MIN_BYTES = 64 << 10
 MEAN_BYTES = 256 << 10
 MAX_BYTES = 384 << 10  # with its root, a changed leaf stays under half a megabyte
+CONTENT_BITS, UNIQUE_BITS = 16, 48  # of a uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,16 @@ class Cuts:
         """With one more fragment, on whichever side of the boundary it falls."""
         before = 0 if self.must_end_before(fragment_bytes) else self.bytes
         total = before + fragment_bytes
-        chance = (fragment_bytes << 64) // (MEAN_BYTES - MIN_BYTES)
-        hashed = xxh3_64_intdigest(uid.to_bytes(8, "little"))
-        return Cuts(total, total >= MIN_BYTES and hashed < chance)
+        chance = (fragment_bytes << CONTENT_BITS) // (MEAN_BYTES - MIN_BYTES)
+        return Cuts(total, total >= MIN_BYTES and uid >> UNIQUE_BITS < chance)
+
+
+def new_uid(content: int, rng: random.Random) -> int:
+    """The uid of a new fragment: its upper bits are of its content, and decide where spans end.
+
+    So equal rows are cut alike, and make equal chunks. `content` are 64 bits of the content.
+    """
+    return content >> UNIQUE_BITS << UNIQUE_BITS | rng.getrandbits(UNIQUE_BITS)
 
 
 ENTRY_BYTES = PAGE_ENTRY.itemsize + TAG_BYTES + 4  # what one page takes in an index
@@ -172,7 +180,6 @@ class OpenSpan:
     chunks: list[Callable[[], Digest] | None] = field(default_factory=list)
     inline: memoryview = field(default_factory=lambda: memoryview(b""))
     waiting_bytes: int = 0
-    chunk_uids: list[int] = field(default_factory=list)  # of fragments whose pages wait
     _known: dict[Digest, int] = field(default_factory=dict)
 
     def takes(self, part: FragmentPart, fragment: int) -> bool:
@@ -198,8 +205,6 @@ class OpenSpan:
                 page.fragment = fragment
                 self.waiting_bytes += page.raw_bytes
             column.add_waiting(added.pages)
-            if not self.chunk_uids or self.chunk_uids[-1] != uid:
-                self.chunk_uids.append(uid)
         self.cuts = self.cuts.add(uid, part.index_bytes)
         self.fragments += 1
 
@@ -251,12 +256,6 @@ class OpenSpan:
         first = len(self.chunks)
         self.chunks.extend(page.tiles)
         return tuple(range(first, len(self.chunks)))
-
-    def footer(self, laid: LaidChunk) -> bytes:
-        """What closes the chunk that was laid out last."""
-        footer = encode_footer(laid.columns, self.chunk_uids)
-        self.chunk_uids = []
-        return footer
 
     def page_index(self) -> PageIndex:
         """The index over all pages, none of which may still be waiting."""

@@ -1,9 +1,10 @@
 """Chunk layout: pages of several columns in one object.
 
 A chunk's payload is pages, column after column, each at a multiple of 64 bytes, then a footer that
-repeats what the page index says, so that a chunk without its index can be read and checked.
+repeats what the page index says, so that a chunk without its index can be read and checked. Nothing
+in it tells whose rows they are: equal rows make equal chunks, which are stored once.
 
-    pages | footer: sections | footer_bytes u64 | xxh3_64 of the footer u64 | magic "TRPCHUNK"
+    pages | footer: sections | footer_bytes u64 | xxh3_64 of the footer u64 | magic "TRPCHNK2"
 
 Source:
     docs/spec/dataset.md, section "Chunk".
@@ -34,15 +35,15 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.formats.dataset.schema.types import Storage
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
 CHUNK_BYTES = 64 << 20
 FOOTER_MAGIC = b"TRPF"
 TRAILER = Struct("<QQ8s")
 assert TRAILER.size == 24, "docs/spec/dataset.md promises a 24-byte trailer"
-TRAILER_MAGIC = b"TRPCHUNK"
-UIDS = 16  # section of the footer: u64 uids of the fragments whose pages are here
+TRAILER_MAGIC = b"TRPCHNK2"
+EARLIER_MAGIC = b"TRPCHUNK"  # of unreleased versions, whose footers named fragments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,26 +91,21 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
     return LaidChunk(tuple(parts), tuple(laid))
 
 
-def encode_footer(columns: Sequence[ColumnPages], uids: Sequence[int]) -> bytes:
+def encode_footer(columns: Sequence[ColumnPages]) -> bytes:
     """What follows the pages of a chunk that is an object of its own."""
     sections = column_sections(columns) | {
         ENTRIES: np.concatenate([column.entries for column in columns]),
         TAGS: np.concatenate([column.tags for column in columns]),
-        UIDS: np.array(uids, "<u8"),
     }
     footer = encode_sections(FOOTER_MAGIC, sections)
     return footer + TRAILER.pack(len(footer), xxh3_64_intdigest(footer), TRAILER_MAGIC)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Footer:
-    """A chunk's own account of itself: per column id, storage, entries and tags."""
-
-    columns: tuple[tuple[str, Storage, NDArray[Any], NDArray[np.uint8]], ...]
-    uids: tuple[int, ...]
+# What a chunk tells of a column: its id, storage, entries and tags.
+FooterColumn = tuple[str, Storage, NDArray[Any], NDArray[np.uint8]]
 
 
-def decode_footer(payload: Buffer) -> Footer:
+def decode_footer(payload: Buffer) -> tuple[FooterColumn, ...]:
     """Read the footer of a whole chunk payload.
 
     Raises:
@@ -120,6 +116,10 @@ def decode_footer(payload: Buffer) -> Footer:
     if view.nbytes < TRAILER.size:
         raise CorruptError(f"chunk: {view.nbytes} bytes are fewer than its trailer")
     size, checksum, magic = TRAILER.unpack(view[-TRAILER.size :])
+    if magic == EARLIER_MAGIC:
+        raise UnsupportedError(
+            "chunk: written by an unreleased version of tensorrepo. Write the dataset anew."
+        )
     if magic != TRAILER_MAGIC or size > view.nbytes - TRAILER.size:
         raise CorruptError(f"chunk: no trailer at its end, found magic {magic!r}")
     footer = view[view.nbytes - TRAILER.size - size : view.nbytes - TRAILER.size]
@@ -135,5 +135,4 @@ def decode_footer(payload: Buffer) -> Footer:
     for record, storage in decode_columns(sections, "chunk footer"):
         part = slice(record["first_entry"], record["first_entry"] + record["entries"])
         columns.append((f"{record['id']:016x}", storage, entries[part], tags[part]))
-    uids = section_array(sections, UIDS, np.dtype("<u8"), "chunk footer").tolist()
-    return Footer(tuple(columns), tuple(uids))
+    return tuple(columns)

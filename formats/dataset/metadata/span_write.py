@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.metadata.boundaries import (
     index_parts,
     part_of,
 )
-from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES, LaidChunk
+from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES, LaidChunk, encode_footer
 from tensorrepo.formats.dataset.metadata.deletions import Deletions, encode_deletion_map
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
@@ -120,7 +120,7 @@ class SpanWriter:
     def store_chunk(self, span: OpenSpan) -> None:
         """Lay the waiting pages of a span into a chunk of their own."""
         laid = self._lay_out(span)
-        span.chunks.append(self.store_parts([*laid.parts, span.footer(laid)]))
+        span.chunks.append(self.store_parts([*laid.parts, encode_footer(laid.columns)]))
 
     def _lay_out(self, span: OpenSpan) -> LaidChunk:
         for column in span.columns:

@@ -128,7 +128,7 @@ class ColumnPartWriter:
         pages = [page.encoded() for page in self._waiting]
         firsts = [page.first_row for page in self._waiting]
         laid = lay_out([ChunkColumn(column.id, column.storage, pages, firsts)], len(self._chunks))
-        footer = encode_footer(laid.columns, [self.uid])
+        footer = encode_footer(laid.columns)
         self._chunks.append(self.spans.store_parts([*laid.parts, footer]))
         self._laid += laid.columns
         for page in self._waiting:

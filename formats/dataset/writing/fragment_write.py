@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
+from tensorrepo.formats.dataset.metadata.boundaries import (
+    ColumnPart,
+    FragmentPart,
+    WaitingPage,
+    new_uid,
+)
 from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
@@ -270,7 +275,8 @@ class FragmentWriter:
             group[0]: FragmentPart(tuple(columns[places[name]] for name in group if name in places))
             for group in filling.groups
         }
-        uid = self._options.rng.getrandbits(64)
+        first = self._fragment[0][0].encoded()
+        uid = new_uid(int(first.entry["checksum"]), self._options.rng)
         runs = join_runs(self._runs) if self._runs else None
         filling.tree.add_fragment(uid, self._fragment_rows, parts, runs=runs)
         self._runs = []

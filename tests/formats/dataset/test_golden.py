@@ -120,7 +120,8 @@ def test_the_large_golden_dataset_has_an_index_and_a_chunk_of_its_own() -> None:
 
 
 def test_the_golden_leaves_are_several_and_their_parts_are_objects() -> None:
-    kinds = {name.partition(".")[0] for name in golden_files("leaves")}
+    files = [*golden_files("leaves"), *golden_files("large")]
+    kinds = {name.partition(".")[0] for name in files}
     assert {"leaf", "page_index", "chunk"} <= kinds
     assert len(dataset_leaves(_opened("leaves"))) > 2
 
