@@ -110,7 +110,7 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
         budget_bytes: bound of the memory used, beside 16 bytes a row on both sides, the keys and
             one batch.
         misfits: what to do about rows that do not fit, and then the report of them; None: raise.
-        progress: called after every batch with rows of the source and bytes of them that differ.
+        progress: called after every batch with rows and bytes of the source so far.
 
     Raises:
         InvalidInputError: a key that is null or there twice, or a value that the column does not
@@ -125,7 +125,7 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
             for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
                 source.add(coerce_leniently(columns.given, part, misfits))
             if progress is not None:
-                progress(source.rows, writer.rows)
+                progress(source.rows, source.bytes)
         aligned = source.align(is_natural=is_natural)
         edit = _Edit(objects, dataset, columns, aligned, writer.finish(columns.compared))
         link = edit.store(source, drop_columns=drop_columns, codec=codec, budget_bytes=budget_bytes)
@@ -336,6 +336,7 @@ class _SourceRows:
 
     Attributes:
         rows: number of rows so far.
+        bytes: bytes of their values.
         too_wide: names of columns that some of the spooled rows need a wider type for.
         has_nulls: names of columns that are null in some of them, and must not be yet.
     """
@@ -345,6 +346,7 @@ class _SourceRows:
     ) -> None:
         self.stored = stored
         self.rows = 0
+        self.bytes = 0
         self.too_wide: set[str] = set()
         self.has_nulls: set[str] = set()
         self._columns = columns
@@ -378,6 +380,7 @@ class _SourceRows:
         self._numbers.append(numbers)
         self._go_on_behind(numbers)
         self.rows += count
+        self.bytes += sum(each.nbytes for each in values)
 
     def _go_on_behind(self, numbers: Whole) -> None:
         known = np.flatnonzero(numbers >= 0)

@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout, TypeLike
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
+from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
@@ -40,6 +41,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.stage import Stage
+from tensorrepo.verbs.sync import Synced, SyncOptions, sync
 
 _ROW_BYTES = 64  # what a row costs beside its values
 
@@ -139,7 +141,8 @@ class DatasetDraft:
     `where` says which rows are meant: an SQL condition (``"label == 'cat' and note is null"``) or
     an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
     with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
-    passed over. `progress` receives the rows that a verb has done, and those in all.
+    passed over, `synced` what the last `sync` did. `progress` receives the rows that a verb has
+    done, and those in all.
     """
 
     stage: Stage
@@ -147,6 +150,7 @@ class DatasetDraft:
     outside: Outside
     misfits: Misfits = field(default_factory=Misfits)
     progress: Callable[[int, int], None] = lambda _done, _total: None
+    synced: Synced | None = None
 
     @property
     def stored(self) -> StoredDataset:
@@ -299,6 +303,49 @@ class DatasetDraft:
                 progress=progress,
             )
         )
+
+    def sync(
+        self,
+        source: OpenedSource,
+        *,
+        key: str | Sequence[str] | None = None,
+        mirror: bool = False,
+        prefer: SideName | None = None,
+        on_error: OnMisfit = "raise",
+        codec: str = "none",
+    ) -> Self:
+        """Put on the dataset what changed in a source since it was last seen.
+
+        Rows are matched and keep their ids; only what differs is stored. `synced` tells what the
+        source had changed.
+
+        Args:
+            source: what `tensorrepo.read` opened.
+            key: the column, or columns, that tell one row from every other. None: the property
+                "key" of the dataset, else what names rows in the source (files of images,
+                ``__key__`` of WebDataset), else rows are aligned by what they hold.
+            mirror: make the rows those of the source, whatever was changed in the dataset.
+            prefer: side whose values are taken for cells that were changed on both: "theirs" is
+                the source. None: that is a conflict.
+            on_error: as for `append`.
+            codec: as for `append`.
+
+        Raises:
+            ConflictError: cells that were changed on both sides to different values.
+            InvalidInputError: a row that does not fit, or a key that is null or there twice.
+        """
+        names = (key,) if isinstance(key, str) else tuple(key or ())
+        self.misfits = Misfits(on_error)
+        self.synced = sync(
+            self.stage,
+            self.path,
+            source,
+            SyncOptions(names, flag("mirror", mirror), prefer=prefer, codec=parse_codec(codec)),
+            outside=self.outside,
+            misfits=self.misfits,
+            progress=lambda done, _: self.progress(done, source.rows or done),
+        )
+        return self
 
     def add_column(
         self,

@@ -111,7 +111,7 @@ def sync(
         options: how it is synced.
         outside: what reads files in place.
         misfits: what to do about rows that do not fit, and then the report of them.
-        progress: callback that receives rows of the source and those of them that differ.
+        progress: callback that receives rows and bytes of the source so far.
 
     Raises:
         ConflictError: a cell was changed by the source and in the dataset, to different values.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorrepo as tr
 from tests.support.processes.shell import Shell, write_pictures
 
 ROWS = [(at, f"n{at}", f"{at:03d}", at / 7) for at in range(300)]
@@ -129,3 +130,17 @@ def test_pictures_are_matched_by_their_files(shell: Shell) -> None:
     assert sorted(labels) == ["bird", "cat", "cat", "cat", *["dog"] * 4]
     assert "+1 rows" in shell("diff", "HEAD~1", "HEAD")
     assert "-1 rows" in shell("diff", "HEAD~1", "HEAD")
+
+
+def test_python_syncs_alike(people: Shell) -> None:
+    repository = people.repository()
+    write_people(people.folder / "people.csv", [*ROWS[:7], (7, "Eve", "007", 1.0), *ROWS[8:]])
+    with repository.transaction(message="Tonight") as tx:
+        draft = tx.dataset("people")
+        draft.sync(tr.read(people.folder / "people.csv", text_columns="code"), key="id")
+        assert draft.synced is not None
+        assert draft.synced.report.updated == 1
+    assert names(people)[7] == "Eve"
+    with repository.transaction(message="Nothing") as tx:
+        tx.dataset("people").sync(tr.read(people.folder / "people.csv", text_columns="code"))
+        assert not tx.dataset("people").synced
