@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -286,8 +287,9 @@ def _mix(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
 def _mix_fixed(
     lanes: NDArray[np.uint64], values: NDArray[Any], valid: NDArray[np.bool_] | None
 ) -> None:
-    rows = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
-    BEST.mix(rows.reshape(-1), np.arange(len(rows) + 1) * rows.shape[1], valid, lanes)
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    row_bytes = values.itemsize * prod(values.shape[1:])
+    BEST.mix(data, np.arange(len(values) + 1) * row_bytes, valid, lanes)
 
 
 # ------------------------------------------------------------------------------ rows
@@ -435,7 +437,8 @@ class _SourceRows:
         keys = [pa.concat_arrays(each) for each in self._keys]
         _check_unique(self._key, keys, "")
         is_equal = numbers >= 0
-        partner = np.where(is_equal, contents.first_row[numbers], -1)
+        partner = np.full(len(numbers), -1, np.int64)
+        partner[is_equal] = contents.first_row[numbers[is_equal]]
         is_free = np.ones(len(contents.numbers), np.bool_)
         is_free[partner[is_equal]] = False
         free, unequal = np.flatnonzero(is_free), np.flatnonzero(~is_equal)

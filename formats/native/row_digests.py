@@ -87,7 +87,9 @@ class NativeCells(CellMixer):
         valid: NDArray[np.bool_] | None,
         lanes: NDArray[np.uint64],
     ) -> None:
-        kernels.mix_cells(data, offsets, valid, lanes)
+        # Rows that all have a default repeat one value without memory for each.
+        mask = None if valid is None else np.ascontiguousarray(valid)
+        kernels.mix_cells(data, np.ascontiguousarray(offsets), mask, lanes)
 
 
 NUMPY = CellMixer()

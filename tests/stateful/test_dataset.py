@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Tensor, Text
 from tensorrepo.formats.dataset.schema.values import order_key
 from tensorrepo.formats.dataset.streaming.stream import stream
+from tensorrepo.formats.dataset.sync import sync_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.row_diff import row_changes
@@ -209,6 +210,30 @@ class DatasetMachine(RuleBasedStateMachine):
             return
         link = upsert(self.objects, self.dataset, "key", [self._batch(rows + more)])
         self._take(link, replace(model, rows=(*model.rows, *more)))
+
+    @rule(places=PLACES, gone=PLACES, count=st.integers(0, 3), seed=SEEDS, turned=st.booleans())
+    def sync(self, places: list[int], gone: list[int], count: int, seed: int, turned: bool) -> None:
+        """A source has the rows that there are but for some: changed, gone, or new ones."""
+        model, key = self.model, self.model.column("key").id
+        places = [at for at in places if at < len(model.rows)]
+        for column in model.columns:
+            if column.id != key:
+                new = {at: value(column, seed + at) for at in places}
+                model = model.with_values(column, new)
+        model = model.without({at for at in gone if at < len(model.rows)})
+        more = self._new_rows(count, seed)
+        rows = [*model.rows[:: -1 if turned else 1], *more]
+        report = sync_dataset(
+            self.objects,
+            self.dataset,
+            self.dataset.schema.visible.without_ids(),
+            [self._batch(rows)],
+            key=["key"],
+            budget_bytes=self.budget_bytes,
+        )
+        assert report.inserted == len(more)
+        assert report.deleted == len(self.model.rows) - len(model.rows)
+        self._take(report.link, replace(model, rows=(*model.rows, *more)))
 
     # ---- columns
 
