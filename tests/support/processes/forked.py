@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
+
 from tensorrepo.cli.main import MODULE_OF
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -29,3 +31,8 @@ FORKED.set_forkserver_preload(
         *sorted(set(MODULE_OF.values())),
     ]
 )
+
+
+def fork_streams(patch: pytest.MonkeyPatch) -> None:
+    """Let processes that make the batches of streams begin at once, instead of by "spawn"."""
+    patch.setattr(multiprocessing, "get_context", lambda _start: FORKED)
