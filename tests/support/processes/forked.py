@@ -18,8 +18,7 @@ FORKED.set_forkserver_preload(
     [
         "PIL.Image",
         "duckdb",
-        "torch.distributed.checkpoint",
-        "torch.distributed.tensor",
+        "torch.distributed",
         "torch.utils.data",
         "tensorrepo.catalog.lineage",
         "tensorrepo.catalog.registry",
