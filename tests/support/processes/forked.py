@@ -18,6 +18,10 @@ FORKED.set_forkserver_preload(
     [
         "PIL.Image",
         "duckdb",
+        "numpy.ma",
+        "rich.progress",
+        "rich.table",
+        "typer._adapters",  # pydantic, which the first command line that is parsed imports
         "torch.distributed",
         "torch.utils.data",
         "tensorrepo.catalog.lineage",
