@@ -1,7 +1,7 @@
 """Row selection: which rows a caller means.
 
-Rows are named by a condition (a `col()` expression over columns, or SQL that says one), by a bitmap
-of what other SQL answered, by their ids, by their numbers, or by the values of key columns. The
+Rows are named by a condition (a `col()` expression over columns, or SQL that says one or that
+DuckDB answered), by their ids, by their numbers, or by the values of key columns. The
 answer counts physical rows.
 
 A condition reads the columns that it names, page after page; pages for whose rows it cannot be true
@@ -41,51 +41,16 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
-from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-_STEP = 1 << 20  # rows that are unpacked at a time; a multiple of 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowBitmap:
-    """Chosen rows out of `rows`, deleted ones not counted.
-
-    Attributes:
-        rows: number of rows that could be chosen.
-        bits: uint8 ``(ceil(rows / 8),)``, the lowest bit first.
-        text: condition that chose them, for messages.
-    """
-
-    rows: int
-    bits: NDArray[np.uint8]
-    text: str
-
-    @classmethod
-    def of(cls, rows: int, numbers: Iterable[NDArray[np.int64]], text: str) -> RowBitmap:
-        """The rows that arrays of `numbers` name, in any order."""
-        bits = np.zeros(-(-rows // 8), np.uint8)
-        for some in numbers:
-            np.bitwise_or.at(bits, some >> 3, np.left_shift(1, some & 7).astype(np.uint8))
-        return cls(rows, bits, text)
-
-    def numbers(self) -> Iterator[NDArray[np.int64]]:
-        """Numbers of the chosen rows, ascending, some at a time; at least one array."""
-        for start in range(0, max(1, self.rows), _STEP):
-            some = self.bits[start // 8 : (start + _STEP) // 8]
-            yield start + np.flatnonzero(np.unpackbits(some, bitorder="little"))
-
-    def __str__(self) -> str:
-        return self.text
-
-
-# A condition as expression or SQL, a bitmap, key columns with their values, row ids (ROW_ID
-# records, or texts), or numbers of rows that are not deleted, in any form that
+# A condition as expression or SQL, one that was read before, key columns with their values, row ids
+# (ROW_ID records, or texts), or numbers of rows that are not deleted, in any form that
 # `StoredDataset[...]` takes.
 Where: TypeAlias = (
     pc.Expression
     | str
-    | RowBitmap
+    | SqlCondition
     | int
     | Mapping[str, Any]
     | slice
@@ -153,12 +118,9 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
         NotFoundError: row numbers beyond the end; with `strict` ids or keys that no row has.
     """
-    predicate = predicate_of(dataset, where)
-    if predicate is not None:
-        rows = _physical(dataset, matching_rows(dataset, predicate))
-        return Chosen(rows, np.arange(len(rows)), len(rows))
-    if isinstance(where, RowBitmap):
-        rows = _physical(dataset, np.concatenate(list(where.numbers())))
+    matching = matching_rows(dataset, where)
+    if matching is not None:
+        rows = _physical(dataset, matching)
         return Chosen(rows, np.arange(len(rows)), len(rows))
     if isinstance(where, str):
         where = [where]
@@ -168,23 +130,11 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
         where = [int(where)]
     if _are_ids(where):
         return _by_ids(dataset, where, strict=strict)
-    numbers: Any = where
-    found = np.asarray(resolve_rows(numbers, dataset.rows), np.int64)
-    return _chosen(_physical(dataset, found), np.arange(len(found)), len(found), strict=strict)
-
-
-def predicate_of(dataset: StoredDataset, where: Where) -> pc.Expression | None:
-    """The expression that `where` is, or says as SQL; None where it names rows otherwise.
-
-    Raises:
-        UnsupportedError: SQL that no expression says; the caller asks DuckDB, see `RowBitmap`.
-    """
-    if not is_condition(where):
-        return where if isinstance(where, pc.Expression) else None
-    condition = read_condition(str(where), dataset.schema)
-    if condition.expression is None:
-        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
-    return condition.expression
+    given: Any = where
+    numbers = np.asarray(resolve_rows(given, dataset.rows), np.int64)
+    return _chosen(
+        _physical(dataset, numbers), np.arange(len(numbers)), len(numbers), strict=strict
+    )
 
 
 def is_condition(where: Any) -> bool:
@@ -236,22 +186,39 @@ def _chosen(
 
 
 def matching_rows(
-    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
-) -> NDArray[np.int64]:
-    """Numbers of the rows, deleted ones not counted, for which `expression` is true.
+    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+) -> NDArray[np.int64] | None:
+    """`condition_rows` all together."""
+    numbers = condition_rows(dataset, where, progress)
+    return None if numbers is None else np.concatenate([np.zeros(0, np.int64), *numbers])
 
-    A row for which it is null is not among them. `progress` is told the rows looked at so far.
+
+def condition_rows(
+    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+) -> Iterator[NDArray[np.int64]] | None:
+    """Numbers of the rows, deleted ones not counted, for which a condition is true.
+
+    They come ascending, some at a time, as they are found; rows for which it is null are not among
+    them. None where `where` names rows otherwise. `progress` receives the rows looked at so far.
 
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
+        UnsupportedError: SQL that no expression says, which DuckDB was not asked about.
     """
-    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression, progress)])
+    condition = read_condition(str(where), dataset.schema) if is_condition(where) else where
+    if not isinstance(condition, SqlCondition):
+        is_expression = isinstance(condition, pc.Expression)
+        return _each_match(dataset, condition, progress) if is_expression else None
+    if condition.expression is not None:
+        return _each_match(dataset, condition.expression, progress)
+    if condition.rows is None:
+        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
+    return iter([condition.rows.numbers()])
 
 
-def each_match(
-    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
+def _each_match(
+    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None
 ) -> Iterator[NDArray[np.int64]]:
-    """`matching_rows` some at a time, ascending: as they are found."""
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if not columns:
         always = pa.table({"": [0]}).filter(expression).num_rows

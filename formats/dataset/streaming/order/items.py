@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.values import offsets_of
+from tensorrepo.formats.dataset.selecting.row_bits import spans
 from tensorrepo.formats.dataset.streaming.order.schedule import StepStretch
-from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, RowChoice, Weights, spans
+from tensorrepo.formats.dataset.streaming.order.selection import EveryRow, RowChoice, Weights
 
 
 class Items(Protocol):

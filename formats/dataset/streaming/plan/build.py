@@ -39,25 +39,20 @@ from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.selecting.row_bits import RowBits, bits_of, both, spans
 from tensorrepo.formats.dataset.selecting.select_rows import (
-    RowBitmap,
     Where,
     choose_rows,
     comparable,
-    each_match,
-    predicate_of,
+    condition_rows,
     scan,
 )
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
 from tensorrepo.formats.dataset.streaming.order.selection import (
-    RowBits,
     Weights,
     balanced_weights,
-    bits_of,
-    both,
     given_weights,
-    spans,
 )
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
@@ -393,11 +388,9 @@ def _named_rows(dataset: StoredDataset, rows: Any) -> RowBits:
 
 
 def _fitting_rows(dataset: StoredDataset, where: Where) -> RowBits:
-    predicate = predicate_of(dataset, where)
-    if predicate is not None:
-        return bits_of(dataset.rows, each_match(dataset, predicate))
-    if isinstance(where, RowBitmap):
-        return bits_of(dataset.rows, where.numbers())
+    numbers = condition_rows(dataset, where)
+    if numbers is not None:
+        return bits_of(dataset.rows, numbers)
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.streaming.order.items import (
     RowSelection,
     items_total,
@@ -20,7 +21,6 @@ from tensorrepo.formats.dataset.streaming.order.schedule import Share, stretches
 from tensorrepo.formats.dataset.streaming.order.selection import (
     EveryRow,
     Weights,
-    bits_of,
     counts_of,
     given_weights,
 )
