@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
 from tensorrepo.formats.dataset.external.links import read_links
 from tensorrepo.formats.dataset.external.outside import Nothing, Outside
@@ -71,10 +72,7 @@ ABSENT_BYTES = 1 << 30
 
 
 def check_absent(
-    columns: Mapping[str, ColumnIndex],
-    rows: range | NDArray[np.int64],
-    *,
-    limit_bytes: int = ABSENT_BYTES,
+    columns: Mapping[str, ColumnIndex], rows: range | Ints, *, limit_bytes: int = ABSENT_BYTES
 ) -> None:
     """Refuse to make more rows of defaults at once than `limit_bytes` hold.
 
@@ -101,7 +99,7 @@ def _row_bytes(index: ColumnIndex) -> int:
     return 0 if index.default is None else index.default.nbytes + 1
 
 
-def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
+def _absent_rows(index: ColumnIndex, rows: range | Ints) -> int:
     """How many of `rows` no page holds; of a range with steps no fewer."""
     if index.default is None or not len(rows):
         return 0
@@ -184,7 +182,7 @@ class StoredDataset:
         found = self._columns(resolve_rows(key, self.rows))
         return {column.name: present(column, values) for column, values in found}
 
-    def _columns(self, rows: range | NDArray[np.int64]) -> Iterator[tuple[Column, ColumnValues]]:
+    def _columns(self, rows: range | Ints) -> Iterator[tuple[Column, ColumnValues]]:
         columns = self.schema.visible.columns
         names = [column.name for column in columns]
         return zip(columns, read_live(self, names, rows), strict=True)
@@ -307,7 +305,7 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
-def narrowed(dataset: StoredDataset, rows: NDArray[np.int64]) -> StoredDataset:
+def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     """A dataset with only some of its rows there, as if the others were deleted.
 
     `rows` are physical, ascending, each once, none of them deleted; the digest stays that of the
@@ -365,9 +363,7 @@ def fragment_records(dataset: StoredDataset) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
 
 
-def _placed_leaves(
-    dataset: StoredDataset,
-) -> Iterator[tuple[Leaf, Links, NDArray[np.int64], NDArray[np.int64]]]:
+def _placed_leaves(dataset: StoredDataset) -> Iterator[tuple[Leaf, Links, Ints, Ints]]:
     """Leaves with their links, and of each fragment its first row in the dataset and its rows."""
     first = 0
     for leaf, links in dataset_leaves(dataset):
@@ -471,7 +467,7 @@ def read_rows(dataset: StoredDataset, name: str, key: RowNumbers | range) -> Col
 
 
 def read_live(
-    dataset: StoredDataset, names: Sequence[str], rows: range | NDArray[np.int64]
+    dataset: StoredDataset, names: Sequence[str], rows: range | Ints
 ) -> list[ColumnValues]:
     """Live rows of several columns, copied; of those in a store in the same rounds of requests."""
     readers = [page_reader(dataset, name) for name in names]
@@ -503,7 +499,7 @@ def _physical_range(live: LiveRows | None, rows: range) -> tuple[int, int]:
     return int(ends[0]), int(ends[1]) + 1
 
 
-def resolve_rows(key: RowNumbers | range, rows: int) -> range | NDArray[np.int64]:
+def resolve_rows(key: RowNumbers | range, rows: int) -> range | Ints:
     """Row numbers in ``[0, rows)``; negative ones count from the end.
 
     Raises:
@@ -558,7 +554,7 @@ def scan(
     stop: int | None = None,
     *,
     max_bytes: int = BATCH_BYTES,
-) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
     """Rows in order, cut where pages of the columns end, with their physical numbers.
 
     `start` and `stop` are physical rows; deleted ones between them are left out. A batch holds no

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.changing.patch import (
     UpdateProgress,
     ValueChanger,
@@ -64,7 +64,7 @@ def delete_rows(
 
 
 def _deletions(
-    dataset: StoredDataset, number: int, fragments: Sequence[FragmentRows], rows: NDArray[np.int64]
+    dataset: StoredDataset, number: int, fragments: Sequence[FragmentRows], rows: Ints
 ) -> Iterator[tuple[int, FragmentEdit]]:
     """The edits of one leaf."""
     leaf, links = read_leaf(dataset.objects, dataset.links, dataset.root.leaves[number])
@@ -142,7 +142,7 @@ def _function_source(
     chosen = dataset.schema.select(names)
     schema = chosen.to_arrow()
 
-    def source(rows: NDArray[np.int64], _: NDArray[np.int64]) -> ColumnValues:
+    def source(rows: Ints, _: Ints) -> ColumnValues:
         found = read_columns([page_reader(dataset, name) for name in names], rows)
         arrays = [
             to_arrow_array(each.type, values)

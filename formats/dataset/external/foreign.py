@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnType, type_from_json, type_to_json
@@ -64,7 +65,7 @@ class MembersPlace(_Place, frozen=True, tag="members"):
     starts: bytes
     lengths: bytes
 
-    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def bounds(self) -> tuple[Ints, Ints]:
         """Where each member begins and ends."""
         starts = np.frombuffer(self.starts, "<i8")
         return starts, starts + np.frombuffer(self.lengths, "<i8")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import dtype_code, dtype_from_code
+from tensorrepo.formats.common.dtypes import Bools, Ints, dtype_code, dtype_from_code
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_TILES, TAG_BYTES
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
@@ -124,7 +124,7 @@ class ColumnIndex:
     storage: Storage
     entries: NDArray[Any]
     tags: NDArray[np.uint8]
-    first_row: NDArray[np.int64]
+    first_row: Ints
     chunk: NDArray[np.uint32]
     chunks: tuple[ObjectLink | memoryview | None, ...]
     fragment: NDArray[np.uint32]
@@ -158,12 +158,12 @@ class ColumnIndex:
         return self.raw_bytes / max(1, self.rows)
 
     @property
-    def is_absent(self) -> NDArray[np.bool_]:
+    def is_absent(self) -> Bools:
         """Which pages are nowhere, so that their rows have the default."""
         absent = np.array([chunk is None for chunk in self.chunks], np.bool_)
         return absent[self.chunk] if len(absent) else np.zeros(self.pages, np.bool_)
 
-    def page_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def page_of(self, rows: Ints) -> Ints:
         """The page that holds each of `rows`, which lie in ``[0, self.rows)``."""
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
@@ -178,11 +178,11 @@ class Patches:
         pages: the pages that hold the values; its rows count patches, its fragments mean nothing.
     """
 
-    rows: NDArray[np.int64]
-    source: NDArray[np.int64]
+    rows: Ints
+    source: Ints
     pages: ColumnIndex
 
-    def among(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def among(self, rows: Ints) -> tuple[Ints, Ints]:
         """Which of `rows` are patched: their places in `rows`, and their rows in `pages`."""
         place = np.searchsorted(self.rows, rows)
         inside = np.flatnonzero(place < len(self.rows))
@@ -465,9 +465,7 @@ def _place(
     return links[chunk]
 
 
-def _fragments(
-    entries: NDArray[Any], first_row: NDArray[np.int64], rows: NDArray[np.int64]
-) -> NDArray[np.uint32]:
+def _fragments(entries: NDArray[Any], first_row: Ints, rows: Ints) -> NDArray[np.uint32]:
     """The fragment of every page; proves that pages cover each fragment without gap or overlap."""
     bounds = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(rows, out=bounds[1:])
@@ -538,9 +536,7 @@ def decode_patch_index(payload: Buffer, what: str) -> PatchIndex:
     return PatchIndex(index, fragment, offsets)
 
 
-def patched_rows(
-    patch: PatchIndex, fragment_start: NDArray[np.int64], fragment_rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def patched_rows(patch: PatchIndex, fragment_start: Ints, fragment_rows: Ints) -> Ints:
     """The row of the dataset that each value is for, given where the fragments begin in it.
 
     Raises:

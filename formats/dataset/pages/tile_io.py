@@ -30,6 +30,7 @@ from tensorrepo.formats.common.buffer_codecs import (
     encode_chosen,
     most_raw_bytes,
 )
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.tiles import (
     TILE,
     Axis,
@@ -128,9 +129,7 @@ def read_region(
     return out[tuple(0 if axes[at].is_dropped else each for at, each in enumerate(turned))]
 
 
-def read_rows(
-    table: TiledValues, rows: NDArray[np.int64], storage: Storage, source: TileSource
-) -> RaggedValues:
+def read_rows(table: TiledValues, rows: Ints, storage: Storage, source: TileSource) -> RaggedValues:
     """Whole rows, in the order asked for; see `read_region`."""
     chosen = rows.tolist()
     shapes = [table.row_shape(row) for row in chosen]

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import is_small_float
+from tensorrepo.formats.common.dtypes import Bools, is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
@@ -197,9 +197,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
     return FixedValues(_zero_nulls(converted, valid), valid)
 
 
-def _stack(
-    column: Column, rows: list[Any], first_row: int
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any], Bools | None]:
     """Rows given one by one, as one array, nulls zeroed."""
     valid = _valid(rows)
     given = rows if valid is None else [row for row in rows if row is not None]
@@ -250,7 +248,7 @@ def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
         _refuse(column, first_row, f"shape {shape}", found)
 
 
-def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[Any]:
+def _zero_nulls(array: NDArray[Any], valid: Bools | None) -> NDArray[Any]:
     if valid is None or valid.all():
         return array
     array = array.copy()
@@ -289,8 +287,8 @@ def _moment(row: Any) -> Any:
 
 
 def _to_moments(
-    column: Column, array: NDArray[Any], valid: NDArray[np.bool_] | None, first_row: int
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    column: Column, array: NDArray[Any], valid: Bools | None, first_row: int
+) -> tuple[NDArray[Any], Bools | None]:
     """datetime64 of any unit as int64 counts of the column's; NaT is null."""
     if not isinstance(column.type, Timestamp) or array.dtype.kind != "M":
         return array, valid
@@ -311,7 +309,7 @@ def _to_moments(
 
 
 def _coerce_binary(
-    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+    column: Column, rows: list[Any], valid: Bools | None, first_row: int
 ) -> BinaryValues:
     encode = _ENCODERS.get(type(column.type), _encode_bytes)
     parts = []
@@ -380,7 +378,7 @@ def _compact_links(column: Column, values: ColumnValues, first_row: int) -> Colu
 
 
 def _coerce_ragged(
-    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+    column: Column, rows: list[Any], valid: Bools | None, first_row: int
 ) -> RaggedValues:
     storage = column.storage
     empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
@@ -424,7 +422,7 @@ def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
 # ------------------------------------------------------------------------------ nulls, errors
 
 
-def _valid(rows: Iterable[Any]) -> NDArray[np.bool_] | None:
+def _valid(rows: Iterable[Any]) -> Bools | None:
     present = np.array([row is not None for row in rows], np.bool_)
     return None if present.all() else present
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id, row_ids
 from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
 from tensorrepo.formats.dataset.read import (
@@ -73,8 +74,8 @@ class Chosen:
         given: how many were given; for a predicate n.
     """
 
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
+    rows: Ints
+    places: Ints
     given: int
 
 
@@ -147,7 +148,7 @@ def count_rows(dataset: StoredDataset, where: Where) -> int:
     return len(choose_rows(dataset, where, strict=False).rows)
 
 
-def find_rows(dataset: StoredDataset, where: Where) -> NDArray[np.int64]:
+def find_rows(dataset: StoredDataset, where: Where) -> Ints:
     """Numbers of the rows that `where` names, deleted ones not counted, ascending."""
     rows = choose_rows(dataset, where, strict=False).rows
     table = live_rows(dataset)
@@ -160,21 +161,19 @@ def ids_of_rows(dataset: StoredDataset, rows: RowNumbers) -> list[str]:
     return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
 
 
-def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> Ints:
     """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
     rows = row_id_table(dataset).find(row_ids(ids))
     table = live_rows(dataset)
     return rows if table is None else np.where(rows >= 0, table.live(rows), -1)
 
 
-def _physical(dataset: StoredDataset, live: NDArray[np.int64]) -> NDArray[np.int64]:
+def _physical(dataset: StoredDataset, live: Ints) -> Ints:
     table = live_rows(dataset)
     return live if table is None else table.physical(live)
 
 
-def _chosen(
-    rows: NDArray[np.int64], places: NDArray[np.int64], given: int, *, strict: bool
-) -> Chosen:
+def _chosen(rows: Ints, places: Ints, given: int, *, strict: bool) -> Chosen:
     unique, first = np.unique(rows, return_index=True)
     if strict and len(unique) != len(rows):
         again = np.setdiff1d(np.arange(len(rows)), first)[0]
@@ -187,7 +186,7 @@ def _chosen(
 
 def matching_rows(
     dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
-) -> NDArray[np.int64] | None:
+) -> Ints | None:
     """`condition_rows` all together."""
     numbers = condition_rows(dataset, where, progress)
     return None if numbers is None else np.concatenate([np.zeros(0, np.int64), *numbers])
@@ -195,7 +194,7 @@ def matching_rows(
 
 def condition_rows(
     dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
-) -> Iterator[NDArray[np.int64]] | None:
+) -> Iterator[Ints] | None:
     """Numbers of the rows, deleted ones not counted, for which a condition is true.
 
     They come ascending, some at a time, as they are found; rows for which it is null are not among
@@ -218,7 +217,7 @@ def condition_rows(
 
 def _each_match(
     dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Ints]:
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if not columns:
         always = pa.table({"": [0]}).filter(expression).num_rows
@@ -237,7 +236,7 @@ def _each_match(
 
 def _scan_where(
     dataset: StoredDataset, expression: pc.Expression, names: Sequence[str]
-) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
     """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
     ranges = ranges_where(dataset, expression)
     return _joined_batches(
@@ -245,7 +244,7 @@ def _scan_where(
     )
 
 
-def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> NDArray[np.int64]:
+def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:
     """Physical rows outside of which a predicate is true for none: int64 ``(n, 2)``."""
     columns = {column.name: column for column in dataset.schema.columns}
     index_of = partial(column_index, dataset)
@@ -335,7 +334,7 @@ def scan(
         yield batch
 
 
-_Batch: TypeAlias = "tuple[NDArray[np.int64], dict[str, ColumnValues]]"
+_Batch: TypeAlias = "tuple[Ints, dict[str, ColumnValues]]"
 
 
 def _joined_batches(batches: Iterable[_Batch], rows: int = SCAN_ROWS) -> Iterator[_Batch]:
@@ -400,9 +399,7 @@ def _key_values(column: Column, values: Any) -> ColumnValues:
     return coerce_column(column, [values] if single else values)
 
 
-def find_keys(
-    dataset: StoredDataset, table: KeyTable
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_keys(dataset: StoredDataset, table: KeyTable) -> tuple[Ints, Ints]:
     """Rows, deleted ones not counted, whose key is in `table`, and which key it is."""
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     first = 0
@@ -420,9 +417,7 @@ def find_keys(
 # ------------------------------------------------------------------------------ fragments
 
 
-def by_leaf(
-    dataset: StoredDataset, rows: NDArray[np.int64]
-) -> Iterator[tuple[int, tuple[FragmentRows, ...]]]:
+def by_leaf(dataset: StoredDataset, rows: Ints) -> Iterator[tuple[int, tuple[FragmentRows, ...]]]:
     """The fragments that hold some of `rows`, physical and ascending, by number of their leaf."""
     leaves = dataset.root.leaves
     bounds = np.concatenate([[0], np.cumsum([leaf.rows for leaf in leaves], dtype=np.int64)])

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnPart,
@@ -321,7 +321,7 @@ class _CellWriter:
             onto_rows = np.concatenate([each.onto_rows for each in pieces])
             yield column, CellMoves(onto_rows, np.concatenate([each.other_rows for each in pieces]))
 
-    def _follows(self, column: str, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _follows(self, column: str, rows: Ints) -> Bools:
         """Of a hidden column only cells whose source was linked: else they are computed anew."""
         derived = self._columns[column].derived
         wanted = np.ones(len(rows), np.bool_)
@@ -332,11 +332,11 @@ class _CellWriter:
                 wanted[low:high] = True
         return wanted
 
-    def _placed(self, column: Column, other_rows: NDArray[np.int64]) -> ValueSource:
+    def _placed(self, column: Column, other_rows: Ints) -> ValueSource:
         values = self._source(column)
         return lambda _, places: values(other_rows[places])
 
-    def _source(self, column: Column) -> Callable[[NDArray[np.int64]], ColumnValues]:
+    def _source(self, column: Column) -> Callable[[Ints], ColumnValues]:
         """Gives values of physical rows of `other`, in the form that the column has now."""
         stored = self._other.columns[column.id]
         reader = page_reader(self._other.dataset, stored.name)
@@ -392,7 +392,7 @@ class _Twins:
         return twins
 
 
-def _within(rows: NDArray[np.int64], start: int, stop: int) -> bool:
+def _within(rows: Ints, start: int, stop: int) -> bool:
     low, high = np.searchsorted(rows, [start, stop])
     return bool(low < high)
 
@@ -406,7 +406,7 @@ def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
 
 
 def _with_defaults(
-    column: Column, source: Callable[[NDArray[np.int64]], ColumnValues], rows: NDArray[np.int64]
+    column: Column, source: Callable[[Ints], ColumnValues], rows: Ints
 ) -> ColumnValues:
     """Values of `rows`; those below 0 have the default, or what nobody reads."""
     there = np.flatnonzero(rows >= 0)
@@ -509,7 +509,7 @@ class _Joining:
                 yield self._masked(fragment, rows.masked[fragment.uid] - first_row)
             first_row += fragment.rows
 
-    def _masked(self, fragment: Fragment, wanted: NDArray[np.int64]) -> Fragment:
+    def _masked(self, fragment: Fragment, wanted: Ints) -> Fragment:
         """The fragment with all rows deleted but those at offsets `wanted`.
 
         The others get ids that no row has: their own are those of rows of `onto`.
@@ -543,7 +543,7 @@ class _Joining:
         return replace(fragment, parts=parts, patches=patches)
 
 
-def _revived(fragment: Fragment, offsets: NDArray[np.int64]) -> Fragment:
+def _revived(fragment: Fragment, offsets: Ints) -> Fragment:
     """The fragment with rows at `offsets` deleted no more."""
     assert fragment.deletions is not None, "its rows are deleted"
     dead = np.setdiff1d(unpack_deletions(fragment.deletions, fragment.rows), offsets)

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, WaitingPage
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.deletions import unpack_deletions
@@ -178,7 +178,7 @@ def editing(
 
 def page_filler(
     column: Column,
-    others: Sequence[NDArray[np.int64]],
+    others: Sequence[Ints],
     rows: int,
     row_bytes: float,
     page_bytes: int | None = None,
@@ -188,7 +188,7 @@ def page_filler(
     return PageFiller(page_cuts(others, rows, limit / row_bytes), min(limit, NO_LIMIT))
 
 
-def page_ends(fragment: Fragment) -> list[NDArray[np.int64]]:
+def page_ends(fragment: Fragment) -> list[Ints]:
     """Per column of a fragment where its pages end, counted in rows of the fragment."""
     ends = []
     for column in fragment.columns:
@@ -305,7 +305,7 @@ class NewColumns:
         filler = page_filler(column, page_ends(fragment), fragment.rows, row_bytes, self.page_bytes)
         return self.edit.writer(column, at, fragment.uid, self.codec, filler)
 
-    def _values(self, rows: int, dead: NDArray[np.int64]) -> ColumnValues:
+    def _values(self, rows: int, dead: Ints) -> ColumnValues:
         """Values of the next `rows` rows of a fragment, of which `dead` get none."""
         wanted = rows - len(dead)
         pieces = self.feed.take(wanted)

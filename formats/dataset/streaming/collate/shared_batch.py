@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import SMALL_FLOATS, is_small_float
+from tensorrepo.formats.common.dtypes import SMALL_FLOATS, Bools, is_small_float
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.convert import as_torch
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify, batch_with
@@ -181,7 +181,7 @@ class _Reader:
     def _scalar(self, name: str, shape: list[int], at: int) -> Any:
         return self._array(name, shape, at)[()]
 
-    def _masked(self, data: NDArray[Any], mask: NDArray[np.bool_]) -> Any:
+    def _masked(self, data: NDArray[Any], mask: Bools) -> Any:
         return np.ma.MaskedArray(data, mask)
 
     def _tuple(self, values: list[Any]) -> tuple[Any, ...]:

@@ -20,9 +20,8 @@ from threading import Lock
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, decode_page, verify_page
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
@@ -145,7 +144,7 @@ class _ColumnLoader:
         self._nullable = nullable
         self._deleted = live_rows(dataset)
         self._reader = page_reader(dataset, plan.name)
-        self._cut: NDArray[np.bool_] = runs.live != runs.stop - runs.start
+        self._cut: Bools = runs.live != runs.stop - runs.start
         self._odd = self._odd_runs(runs)
         self._changed = self._cut | self._odd
         self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
@@ -265,10 +264,10 @@ class _ColumnLoader:
 
     # ------------------------------------------------------------------ runs that changed
 
-    def _odd_runs(self, runs: StreamPlan) -> NDArray[np.bool_]:
+    def _odd_runs(self, runs: StreamPlan) -> Bools:
         """Runs whose rows are patched, or not just those of pages in the form of the schema."""
         index = self._plan.index
-        changed: NDArray[np.bool_] = np.zeros(runs.start.size, np.bool_)
+        changed: Bools = np.zeros(runs.start.size, np.bool_)
         if index.patches is not None:
             bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
             changed |= bounds[0] < bounds[1]

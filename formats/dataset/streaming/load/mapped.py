@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
     HAS_ROW_SUMS,
@@ -72,13 +72,11 @@ class MappedPages:
         self._address = np.zeros(len(index.chunks), np.int64)
         self._payload_bytes = np.zeros(len(index.chunks), np.int64)
 
-    def usable(self) -> NDArray[np.bool_]:
+    def usable(self) -> Bools:
         """Which pages those are: fixed rows, uncompressed, without nulls."""
         if self._reader.index.storage.layout is not ColumnLayout.FIXED or not self._row_bytes:
             return np.zeros(len(self._entries), dtype=np.bool_)
-        plain: NDArray[np.bool_] = (self._entries["codec"] == PAGE_PLAIN) & (
-            self._entries["nulls"] == 0
-        )
+        plain: Bools = (self._entries["codec"] == PAGE_PLAIN) & (self._entries["nulls"] == 0)
         return plain
 
     def values(self, runs: Ints, rows: Ints, pages: Ints) -> InMemory:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.mix.blend import (
     Parts,
     SourceBlend,
@@ -36,7 +35,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import (
 )
 
 # Where in the piece each row stands, its run, its row there, and whether the run is busy.
-_Rows = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
+_Rows = tuple[Ints, Ints, Ints, Bools]
 
 _NEVER = np.iinfo(np.int64).max
 _NO_RUNS = np.zeros(0, dtype=np.int64)
@@ -89,7 +88,7 @@ class _Pass:
         returning = np.flatnonzero(self._until) if not source.keep else _NO_RUNS
         self.returning = items.runs[returning] + source.first_run
 
-    def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, Bools]:
         """Run (of all sources) and live row of each, and whether its run is not done with.
 
         Args:
@@ -237,7 +236,7 @@ class _Walk:
                 left = self._passes.pop((number, epoch))
                 self.left.append(left.returning)
 
-    def _padded(self, piece: StepRows, busy: NDArray[np.bool_], *, lent: bool) -> StepRows:
+    def _padded(self, piece: StepRows, busy: Bools, *, lent: bool) -> StepRows:
         """The piece with its last step filled up: each of its own rows again, in turn."""
         share = self._share
         last = piece.ends.size - 1

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     GOLDEN,
@@ -48,7 +48,7 @@ class Located:
     run: Ints
     place: Ints
 
-    def select(self, chosen: NDArray[np.bool_] | Ints | slice) -> Located:
+    def select(self, chosen: Bools | Ints | slice) -> Located:
         return Located(
             self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
         )

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
     TABLE,
@@ -394,7 +394,7 @@ def _fitting_rows(dataset: StoredDataset, where: Where) -> RowBits:
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
 
-def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[Ints]:
+def _numbers(rows: range | Bools) -> Iterator[Ints]:
     """The numbers of a range, or of what is true in a mask, some at a time."""
     for start, stop in spans(len(rows)):
         if isinstance(rows, range):
