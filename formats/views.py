@@ -165,8 +165,7 @@ def physical_rows(dataset: StoredDataset, view: StoredView) -> Ints:
 
 def live_numbers(dataset: StoredDataset, view: StoredView) -> Ints:
     """The rows of a view as numbers of the dataset's rows that are there, ascending."""
-    rows, live = physical_rows(dataset, view), live_rows(dataset)
-    return rows if live is None else live.live(rows)
+    return live_rows(dataset).live(physical_rows(dataset, view))
 
 
 def open_rows(

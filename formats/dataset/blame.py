@@ -82,8 +82,7 @@ def blame_row(
 def has_row(dataset: StoredDataset, row_id: NDArray[Any]) -> bool:
     """Whether there is a row of that id, and not deleted."""
     row = row_id_table(dataset).find(row_id)
-    live = live_rows(dataset)
-    return bool(row[0] >= 0) and (live is None or bool(live.live(row)[0] >= 0))
+    return bool(live_rows(dataset).live(row)[0] >= 0)
 
 
 def _origins(

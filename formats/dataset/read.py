@@ -258,9 +258,9 @@ class ColumnView:
                 f"a region is of one row, [row, slices...]; got {row!r:.60} for the row. "
                 "Of several rows, read them first: [rows][:, slices...]"
             )
-        number, live = _row_number(int(row), self.dataset.rows), live_rows(self.dataset)
-        physical = number if live is None else int(live.physical(np.array([number]))[0])
-        return region_of(page_reader(self.dataset, self.column.name), physical, region)
+        number = _row_number(int(row), self.dataset.rows)
+        physical = live_rows(self.dataset).physical(np.array([number]))[0]
+        return region_of(page_reader(self.dataset, self.column.name), int(physical), region)
 
     def __iter__(self) -> Iterator[Any]:
         for batch in iterate(self.dataset, [self.column.name]):
@@ -372,12 +372,12 @@ def _placed_leaves(dataset: StoredDataset) -> Iterator[tuple[Leaf, Links, Ints, 
         first += int(rows.sum())
 
 
-def live_rows(dataset: StoredDataset) -> LiveRows | None:
-    """Which rows are not deleted; None: all. Read once per handle."""
+def live_rows(dataset: StoredDataset) -> LiveRows:
+    """Which rows are not deleted. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
-    if dataset.root.deleted and memory.live is None:
+    if memory.live is None:
         dead = [np.zeros(0, np.int64)]
-        for leaf, links, starts, rows in _placed_leaves(dataset):
+        for leaf, links, starts, rows in _placed_leaves(dataset) if dataset.root.deleted else ():
             for at, each in sorted(read_deletions(dataset.objects, leaf, links).items()):
                 dead.append(starts[at] + unpack_deletions(each, int(rows[at])))
         memory.live = LiveRows(dataset.root.rows, np.concatenate(dead))
@@ -473,30 +473,23 @@ def read_live(
     readers = [page_reader(dataset, name) for name in names]
     live = live_rows(dataset)
     if isinstance(rows, range) and rows.step == 1 and len(rows):
-        start, stop = _physical_range(live, rows)
+        start, last = live.physical(np.array([rows.start, rows.stop - 1])).tolist()
+        stop = last + 1
         check_absent(_indexes(dataset, names), range(start, stop))
-        alive = None if live is None else live.alive(start, stop)
+        alive = live.alive(start, stop)
         if alive is None:
             return read_columns(readers, range(start, stop))
         return read_columns(readers, start + alive)
     if isinstance(rows, range):
         check_absent(_indexes(dataset, names), rows)  # before there is a number for each
         rows = np.arange(rows.start, rows.stop, rows.step)
-    physical = rows if live is None else live.physical(rows)
+    physical = live.physical(rows)
     check_absent(_indexes(dataset, names), physical)
     return read_columns(readers, physical)
 
 
 def _indexes(dataset: StoredDataset, names: Iterable[str]) -> dict[str, ColumnIndex]:
     return {name: column_index(dataset, name) for name in names}
-
-
-def _physical_range(live: LiveRows | None, rows: range) -> tuple[int, int]:
-    """The physical rows that hold the live ones of `rows`."""
-    if live is None:
-        return rows.start, rows.stop
-    ends = live.physical(np.array([rows.start, rows.stop - 1]))
-    return int(ends[0]), int(ends[1]) + 1
 
 
 def resolve_rows(key: RowNumbers | range, rows: int) -> range | Ints:
@@ -569,7 +562,7 @@ def scan(
         step = max(1, int(max_bytes / max(row_bytes, 1.0)))
         for low in range(start, end, step):
             high = min(end, low + step)
-            alive = None if live is None else live.alive(low, high)
+            alive = live.alive(low, high)
             values = {name: cursor.slice(low, high) for name, cursor in cursors.items()}
             if alive is None:
                 yield np.arange(low, high), values

@@ -247,8 +247,7 @@ def _match(dataset: StoredDataset, table: KeyTable) -> Chosen:
             f"key {table.text(at)} names {len(found)} rows of the dataset, such as {found[0]} and "
             f"{found[1]}: an upsert needs a key that tells rows apart"
         )
-    live = live_rows(dataset)
-    return Chosen(rows if live is None else live.physical(rows), places, table.rows)
+    return Chosen(live_rows(dataset).physical(rows), places, table.rows)
 
 
 def _check_complete(schema: Schema, spool: Spool, table: KeyTable, is_new: Bools) -> None:

@@ -122,7 +122,7 @@ def decode_deletion_map(payload: Buffer, what: str) -> dict[int, Deletions]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveRows:
-    """A dataset of `total` rows of which `dead`, int64 ascending, are deleted.
+    """A dataset of `total` rows of which `dead`, int64 ascending, are deleted, if any.
 
     A *physical* row counts deleted ones, a *live* row does not.
     """
@@ -137,16 +137,17 @@ class LiveRows:
 
     def physical(self, live: Ints) -> Ints:
         """Physical numbers of live rows, in the same order."""
+        if not len(self.dead):
+            return live
         before = self.dead - np.arange(len(self.dead))  # live rows before each deleted one
         return live + np.searchsorted(before, live, side="right")
 
     def live(self, physical: Ints) -> Ints:
-        """Live numbers of physical rows; -1 where deleted."""
+        """Live numbers of physical rows; -1 where deleted, or where a number is -1."""
+        if not len(self.dead):
+            return physical
         before = np.searchsorted(self.dead, physical)
-        inside = np.minimum(before, max(0, len(self.dead) - 1))
-        is_dead = (
-            (self.dead[inside] == physical) if len(self.dead) else np.zeros(len(physical), bool)
-        )
+        is_dead = self.dead[np.minimum(before, len(self.dead) - 1)] == physical
         return np.where(is_dead, -1, physical - before)
 
     def live_bounds(self, physical_bounds: Ints) -> Ints:
@@ -160,7 +161,7 @@ class LiveRows:
 
     def alive(self, start: int, stop: int) -> Ints | None:
         """Live physical rows in ``[start, stop)``, counted from `start`; None: all of them."""
-        dead = self.dead_between(start, stop)
+        dead = self.dead_between(start, stop) if len(self.dead) else self.dead
         if not len(dead):
             return None
         keep = np.ones(stop - start, np.bool_)

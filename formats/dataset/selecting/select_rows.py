@@ -121,7 +121,7 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
     """
     matching = matching_rows(dataset, where)
     if matching is not None:
-        rows = _physical(dataset, matching)
+        rows = live_rows(dataset).physical(matching)
         return Chosen(rows, np.arange(len(rows)), len(rows))
     if isinstance(where, str):
         where = [where]
@@ -134,7 +134,7 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
     given: Any = where
     numbers = np.asarray(resolve_rows(given, dataset.rows), np.int64)
     return _chosen(
-        _physical(dataset, numbers), np.arange(len(numbers)), len(numbers), strict=strict
+        live_rows(dataset).physical(numbers), np.arange(len(numbers)), len(numbers), strict=strict
     )
 
 
@@ -150,27 +150,21 @@ def count_rows(dataset: StoredDataset, where: Where) -> int:
 
 def find_rows(dataset: StoredDataset, where: Where) -> Ints:
     """Numbers of the rows that `where` names, deleted ones not counted, ascending."""
-    rows = choose_rows(dataset, where, strict=False).rows
-    table = live_rows(dataset)
-    return rows if table is None else table.live(rows)
+    return live_rows(dataset).live(choose_rows(dataset, where, strict=False).rows)
 
 
 def ids_of_rows(dataset: StoredDataset, rows: RowNumbers) -> list[str]:
     """Ids of some rows, given by number, as text."""
     numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
-    return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
+    return [
+        format_row_id(each)
+        for each in row_id_table(dataset).of(live_rows(dataset).physical(numbers))
+    ]
 
 
 def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> Ints:
     """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
-    rows = row_id_table(dataset).find(row_ids(ids))
-    table = live_rows(dataset)
-    return rows if table is None else np.where(rows >= 0, table.live(rows), -1)
-
-
-def _physical(dataset: StoredDataset, live: Ints) -> Ints:
-    table = live_rows(dataset)
-    return live if table is None else table.physical(live)
+    return live_rows(dataset).live(row_id_table(dataset).find(row_ids(ids)))
 
 
 def _chosen(rows: Ints, places: Ints, given: int, *, strict: bool) -> Chosen:
@@ -227,7 +221,7 @@ def _each_match(
     live = live_rows(dataset)
     for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
-        numbers = rows if live is None else live.live(rows)
+        numbers = live.live(rows)
         arrays[number] = pa.array(numbers)
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         if progress is not None:
@@ -391,7 +385,7 @@ def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -
     rows, places = find_keys(dataset, table)
     if strict and len(missing := np.setdiff1d(np.arange(table.rows), places)):
         raise NotFoundError(f"no row has key {table.text(int(missing[0]))}")
-    return Chosen(_physical(dataset, rows), places, table.rows)
+    return Chosen(live_rows(dataset).physical(rows), places, table.rows)
 
 
 def _key_values(column: Column, values: Any) -> ColumnValues:

@@ -109,8 +109,7 @@ class DatasetFeed:
         return f"dataset {self.dataset.digest:.12}"
 
     def identify(self, rows: Ints) -> NDArray[Any]:
-        live = live_rows(self.dataset)
-        return row_id_table(self.dataset).of(rows if live is None else live.physical(rows))
+        return row_id_table(self.dataset).of(live_rows(self.dataset).physical(rows))
 
     def rows(self, epoch: Pass) -> int:
         return items_total(self.plan.items(*epoch))

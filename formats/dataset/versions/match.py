@@ -257,8 +257,7 @@ class NarrowedDataset:
     @property
     def dead(self) -> Ints:
         """Deleted rows, ascending."""
-        live = live_rows(self.dataset)
-        return np.zeros(0, np.int64) if live is None else live.dead
+        return live_rows(self.dataset).dead
 
     def physical(self, rows: Ints) -> Ints:
         """Physical rows of the whole version."""
@@ -268,9 +267,7 @@ class NarrowedDataset:
         """Live rows of the whole version; none of `rows` is deleted."""
         if not len(rows):
             return rows
-        live = live_rows(self.dataset)
-        mine = rows if live is None else live.live(rows)
-        return mine + self.skipped_live[self._leaf(rows)]
+        return live_rows(self.dataset).live(rows) + self.skipped_live[self._leaf(rows)]
 
     def _leaf(self, rows: Ints) -> Ints:
         return np.searchsorted(self.first_row, rows, side="right") - 1

@@ -114,11 +114,7 @@ class Side:
         if not len(ids):
             return NO_ROWS, np.zeros(0, np.bool_)
         rows = row_id_table(self.dataset).find(ids)
-        alive = rows >= 0
-        live = live_rows(self.dataset)
-        if live is not None:
-            alive[alive] = live.live(rows[alive]) >= 0
-        return rows, alive
+        return rows, live_rows(self.dataset).live(rows) >= 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -398,10 +398,7 @@ def _within(rows: Ints, start: int, stop: int) -> bool:
 
 
 def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
-    live = live_rows(dataset)
-    if live is None:
-        return moves
-    kept = live.live(moves.onto_rows) >= 0
+    kept = live_rows(dataset).live(moves.onto_rows) >= 0
     return CellMoves(moves.onto_rows[kept], moves.other_rows[kept])
 
 

@@ -183,7 +183,7 @@ class _ColumnLoader:
             values = concat(self._reader.range(start, stop))
         else:
             values = concat(self._parts(run, start, stop, fetched))
-        alive = None if self._deleted is None else self._deleted.alive(start, stop)
+        alive = self._deleted.alive(start, stop)
         if alive is not None:
             values = values.take(alive)
         return in_memory(run, values, nullable=self._nullable)

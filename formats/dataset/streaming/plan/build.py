@@ -84,10 +84,8 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
     reader = page_reader(dataset, name)
     lengths = np.zeros(reader.index.rows, np.uint32)
     read_bytes = _fill_numbers(reader, lengths) if is_number else _fill_lengths(reader, lengths)
-    table = live_rows(dataset)
-    if table is not None:
-        lengths = np.delete(lengths, table.dead)
-    return RowLengths(name, lengths, read_bytes)
+    dead = live_rows(dataset).dead
+    return RowLengths(name, np.delete(lengths, dead) if len(dead) else lengths, read_bytes)
 
 
 def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
@@ -405,8 +403,7 @@ def _numbers(rows: range | Bools) -> Iterator[Ints]:
 
 
 def _bits_of_physical(dataset: StoredDataset, rows: Ints) -> RowBits:
-    table = live_rows(dataset)
-    return bits_of(dataset.rows, [rows if table is None else table.live(rows)])
+    return bits_of(dataset.rows, [live_rows(dataset).live(rows)])
 
 
 # ------------------------------------------------------------------------------ weights
