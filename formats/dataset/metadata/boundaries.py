@@ -374,12 +374,17 @@ class ColumnTally:
         self.stored_bytes += int(entry["stored_bytes"]) + tile_bytes
         self.raw_bytes += int(entry["raw_bytes"])
         if entry["flags"] & HAS_RANGE:
-            low, high = int(entry["min"]), int(entry["max"])
+            self.cover(int(entry["min"]), int(entry["max"]))
+
+    def cover(self, low: int | None, high: int | None) -> None:
+        """Widen the bounds to these order keys; None says nothing."""
+        if low is not None:
             self.min = low if self.min is None else min(self.min, low)
+        if high is not None:
             self.max = high if self.max is None else max(self.max, high)
 
-    def remove(self, entries: NDArray[Any]) -> None:
-        """Count pages no more; the bounds stay, and are bounds still."""
-        self.nulls -= int(entries["nulls"].sum(dtype=np.int64))
-        self.stored_bytes -= int(entries["stored_bytes"].sum(dtype=np.int64))
-        self.raw_bytes -= int(entries["raw_bytes"].sum(dtype=np.int64))
+    def count(self, entries: NDArray[Any], times: int = 1) -> None:
+        """Count pages without their bounds; with `times` -1 no more: bounds are bounds still."""
+        self.nulls += times * int(entries["nulls"].sum(dtype=np.int64))
+        self.stored_bytes += times * int(entries["stored_bytes"].sum(dtype=np.int64))
+        self.raw_bytes += times * int(entries["raw_bytes"].sum(dtype=np.int64))

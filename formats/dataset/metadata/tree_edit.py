@@ -144,7 +144,7 @@ class TreeEditor:
     def forget(self, part: ColumnPart, fragment: int) -> None:
         """Count pages no more that others take the place of."""
         entries = known_entries(part)
-        self.tallies[part.id].remove(entries)
+        self.tallies[part.id].count(entries, -1)
         self._stored_bytes[fragment] -= entries["stored_bytes"].sum()
 
     def _count(self, column: str, page: WaitingPage) -> None:

@@ -57,6 +57,7 @@ from tensorrepo.formats.dataset.schema.values import (
     FixedValues,
     RaggedValues,
     offsets_of,
+    range_of,
     valid_rows,
 )
 from tensorrepo.formats.images.headers import ImageHeader
@@ -471,6 +472,15 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
 def default_row(column: Column) -> Any:
     """The default as reading a row gives it, None where there is none."""
     return None if column.default is None else present_row(column, default_values(column))
+
+
+def default_range(column: Column) -> tuple[int | None, int | None]:
+    """Order keys of the default's bounds; None where it has no order."""
+    values = default_values(column)
+    if not isinstance(values, FixedValues) or column.storage.shape:
+        return None, None
+    bounds = range_of(values.values, values.valid)
+    return bounds.smallest, bounds.largest
 
 
 def check_default(column: Column) -> Column:

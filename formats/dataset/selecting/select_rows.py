@@ -217,7 +217,7 @@ def _each_match(
         always = pa.table({"": [0]}).filter(expression).num_rows
         yield np.arange(dataset.rows if always else 0)
         return
-    number = _unused_name(dataset.schema)
+    number = "#" * (1 + max(map(len, dataset.schema.names)))  # a name that no column has
     live = live_rows(dataset)
     for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
@@ -312,11 +312,6 @@ def comparable(column: Column, values: ColumnValues) -> pa.Array:
     array = to_arrow_array(column.type, values)
     is_wrapped = isinstance(array, pa.ExtensionArray) and storage.layout is ColumnLayout.BINARY
     return array.storage if is_wrapped else array
-
-
-def _unused_name(schema: Schema) -> str:
-    longest = max(len(name) for name in schema.names)
-    return "#" * (longest + 1)
 
 
 def scan(

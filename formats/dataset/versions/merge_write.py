@@ -48,11 +48,11 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.reading.overlay import overlay, repeated
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
-from tensorrepo.formats.dataset.schema.coerce import default_values
+from tensorrepo.formats.dataset.schema.coerce import default_range, default_values
 from tensorrepo.formats.dataset.schema.equality import in_memory_form
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import convert_values, widen_range
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, by_leaf
 from tensorrepo.formats.dataset.update import set_values
@@ -113,18 +113,15 @@ class _MergedCounts:
         theirs = self._other.columns.get(column.id)
         if theirs is not None:
             there = _tally(self._other, column.id)
-            _unite(tally, widen_range(there.min, there.max, theirs.storage.dtype, wanted))
+            tally.cover(*widen_range(there.min, there.max, theirs.storage.dtype, wanted))
         if column.default is not None and (mine is None or theirs is None):
-            _unite(tally, _default_range(column))
+            tally.cover(*default_range(column))
 
     def _count(self, fragment: Fragment, tallies: Mapping[str, ColumnTally]) -> None:
         """Count one fragment of `other`; its bounds are among those of `other`."""
         counted = set()
         for part in fragment.every_column:
-            entries, tally = known_entries(part), tallies[part.id]
-            tally.nulls += int(entries["nulls"].sum())
-            tally.stored_bytes += int(entries["stored_bytes"].sum())
-            tally.raw_bytes += int(entries["raw_bytes"].sum())
+            tallies[part.id].count(known_entries(part))
             counted.add(part.id)
         for column in self._root.schema.columns:
             if column.id not in counted and column.default is None:
@@ -134,22 +131,6 @@ class _MergedCounts:
 def _tally(side: Side, column_id: str) -> ColumnTally:
     known = {each.id: each for each in side.dataset.root.statistics}
     return ColumnTally.of(known.get(column_id))
-
-
-def _unite(tally: ColumnTally, bounds: tuple[int | None, int | None]) -> None:
-    low, high = bounds
-    if low is not None:
-        tally.min = low if tally.min is None else min(tally.min, low)
-    if high is not None:
-        tally.max = high if tally.max is None else max(tally.max, high)
-
-
-def _default_range(column: Column) -> tuple[int | None, int | None]:
-    values = default_values(column)
-    if not isinstance(values, FixedValues) or column.storage.shape:
-        return None, None
-    bounds = range_of(values.values, values.valid)
-    return bounds.smallest, bounds.largest
 
 
 class _CellWriter:

@@ -156,7 +156,7 @@ class _ColumnLoader:
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
         self._checksum = entries["checksum"]
         self._tags = plan.index.tags
-        self._mapped = MappedPages(self._reader, self._located, by_row=by_row)
+        self._mapped = MappedPages(self._reader, by_row=by_row)
         in_place = self.is_local and not nullable
         self._used_in_place = self._mapped.usable() & np.bool_(in_place)
 
@@ -208,10 +208,12 @@ class _ColumnLoader:
         if self._odd[run] or self.is_local:
             return
         for page in self._pages_of(run):
-            link = self._link(page)
-            if self._plan.reading == "rows" and link is not None:
+            link = self._reader.link(page)
+            if not isinstance(link, ObjectLink):
+                continue
+            if self._plan.reading == "rows":
                 yield from self._pieces_of_rows(page, run, link)
-            elif link is not None and not self._is_kept(page):
+            elif not self._is_kept(page):
                 start = self._offset.item(page)
                 stop = start + self._stored_bytes.item(page)
                 yield PagePiece((self._place, page), link, start, stop, self._tags[page].tobytes())
@@ -225,7 +227,7 @@ class _ColumnLoader:
             self._shared_page(piece.key[1], {piece.key: data})
 
     def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
-        return self._located(piece.key[1], error)
+        return self._reader.located(piece.key[1], error)
 
     @property
     def _is_shared(self) -> bool:
@@ -235,10 +237,6 @@ class _ColumnLoader:
         # Without the lock, which is held while a page is decoded. A page that is let go of before
         # it is used is read again.
         return self._is_shared and page in self._kept
-
-    def _link(self, page: int) -> ObjectLink | None:
-        chunk = self._plan.index.chunks[self._plan.index.chunk.item(page)]
-        return chunk if isinstance(chunk, ObjectLink) else None
 
     # ------------------------------------------------------------------ rows without their page
 
@@ -323,19 +321,10 @@ class _ColumnLoader:
 
     def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
         entry = self._plan.index.entries[page]
-        try:
+        with self._reader.locating(page):
             if self.is_local:
                 verify_page(stored, entry)  # `page_bytes` proves a mapped page once per process
             return decode_page(stored, entry, self._plan.index.storage)
-        except CorruptError as error:
-            raise self._located(page, error) from error
-
-    def _located(self, page: int, error: CorruptError) -> CorruptError:
-        rows = self._plan.index.first_row[page : page + 2].tolist()
-        return CorruptError(
-            f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
-            f"{self._dataset.digest:.12}: {error}"
-        )
 
 
 def loader_of(

@@ -13,7 +13,6 @@ pages: there, each page is proved whole in every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -45,7 +44,6 @@ class MappedPages:
     def __init__(
         self,
         reader: PageReader,
-        located: Callable[[int, CorruptError], CorruptError],
         *,
         copier: RowCopier = BEST,
         by_row: bool = True,
@@ -54,12 +52,11 @@ class MappedPages:
 
         Args:
             reader: reader of the column; its store maps chunks.
-            located: names column, page and dataset in what is wrong with a page.
             copier: copies the rows later. Rows are proved one by one where that costs it little.
             by_row: whether that is allowed: damage is then found as late as rows are gathered.
         """
         index = reader.index
-        self._reader, self._located, self._copier = reader, located, copier
+        self._reader, self._copier = reader, copier
         self._entries = index.entries
         self._row_bytes = index.storage.row_bytes
         self._offset, self._stored_bytes = index.entries["offset"], index.entries["stored_bytes"]
@@ -128,7 +125,9 @@ class MappedPages:
                 proved[page] = found
             elif found != known:
                 self._prove_whole(page)
-                raise self._located(page, CorruptError("its row sums changed while they were read"))
+                raise self._reader.located(
+                    page, CorruptError("its row sums changed while they were read")
+                )
             start += length
         return tables
 
@@ -142,11 +141,9 @@ class MappedPages:
         """Compare a page with its xxh3, and where its values lie with where they must."""
         entry = self._entries[page]
         data = self._page(page)
-        try:
+        with self._reader.locating(page):
             verify_page(data, entry)
             self._check_directory(data, entry)
-        except CorruptError as error:
-            raise self._located(page, error) from error
 
     def _check_directory(self, data: memoryview, entry: NDArray[Any]) -> None:
         expected = expected_bytes(entry, self._reader.index.storage)
@@ -158,7 +155,7 @@ class MappedPages:
     def _blame(self, page: int, row: int) -> None:
         """Say what is wrong with a page of which a row is not what its sum says."""
         self._prove_whole(page)
-        raise self._located(
+        raise self._reader.located(
             page,
             CorruptError(
                 f"row {row} of the page is not what its sum says, though the page as a whole is "
