@@ -27,8 +27,13 @@ from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, As
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Pass, Resumed, tuning_of
 from tensorrepo.formats.dataset.streaming.load.loaders import MixLoader, remote_bytes
-from tensorrepo.formats.dataset.streaming.mix.blend import MixWish, SourceBlend, blend_of
-from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
+from tensorrepo.formats.dataset.streaming.mix.blend import (
+    MixSource,
+    MixWish,
+    SourceBlend,
+    blend_of,
+    mixed_stretches,
+)
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     StreamSetup,

@@ -14,7 +14,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_re
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, RunValues, WantedRows
-from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
+from tensorrepo.formats.dataset.streaming.load.loaders import MappedPages
 from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.native.rows import BEST, RowCopier
 from tensorrepo.repo.errors import CorruptError
