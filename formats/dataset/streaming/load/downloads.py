@@ -22,15 +22,17 @@ from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from typing import Protocol, TypeVar
 
-from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest, spans
 from tensorrepo.formats.dataset.streaming.load.prefetch import RunPrefetch
 from tensorrepo.formats.dataset.streaming.load.requests import (
     Job,
     Look,
+    PagePiece,
+    PieceRequest,
     Read,
     RequestLimits,
     RequestQueue,
     RunJob,
+    spans,
 )
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, StorageError

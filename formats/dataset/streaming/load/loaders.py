@@ -49,7 +49,7 @@ from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
-from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
+from tensorrepo.formats.dataset.streaming.load.requests import PagePiece
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, OpenGroup
 from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
 from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier

@@ -48,8 +48,10 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     scan,
 )
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
-from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
-from tensorrepo.formats.dataset.streaming.order.selection import (
+from tensorrepo.formats.dataset.streaming.order.items import (
+    Packing,
+    RowLengths,
+    RowSelection,
     Weights,
     balanced_weights,
     given_weights,

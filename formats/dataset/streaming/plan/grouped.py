@@ -40,10 +40,9 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
     RunSlots,
     slotted_lanes,
 )
-from tensorrepo.formats.dataset.streaming.order.items import Items, RowItems
+from tensorrepo.formats.dataset.streaming.order.items import EveryRow, Items, RowItems
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
-from tensorrepo.formats.dataset.streaming.order.selection import EveryRow
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     MOST_RUNS,
     Arrangement,
