@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
-from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
+from tensorrepo.formats.dataset.external.foreign import ForeignReader
 from tensorrepo.formats.dataset.external.links import read_links
 from tensorrepo.formats.dataset.external.outside import Nothing, Outside
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows, unpack_deletions

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
-from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, pins
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.repo.errors import InvalidInputError

@@ -28,9 +28,9 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
+from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
-from tensorrepo.formats.dataset.streaming.collate.outputs import check_moments
 from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
 from tensorrepo.formats.dataset.streaming.collate.transform import (
     ItemSource,

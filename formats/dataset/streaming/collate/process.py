@@ -49,8 +49,12 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, Bools, is_small_float
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.dataset.schema.convert import as_torch
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify, batch_with
-from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
+from tensorrepo.formats.dataset.streaming.collate.batch import (
+    Batch,
+    Identify,
+    OutputForm,
+    batch_with,
+)
 from tensorrepo.repo import errors
 from tensorrepo.repo.errors import Error, InvalidInputError
 
