@@ -15,7 +15,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
-from tensorrepo.formats.dataset.schema.values import ColumnValues
+from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink
@@ -71,6 +71,17 @@ class ColumnPages:
     tags: NDArray[np.uint8]  # (pages, 16)
     chunk: NDArray[np.uint32]  # (pages,), a place in PageIndex.chunks
     tiles: tuple[tuple[int, ...], ...] = ()  # per page, if tiled: places of chunks with its tiles
+
+
+def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
+    """Pages of one column one after the other; there is at least one part."""
+    return replace(
+        parts[0],
+        entries=np.concatenate([part.entries for part in parts]),
+        tags=np.concatenate([part.tags for part in parts]),
+        chunk=np.concatenate([part.chunk for part in parts]),
+        tiles=tuple(each for part in parts for each in part.tiles),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,8 +398,7 @@ def join_indexes(
         else:
             joined.add_default(part.rows)
     entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *joined.entries])
-    first_row = np.zeros(len(entries) + 1, np.int64)
-    np.cumsum(entries["rows"], out=first_row[1:])
+    first_row = offsets_of(entries["rows"])
     rows = np.concatenate([np.zeros(0, np.uint32), *(part.rows for part in parts)])
     return ColumnIndex(
         column_id,
@@ -467,8 +477,7 @@ def _place(
 
 def _fragments(entries: NDArray[Any], first_row: Ints, rows: Ints) -> NDArray[np.uint32]:
     """The fragment of every page; proves that pages cover each fragment without gap or overlap."""
-    bounds = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(rows, out=bounds[1:])
+    bounds = offsets_of(rows)
     begins = entries["first_row"] == 0
     fragment = np.cumsum(begins) - 1
     right = (

@@ -252,7 +252,7 @@ def _join(offsets: Sequence[Ints], items: Sequence[NDArray[Any]]) -> tuple[Ints,
     return offsets_of(lengths), np.concatenate(used)
 
 
-def offsets_of(lengths: Ints) -> Ints:
+def offsets_of(lengths: NDArray[Any]) -> Ints:
     """``[0, l0, l0 + l1, ...]`` as int64."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

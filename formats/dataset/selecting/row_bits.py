@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.schema.values import offsets_of
 
 _WORD = 64  # rows of a word of the bitmap
 _SPARSE = 16  # from one row in so many on, bits are set one by one
@@ -102,8 +103,7 @@ def both(one: RowBits, other: RowBits) -> RowBits:
 
 
 def _counted(rows: int, words: NDArray[np.uint64]) -> RowBits:
-    ahead = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(np.bitwise_count(words), out=ahead[1:])
+    ahead = offsets_of(np.bitwise_count(words))
     if rows % _WORD:  # an empty word behind the last row, so that all items have a word after them
         words = np.append(words, np.uint64(0))
         return RowBits(rows, words, ahead)

@@ -20,7 +20,7 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, WaitingPage
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.deletions import unpack_deletions
-from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.index import ColumnPages, join_pages
 from tensorrepo.formats.dataset.metadata.span_write import Fragment, SpanWriter
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEditor
 from tensorrepo.formats.dataset.metadata.tree_write import Groups
@@ -104,13 +104,8 @@ class ColumnPartWriter:
             return ColumnPart(column.id, column.storage, self._waiting)
         if self._waiting:
             self._store_waiting()
-        pages = replace(
-            self._laid[0],
-            entries=np.concatenate([each.entries for each in self._laid]),
-            tags=np.concatenate([each.tags for each in self._laid]),
-            chunk=np.concatenate([each.chunk for each in self._laid]),
-        )
-        return ColumnPart(column.id, column.storage, pages, tuple(each() for each in self._chunks))
+        chunks = tuple(each() for each in self._chunks)
+        return ColumnPart(column.id, column.storage, join_pages(self._laid), chunks)
 
     def _add_page(self, values: ColumnValues) -> None:
         codec = column_codec(self.column.type, self.codec)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -45,7 +44,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
-from tensorrepo.formats.dataset.reading.page_reader import PageReader
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache, PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
@@ -312,9 +311,8 @@ class _ColumnLoader:
         self._cut: Bools = runs.live != runs.stop - runs.start
         self._odd = self._odd_runs(runs)
         self._changed = self._cut | self._odd
-        self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
-        self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
-        self._lock = Lock()
+        most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
+        self._kept = LimitedCache[tuple[ColumnValues, int]](most)
         self.is_local = _is_local(dataset, plan)
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
@@ -399,9 +397,8 @@ class _ColumnLoader:
         return self._plan.reading in ("resident", "page")
 
     def _is_kept(self, page: int) -> bool:
-        # Without the lock, which is held while a page is decoded. A page that is let go of before
-        # it is used is read again.
-        return self._is_shared and page in self._kept
+        # A page that is let go of before it is used is read again.
+        return self._is_shared and self._kept.get(page) is not None
 
     # ------------------------------------------------------------------ rows without their page
 
@@ -464,17 +461,15 @@ class _ColumnLoader:
 
     def _shared_page(self, page: int, fetched: Fetched) -> tuple[ColumnValues, int]:
         """A page, and the address of its values when that is all there is to know of them."""
-        with self._lock:  # also while it loads: others that want it wait instead of reading it too
-            decoded = self._kept.get(page)
-            if decoded is None:
-                values, address = self._page(page, fetched), 0
-                if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
-                    values = FixedValues(np.ascontiguousarray(values.values))
-                    address = address_of(values.values)
-                decoded = self._kept[page] = values, address
-                if len(self._kept) > self._most:
-                    self._kept.popitem(last=False)
-            return decoded
+
+        def load() -> tuple[tuple[ColumnValues, int], int]:
+            values, address = self._page(page, fetched), 0
+            if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
+                values = FixedValues(np.ascontiguousarray(values.values))
+                address = address_of(values.values)
+            return (values, address), 1
+
+        return self._kept.get_or_load(page, load)
 
     # ------------------------------------------------------------------ one page
 

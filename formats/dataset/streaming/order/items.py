@@ -132,9 +132,7 @@ def counts_of(rows: int, most: int, pieces: Iterable[NDArray[np.uint64]]) -> Row
     for piece in pieces:
         each[first : first + len(piece)] = piece
         first += len(piece)
-    ahead = np.zeros(len(each) // _WORD + 1, np.int64)
-    np.cumsum(each.reshape(-1, _WORD).sum(axis=1, dtype=np.int64), out=ahead[1:])
-    return RowCounts(rows, each, ahead)
+    return RowCounts(rows, each, offsets_of(each.reshape(-1, _WORD).sum(axis=1, dtype=np.int64)))
 
 
 UNIT_BITS = 32
