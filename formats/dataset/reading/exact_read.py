@@ -107,8 +107,7 @@ def cost_of_rows(rows: Ints, firsts: Ints, row_bytes: NDArray[np.float64]) -> ND
     each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
     steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
     steps[firsts] = GAP_BYTES + row_bytes
-    costs: NDArray[np.float64] = np.add.reduceat(steps, firsts)
-    return costs
+    return np.add.reduceat(steps, firsts)
 
 
 def _cost_of_table(entry: NDArray[Any], storage: Storage) -> int:

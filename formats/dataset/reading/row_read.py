@@ -260,8 +260,7 @@ def _exact(reader: PageReader, rows: Ints, pages: Ints, each: Ints, far: Bools) 
     new = np.concatenate([[True], rows[1:] != rows[:-1]])
     distinct = rows[new]
     firsts = np.searchsorted(pages[new], each)
-    found: Bools = far & exact_pays(reader, each, distinct, firsts)
-    return found
+    return far & exact_pays(reader, each, distinct, firsts)
 
 
 # ------------------------------------------------------------------------------ in memory

@@ -43,8 +43,7 @@ class RowBits:
     def before(self, rows: Ints) -> Ints:
         word, bit = rows // _WORD, (rows % _WORD).astype(np.uint64)
         below = self.words[word] & ((np.uint64(1) << bit) - np.uint64(1))
-        items: Ints = self.ahead[word] + np.bitwise_count(below)
-        return items
+        return self.ahead[word] + np.bitwise_count(below)
 
     def numbers(self) -> Ints:
         """Numbers of the chosen rows, ascending."""

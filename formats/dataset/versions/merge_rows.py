@@ -226,8 +226,7 @@ class _Planner:
         """The fragment of `other` that each physical row lies in."""
         records = fragment_records(self._other.dataset)
         starts = np.cumsum(records["rows"], dtype=np.int64) - records["rows"]
-        found: NDArray[np.uint64] = records["uid"][np.searchsorted(starts, rows, side="right") - 1]
-        return found
+        return records["uid"][np.searchsorted(starts, rows, side="right") - 1]
 
     def _by_fragment(self, rows: Ints) -> dict[int, Ints]:
         uids = self._uids_of(rows) if len(rows) else np.zeros(0, np.uint64)

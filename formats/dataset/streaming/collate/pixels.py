@@ -28,7 +28,6 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -398,13 +397,26 @@ def needed(module: str) -> Any:
         UnsupportedError: it is not installed.
     """
     try:
-        return import_module(module)
+        if module == "PIL.Image":
+            from PIL import Image
+
+            return Image
+        if module == "PIL.ImageFile":
+            from PIL import ImageFile
+
+            return ImageFile
+        if module == "simplejpeg":
+            import simplejpeg
+
+            return simplejpeg
+        import cv2
     except ImportError as error:
         raise UnsupportedError(
             f"decoding images needs {module}, which cannot be loaded ({error}): "
             "pip install 'tensorrepo[images]'"
             + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
         ) from error
+    return cv2
 
 
 def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:

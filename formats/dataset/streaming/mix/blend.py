@@ -128,8 +128,7 @@ class SourceBlend:
         begins = cycle * self.cycle_slots
         taken = np.array(self.taken(begins), dtype=np.int64) * self.slot_rows
         inside = self.sources(seed, epoch, begins * self.slot_rows, min(position, self.rows))
-        counts: Ints = taken + np.bincount(inside, minlength=len(self.shares))
-        return counts
+        return taken + np.bincount(inside, minlength=len(self.shares))
 
 
 @lru_cache(maxsize=64)

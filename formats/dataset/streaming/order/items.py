@@ -121,8 +121,7 @@ class RowCounts:
         return self.each[start:stop].astype(np.int64)
 
     def _blocks(self, block: Ints) -> Ints:
-        counts: Ints = self.each.reshape(-1, _WORD)[block].astype(np.int64)
-        return counts
+        return self.each.reshape(-1, _WORD)[block].astype(np.int64)
 
 
 def counts_of(rows: int, most: int, pieces: Iterable[NDArray[np.uint64]]) -> RowCounts:

@@ -454,8 +454,7 @@ def _is_cut(bounds: Ints, start: Ints, stop: Ints) -> bool:
 def _run_bytes(index: ColumnIndex, start: Ints, stop: Ints) -> Ints:
     """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
     if index.default is None and _is_cut(index.first_row, start, stop):
-        exact: Ints = index.entries["raw_bytes"].astype(np.int64)
-        return exact
+        return index.entries["raw_bytes"].astype(np.int64)
     raw_bytes = index.entries["raw_bytes"].astype(np.float64)
     if index.default is not None:  # pages that are nowhere decode to something all the same
         rows = index.entries["rows"]
