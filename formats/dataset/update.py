@@ -46,18 +46,14 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
-def delete_rows(
-    objects: ObjectSink, dataset: StoredDataset, where: Where, *, budget_bytes: int = BUDGET_BYTES
-) -> ObjectLink:
+def delete_rows(objects: ObjectSink, dataset: StoredDataset, where: Where) -> ObjectLink:
     """Delete rows; those that are not there, or no more, are passed over.
-
-    `budget_bytes` bounds the memory used, beside 8 bytes a chosen row.
 
     Returns:
         Link of the new root; of the old one when no row was deleted.
     """
     rows = choose_rows(dataset, where, strict=False).rows
-    with editing(objects, dataset, budget_bytes) as edit:
+    with editing(objects, dataset, BUDGET_BYTES) as edit:
         for number, fragments in by_leaf(dataset, rows):
             edit.tree.edit(_deletions(dataset, number, fragments, rows), number)
         return edit.tree.finish()

@@ -282,7 +282,12 @@ def narrow(
         return _part(old, old, set(), set()), _part(new, new, set(), set())
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
-    less_old, less_new = (_reduced(each, shared) for each in (old, new))
+    less_old, less_new = (
+        _with_leaves(
+            each, tuple(leaf for leaf in each.root.leaves if _identity(leaf) not in shared)
+        )
+        for each in (old, new)
+    )
     spans = _span_keys(dataset_leaves(less_old)) & _span_keys(dataset_leaves(less_new))
     return _part(old, less_old, shared, spans), _part(new, less_new, shared, spans)
 
@@ -304,12 +309,6 @@ def _part(
         (np.cumsum(live) - live - mine_live)[kept],
         version.root.rows,
     )
-
-
-def _reduced(version: StoredDataset, shared: set[_LeafKey]) -> StoredDataset:
-    """The version without the leaves `shared`."""
-    leaves = tuple(entry for entry in version.root.leaves if _identity(entry) not in shared)
-    return _with_leaves(version, leaves)
 
 
 def emptied(version: StoredDataset) -> StoredDataset:

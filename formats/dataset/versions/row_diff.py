@@ -511,7 +511,8 @@ class _Walk:
         yield from self._alone("added", self._pair.matched.added)
 
     def by_key(self, keys: Sequence[tuple[Column, Column]]) -> Iterator[RowChanges]:
-        of_key = self._are_keys(keys)
+        every = [*self._comparers, *self._keys]
+        of_key = np.array([(each.old, each.new) in keys for each in every], np.bool_)
         moved: list[Pairs] = []
         for old_rows, new_rows, changed in self._updated():
             other = changed[:, of_key].any(axis=1)
@@ -527,10 +528,6 @@ class _Walk:
         yield from self._updated_by_key(found.old_rows, found.new_rows)
         yield from self._alone("deleted", found.deleted)
         yield from self._alone("added", found.added)
-
-    def _are_keys(self, keys: Sequence[tuple[Column, Column]]) -> Bools:
-        every = [*self._comparers, *self._keys]
-        return np.array([(each.old, each.new) in keys for each in every], np.bool_)
 
     def _updated(self) -> Iterator[tuple[Ints, Ints, Bools]]:
         """Rows that both have and that differ: old, new, which columns (those of the key last)."""

@@ -36,7 +36,6 @@ from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]
-OUTPUTS: tuple[OutputForm, ...] = ("numpy", "torch", "jax", "arrow")
 _JAX_BYTES = 4  # of a number, at most, unless jax_enable_x64 is set
 _WIDER = "set jax.config.update('jax_enable_x64', True) before the stream is opened"
 

@@ -364,11 +364,6 @@ def arranged(plan: StreamPlan, *, batch_size: int, window_bytes: int) -> StreamP
     return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
 
 
-def _grouped(plan: StreamPlan, chosen: Arrangement) -> Arrangement:
-    run_rows = max(1, plan.rows // plan.runs)
-    return replace(chosen, group_rows=GROUP_RUNS * run_rows, run_rows=run_rows)
-
-
 def _arrange(
     plan: StreamPlan, batch_size: int, shuffle: Shuffle, most_runs: int = MOST_RUNS
 ) -> Arrangement:
@@ -381,8 +376,10 @@ def _arrange(
         lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
         if runs <= lanes:
             return Arrangement("resident")
-        chosen = Arrangement("pages", lanes, bands)
-        return _grouped(plan, chosen) if runs > most_runs else chosen
+        run_rows = max(1, plan.rows // runs) if runs > most_runs else 0
+        return Arrangement(
+            "pages", lanes, bands, group_rows=GROUP_RUNS * run_rows, run_rows=run_rows
+        )
     if shuffle == "global":
         return Arrangement("global")
     if shuffle == "buffer":
