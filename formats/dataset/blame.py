@@ -47,8 +47,8 @@ class RowBlame:
     Attributes:
         added: the commit that added it, or brought it back.
         deleted: the commit that deleted it; None: it is there.
-        last: the commit whose values are blamed: the newest one that has the row.
-        columns: by column id, the commit that brought the value.
+        last: newest commit that has the row; its values are blamed.
+        columns: commit that brought the value, by column id.
     """
 
     added: Digest

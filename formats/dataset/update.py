@@ -86,15 +86,15 @@ def update_rows(
     """Give rows other values. Values that a row has already are not written.
 
     Args:
-        objects: where to store.
-        dataset: what to change.
-        where: which rows, see `where`.
-        values: by column: a value for all rows (None: null); values for each row, in the order in
+        objects: store of the objects.
+        dataset: dataset to change.
+        where: rows to change, see `Where`.
+        values: values by column: one for all rows (None: null); one for each row, in the order in
             which `where` names them (of a predicate: in the order of the dataset); or a function
             that is given some of the rows as a `pyarrow.RecordBatch` and gives a value for each.
-        columns: what functions are given; None: all columns that are not hidden.
+        columns: columns that functions are given; None: all that are not hidden.
         budget_bytes: bound of the memory used, beside the values given and one row.
-        progress: called now and then with rows looked at and bytes of new values so far.
+        progress: callback for rows looked at and bytes of new values so far.
 
     Returns:
         Link of the new root; of the old one when no value differs.

@@ -52,8 +52,8 @@ class FragmentEdit:
 
     Attributes:
         deletions: all of its deleted rows; None: as they were.
-        pages: by column id, instead of those there are; patches of these columns go.
-        patches: by column id, laid over those there are.
+        pages: new pages by column id, instead of those there are; patches of these columns go.
+        patches: patches by column id, laid over those there are.
     """
 
     deletions: Deletions | None = None

@@ -55,7 +55,7 @@ class Stripes:
     Attributes:
         limits: bytes of a full page, per column; NO_LIMIT for tiled ones.
         speeds: expected share of a page that one row fills, per column.
-        fragment_bytes: where a fragment ends, all columns together.
+        fragment_bytes: bytes of a full fragment, all columns together.
     """
 
     limits: Sequence[int]
@@ -176,8 +176,8 @@ class PageCuts:
     """Where pages of one fragment may end, as rows counted within it, ascending.
 
     Attributes:
-        must: where they end in any case; the last is the number of rows.
-        may: where else they may end; None: anywhere.
+        must: rows at which they end in any case; the last is the number of rows.
+        may: further rows at which they may end; None: all rows.
     """
 
     must: Ints

@@ -77,11 +77,11 @@ class TileSource:
     """How the tiles of one page are read.
 
     Attributes:
-        read_tiles: gives the bytes of ranges, in their order. It is called with as many as
+        read_tiles: reader of the bytes of ranges, in their order. It is called with as many as
             `BATCH_BYTES` hold, and best reads them in parallel.
         check_tags: whether tiles are compared with their tags too: yes where their bytes come from
             a store or a remote, no where they are mapped from a local disk.
-        each: applies a function to many tiles, like `map`; that of an executor decodes in parallel.
+        each: `map`, or that of an executor, which decodes many tiles in parallel.
     """
 
     read_tiles: Callable[[Sequence[TileRange]], Sequence[Buffer]]

@@ -71,7 +71,7 @@ class Chosen:
     Attributes:
         rows: int64 ``(n,)``, physical rows that are not deleted, ascending, each once.
         places: int64 ``(n,)``: each row is the one given at this place.
-        given: how many were given; for a predicate n.
+        given: number of rows named; for a predicate n.
     """
 
     rows: Ints

@@ -117,9 +117,9 @@ def decode_state(
     Args:
         form: state as JSON values.
         dataset: digest of the dataset that is streamed.
-        columns: names of its columns that are.
-        items: what positions count.
-        length: gives the length of an epoch by its seed and number.
+        columns: names of the columns that are streamed.
+        items: items that positions count.
+        length: function of seed and number that gives the length of an epoch.
 
     Raises:
         InvalidInputError: it is not such a state, or one of other data.

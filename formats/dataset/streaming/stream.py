@@ -71,10 +71,10 @@ def stream(
     Args:
         dataset: dataset to read.
         options: options of the stream; None takes them from `keywords`.
-        remake: makes this stream again in another process: called there with options to replace,
+        remake: maker of this stream in another process: called there with options to replace,
             and passed there as `multiprocessing` does.
         page_cache: keeps a part of what is read from a store on this machine's disk.
-        clock: gives seconds, for `BatchStream.stats`.
+        clock: clock in seconds, for `BatchStream.stats`.
         keywords: fields of `StreamOptions`.
 
     Raises:

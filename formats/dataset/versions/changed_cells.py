@@ -90,7 +90,7 @@ class Candidates:
     """Rows that can differ in one column.
 
     Attributes:
-        stretches: in pages that differ.
+        stretches: rows in pages that differ.
         old_rows: rows that were patched on a side, and lie in no such page: int64 ``(n,)``.
         new_rows: the same rows in the new version, ascending.
     """

@@ -137,7 +137,7 @@ class RowPlan:
         masked: uids of further ones, and the physical rows of `other` that are wanted of each.
         killed: physical rows of `onto` that are deleted now, ascending.
         revived: physical rows of `onto` that are deleted no more, ascending.
-        cells: by column id.
+        cells: cells that are set, by column id.
         kept: per column id the rows of `onto`, ascending, that it changed itself.
     """
 

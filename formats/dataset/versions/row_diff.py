@@ -216,7 +216,7 @@ class RowChanges:
     """Some rows that changed in one way.
 
     Attributes:
-        change: what became of them.
+        change: kind of the change.
         ids: ROW_ID ``(n,)``: of the row in the new version, of a deleted one in the old.
         old_rows: int64 ``(n,)``: their numbers in the old version, as `StoredDataset` counts rows;
             None for rows that were added.

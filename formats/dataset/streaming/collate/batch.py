@@ -278,12 +278,12 @@ class BatchForm:
     """Form in which values are handed out.
 
     Attributes:
-        output: see `StreamOptions`.
-        pad: fills up ragged columns; None where these stay lists.
-        pool: gives the memory of padded columns.
+        output: form of the values, see `StreamOptions`.
+        pad: value that fills up ragged columns; None where these stay lists.
+        pool: pool of the memory of padded columns.
         identify: finds the row ids of batches.
         encoded: columns that stay `BinaryValues`, for a decoder.
-        mark: called with every batch of a mix, to note the sources of its rows.
+        mark: callback for every batch of a mix, to note the sources of its rows.
     """
 
     output: OutputForm

@@ -182,7 +182,7 @@ def read_frame(
 
     Args:
         memory: memory that holds the frame.
-        description_at: where its description begins.
+        description_at: first byte of its description.
         description_bytes: length of the description.
         identify: finds the row ids of batches.
     """
@@ -377,10 +377,10 @@ class ProcessItems:
         """Prepare.
 
         Args:
-            errand: what the child does.
+            errand: work of the child.
             identify: finds the row ids of batches, in this process.
-            finish: makes of what came over what is handed out, in this process.
-            stats_moved: told what the child counted, with every item.
+            finish: last change to what came over, made in this process.
+            stats_moved: callback for what the child counted, with every item.
         """
         self._errand = errand
         self._identify = identify

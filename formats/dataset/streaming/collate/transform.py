@@ -251,9 +251,9 @@ def decoding_of(
 
     Args:
         decoder: decoder of the stream.
-        work: what is done to a decoded batch.
+        work: function applied to a decoded batch.
         setup: setup of the stream.
-        stats: where the time, and what became of bad images, is counted.
+        stats: counts of the time and of bad images.
         key: key of the epoch's crops and flips.
     """
     bad = ErrorPolicy(setup.options.on_error, stats)

@@ -220,7 +220,7 @@ class RunLoader:
         """Prepare.
 
         Args:
-            dataset: what to read.
+            dataset: dataset to read.
             plan: its runs.
             nullable: says of each of the plan's columns whether validity is asked for.
             by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.

@@ -41,12 +41,12 @@ class PagePiece(NamedTuple):
     """Payload bytes ``[start, stop)`` of a chunk.
 
     Attributes:
-        key: what it is called among the pieces of a plan, beginning with the place of the column;
+        key: name among the pieces of a plan, beginning with the place of the column;
             one that several runs need has one key.
         link: the chunk.
         start: first byte.
         stop: first byte behind it.
-        tag: proves the bytes; None where whoever uses them holds the sums.
+        tag: proof of the bytes; None where whoever uses them holds the sums.
     """
 
     key: tuple[int, ...]

@@ -211,7 +211,7 @@ def blend_of(source_rows: Sequence[int], batch_size: int, wish: MixWish) -> Sour
     Args:
         source_rows: rows of each source.
         batch_size: rows of a step, of all ranks together.
-        wish: how often each source comes.
+        wish: shares of the sources, as the caller asks for them.
 
     Raises:
         InvalidInputError: a source would never come, or is not spoken of.
@@ -349,7 +349,7 @@ class MixSource:
         first_run: number of its first run among those of all sources.
         seed: seed of its order.
         epoch: epoch that it begins with.
-        items: what an epoch's order counts.
+        items: items of an epoch, which its order counts.
         order: the order of these items in an epoch.
         keep: its runs stay open, because all of them fit.
     """
@@ -390,7 +390,7 @@ class _Pass:
         """Run (of all sources) and live row of each, and whether its run is not done with.
 
         Args:
-            located: where the rows lie.
+            located: places of the rows.
             reached: position up to which the rows of all ranks were found.
         """
         run, item = located.run, located.place
@@ -429,7 +429,7 @@ def mixed_stretches(
     Args:
         sources: datasets, in the order of the blend's shares.
         blend: source of every position.
-        share: what this rank reads, in positions of the mix.
+        share: part of the steps that this rank reads, in positions of the mix.
         seed: seed of the mix.
         epoch: epoch of the mix; sources go on where the epochs before it left them.
         stretch_rows: about how many positions (of all ranks) a stretch has.

@@ -147,7 +147,7 @@ class MixFeed:
     Attributes:
         sources: datasets to mix.
         blend: turns that they take.
-        wish: what the caller asked for; the blend follows from it, the sources and a batch size.
+        wish: wish of the caller; the blend follows from it, the sources and a batch size.
         plan: runs of all of them, one source after the other.
         columns: names of the columns of a batch.
     """

@@ -76,7 +76,7 @@ def grouping(counts: Ints, group: Ints, run_rows: int) -> Grouping:
     Args:
         counts: items of each run.
         group: a number per run, ascending; runs of one number are a group.
-        run_rows: see `Grouping`.
+        run_rows: mean number of items of a run, see `Grouping`.
     """
     first = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [group.size]))
     rows = np.add.reduceat(counts, first[:-1])

@@ -326,7 +326,7 @@ def row_items(first_row: Ints, live: Ints, choice: RowChoice | None) -> RowItems
     Args:
         first_row: int64 ``(runs,)``.
         live: int64 ``(runs,)``, all above 0.
-        choice: how often each row comes; None: once.
+        choice: multiplicity of each row; None: once.
     """
     if choice is None:
         every = EveryRow(int(live.sum()))
@@ -356,7 +356,7 @@ class RowSelection:
     Attributes:
         chosen: the rows that can come at all.
         weights: weights of all live rows, 0 where not chosen; None: each comes once.
-        text: what was asked for, for people.
+        text: wish of the caller, for people.
     """
 
     chosen: RowChoice

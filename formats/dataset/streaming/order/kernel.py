@@ -93,7 +93,7 @@ class OrderKernel:
         """In which piece of a line each row is, and at which place there.
 
         Args:
-            start: where each piece begins, ascending; one more: where the last one ends.
+            start: first row of each piece, ascending; one more: end of the last one.
             rows: rows of the line.
 
         Raises:

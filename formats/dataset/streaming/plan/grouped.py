@@ -240,7 +240,7 @@ class GroupedPlan(StreamPlan):
         sample: first of them.
         slots: slots of an iteration.
         store: groups that it has open.
-        eager: makes the plan of all runs.
+        eager: maker of the plan of all runs.
     """
 
     table: GroupTable
@@ -328,10 +328,10 @@ def plan_groups(
     Args:
         dataset: dataset to stream.
         names: names of the columns, in the order of the schema.
-        eager: makes the plan of all runs.
+        eager: maker of the plan of all runs.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
-        most_runs: so many are planned one by one.
+        most_runs: most runs that are planned one by one.
         least_bytes: decoded bytes of the leading column, of which less is planned run by run.
         group_runs: about how many runs make a group; None: as many as let few enough be open.
 

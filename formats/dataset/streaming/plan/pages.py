@@ -291,13 +291,13 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         columns: names and page entries, in the order of the schema.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
-        shuffle: what the user asked for; True means "pages".
+        shuffle: order that the user asked for; True means "pages".
         deleted: rows that are deleted; None: none. Runs without a live row are left out.
-        selection: which live rows come, and how often; None: all, once. Runs without one are left
+        selection: live rows that come, and how often; None: all, once. Runs without one are left
             out.
-        packing: makes items of the elements of the one column; None: items are rows.
+        packing: cut of the one column's elements into items; None: items are rows.
         lengths: length of every live row of the dataset, for buckets.
-        bucket_steps: so many steps make a block of buckets; 0: no buckets.
+        bucket_steps: number of steps of a block of buckets; 0: no buckets.
         most_runs: number of runs beyond which groups are shuffled first, then the runs in them.
         far: pages come by requests, so bytes that nobody needs are worth avoiding.
         leading: the column whose pages are the runs; None: that with the most decoded bytes.
