@@ -20,6 +20,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 
 DTypeLike = str | np.dtype[Any] | type
 Ints = NDArray[np.int64]  # row numbers, offsets, counts
+Bools = NDArray[np.bool_]  # whether each row, or page, is one of some kind
 
 CODES: Final = {
     "bool": 1,

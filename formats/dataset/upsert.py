@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
@@ -42,7 +42,7 @@ class Spool:
 
     schema: Schema
     file: pa.ipc.RecordBatchFileReader | None
-    first_row: NDArray[np.int64]
+    first_row: Ints
 
     @property
     def rows(self) -> int:
@@ -60,7 +60,7 @@ class Spool:
         """The values of a column, by row of the input."""
         return lambda _, places: self._take(column, places)
 
-    def batches(self, wanted: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
+    def batches(self, wanted: Bools) -> Iterator[pa.RecordBatch]:
         """The rows that are wanted."""
         assert self.file is not None, "it has rows"
         for number in range(len(self.first_row) - 1):
@@ -73,7 +73,7 @@ class Spool:
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.file.schema)
 
-    def _take(self, column: Column, rows: NDArray[np.int64]) -> ColumnValues:
+    def _take(self, column: Column, rows: Ints) -> ColumnValues:
         numbers = np.searchsorted(self.first_row, rows, side="right") - 1
         pieces = []
         for number in np.unique(numbers).tolist():
@@ -247,13 +247,10 @@ def _match(dataset: StoredDataset, table: KeyTable) -> Chosen:
             f"key {table.text(at)} names {len(found)} rows of the dataset, such as {found[0]} and "
             f"{found[1]}: an upsert needs a key that tells rows apart"
         )
-    live = live_rows(dataset)
-    return Chosen(rows if live is None else live.physical(rows), places, table.rows)
+    return Chosen(live_rows(dataset).physical(rows), places, table.rows)
 
 
-def _check_complete(
-    schema: Schema, spool: Spool, table: KeyTable, is_new: NDArray[np.bool_]
-) -> None:
+def _check_complete(schema: Schema, spool: Spool, table: KeyTable, is_new: Bools) -> None:
     """New rows need a value in every column."""
     for column in schema.visible.columns:
         has_value = column.name in spool.schema or column.nullable or column.default is not None

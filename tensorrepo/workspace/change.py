@@ -29,12 +29,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.schema.types import Link as LinkType
-from tensorrepo.formats.dataset.selecting.select_rows import (
-    Where,
-    count_rows,
-    matching_rows,
-    predicate_of,
-)
+from tensorrepo.formats.dataset.selecting.select_rows import Where, count_rows, matching_rows
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
@@ -111,10 +106,10 @@ def change_dataset(
         path = _dataset_at(session, name)
         draft = DatasetDraft(stage, path, session.outside, progress=progress)
         before = draft.stored
-        where = None if where is None else row_selection(before, where)
-        predicate = None if where is None else predicate_of(before, where)
-        if predicate is not None:
-            where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
+        if where is not None:
+            where = row_selection(before, where)
+            matching = matching_rows(before, where, lambda done: progress(done, len(before)))
+            where = where if matching is None else matching
         chosen = None if where is None else count_rows(before, where)
         verb(draft, where)
         rows = draft.rows

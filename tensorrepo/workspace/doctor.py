@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
+from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_files
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE

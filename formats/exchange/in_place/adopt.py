@@ -20,8 +20,7 @@ import numpy as np
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.provenance import ProvenanceEdge, imported_from, with_edges
-from tensorrepo.formats.dataset.external.foreign import ForeignFile, encode_foreign
-from tensorrepo.formats.dataset.external.foreign_read import hash_outside
+from tensorrepo.formats.dataset.external.foreign import ForeignFile, encode_foreign, hash_outside
 from tensorrepo.formats.dataset.external.outside import Outside, parse_address
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages

@@ -19,8 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
-from tensorrepo.formats.dataset.external.foreign import TablePlace, foreign_entries, place_type
-from tensorrepo.formats.dataset.external.foreign_read import read_group, read_metadata
+from tensorrepo.formats.dataset.external.foreign import (
+    TablePlace,
+    foreign_entries,
+    place_type,
+    read_group,
+    read_metadata,
+)
 from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnLayout, Image, Schema
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS
