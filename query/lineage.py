@@ -87,7 +87,7 @@ class LineageNode(msgspec.Struct, frozen=True, gc=False):
         kind: "dataset", "model", "run", "view", "file" or "url".
         key: its digest, the id of a run, or a URL.
         path: where it was found.
-        commit: of which `path` is meant, where that is known.
+        commit: commit whose `path` is meant, where that is known.
         stored: whether the repository has it still.
     """
 
@@ -123,7 +123,7 @@ def ancestors(
         starts: digests, ids of runs.
         depth: how many edges away at most; None: as far as it goes.
         relations: only over these; none: over all.
-        limit: of edges.
+        limit: most edges that are given.
     """
     return _walk(connection, starts, depth, relations, limit, up=True)
 

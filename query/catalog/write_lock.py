@@ -41,7 +41,7 @@ def ask_sqlite(where: str, file: Path | None, ask: Callable[[], object]) -> None
 
     Args:
         where: the catalog, as people know it.
-        file: of SQLite; None: it is in memory.
+        file: SQLite's file; None: it is in memory.
         ask: raises what SQLite raises where the file is locked.
 
     Raises:

@@ -46,8 +46,8 @@ class Settings:
     """What a query may use.
 
     Attributes:
-        memory: of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
-        threads: of DuckDB; None: one for each core.
+        memory: size of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
+        threads: number of DuckDB's threads; None: one for each core.
         spill: folder for what does not fit into memory; None: one of its own, which goes with the
             connection; "": nothing is spilt.
         external: whether files and extensions may be used, and settings changed.

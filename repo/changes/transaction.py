@@ -380,7 +380,7 @@ def begin(
         unchanged: paths that this change relies on: a commit that finds them changed conflicts.
         pin: the view to work from, instead of the newest.
         base: the commit to work from, instead of the branch's at the pin.
-        space: of refs, in which `branch` is a name.
+        space: space of refs in which `branch` is a name.
     """
     view = pin or repository.log.refresh()
     if view.state.read_only_reason:
@@ -417,11 +417,11 @@ def commit_beside(
     """Make the commit; its ref begins anew, whatever it named before.
 
     Args:
-        transaction: of `begin_beside`.
+        transaction: what `begin_beside` gave.
         parent: where the series began; None: nowhere.
-        message: of the commit.
-        author: of the commit.
-        metadata: of the commit.
+        message: message of the commit.
+        author: author of the commit.
+        metadata: metadata of the commit.
         drops: full names of refs that go in the same record, of those that a view has; at most
             `MOST_DROPPED` of them go at once.
         clock: UTC in ns.

@@ -62,7 +62,7 @@ class SegmentCommit:
     """A commit for a segment.
 
     Attributes:
-        generation: of the record that introduced it.
+        generation: generation of the record that introduced it.
         digest: its name.
         envelope: all bytes of the object.
         paths: what `changed_filter` made of the paths it changed; empty where they are unknown.
@@ -197,7 +197,7 @@ def read_run(
         start: first generation.
         stop: generation after the last.
         previous: digest of the slot before `start`.
-        lengths: of segments, in records.
+        lengths: lengths of segments, in records.
         report: is told of a segment that cannot be used.
     """
     for last in _useful_ends(start, stop, lengths):
