@@ -7,7 +7,7 @@ about, its methods ask.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -44,17 +44,10 @@ if TYPE_CHECKING:
     from tensorrepo.context import Context
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
-_UNTRAINED: Final = frozenset(
-    {
-        DERIVED_FROM,
-        MERGED_FROM,
-        MERGED_ONTO,
-        SLICED_FROM,
-        CONSTRUCTED_FROM,
-        QUANTISED_FROM,
-        LOSSY_OF,
-    }
-)  # a model that is one of these learned what its origins did
+_UNTRAINED: Final = frozenset(  # a model that is one of these learned what its origins did
+    {DERIVED_FROM, MERGED_FROM, MERGED_ONTO, SLICED_FROM, CONSTRUCTED_FROM, QUANTISED_FROM}
+    | {LOSSY_OF}
+)
 _SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 
 
@@ -221,13 +214,13 @@ class Lineage:
         Raises:
             NotFoundError: no such relation; names near ones.
         """
-        return self._walk(core.ancestors, depth, relations, up=True)
+        return self._walk(depth, relations, up=True)
 
     def descendants(
         self, *, depth: int | None = None, relations: Iterable[str] | str = ()
     ) -> Kinship:
         """What came from it; arguments are those of `ancestors`."""
-        return self._walk(core.descendants, depth, relations, up=False)
+        return self._walk(depth, relations, up=False)
 
     def saw_deleted(self) -> list[SawDeleted]:
         """Of a dataset: models that were trained on rows which this version of it has no more.
@@ -270,19 +263,12 @@ class Lineage:
     def __repr__(self) -> str:
         return f"<lineage of {_title(self.start)}>"
 
-    def _walk(
-        self,
-        ask: Callable[..., list[LineageStep]],
-        depth: int | None,
-        relations: Iterable[str] | str,
-        *,
-        up: bool,
-    ) -> Kinship:
+    def _walk(self, depth: int | None, relations: Iterable[str] | str, *, up: bool) -> Kinship:
         words = [relations] if isinstance(relations, str) else listed("relations", relations)
         most = None if depth is None else whole("depth", depth, 1)
         with catalog_of(self._context).reading() as connection:
             _check_relations(connection, words)
-            steps = ask(connection, self._keys, depth=most, relations=words)
+            steps = core.walk(connection, self._keys, up=up, depth=most, relations=words)
         return Kinship(self.start, tuple(steps), up, self._keys)
 
     def _need(self, kind: str) -> None:
