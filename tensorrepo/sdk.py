@@ -80,12 +80,11 @@ def reopen(origin: RepositoryOrigin) -> Context:
 
 def _open(origin: RepositoryOrigin) -> Context:
     here = machine()
-    more = {prefix: dict(options) for prefix, options in origin.outside}
     core = connect.connect(
         origin.url,
         dict(origin.storage_options),
         here,
-        more_outside=more,
+        more_outside={prefix: dict(options) for prefix, options in origin.outside},
     )
     return Context(core, origin, here, reopen)
 

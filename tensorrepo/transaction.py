@@ -96,8 +96,7 @@ class Transaction:
             schema = columns
         else:
             schema = Schema.of(mapping("columns", columns, "types"))
-        edges = edges_from(derived_from, how)
-        link = write_dataset(self.core.objects, schema, (), edges=edges)
+        link = write_dataset(self.core.objects, schema, (), edges=edges_from(derived_from, how))
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
         return self.dataset(name)
 
@@ -183,8 +182,7 @@ class Transaction:
             InvalidInputError, UnsupportedError: a file that cannot be adopted; names it.
         """
         path = path_in("datasets", name)
-        entry = self.core.entry(path)
-        if entry is not None and not append:
+        if self.core.entry(path) is not None and not append:
             raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
         given = [paths] if isinstance(paths, str | Path) else listed("paths", paths)
         chosen = None if columns is None else tuple(columns)

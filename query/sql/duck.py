@@ -119,8 +119,7 @@ class DuckSession:
                     f"SQL: expected one statement, found several: {text!r:.200}"
                 )
             self._add_functions(names)
-            find = partial(self.tables.find, scanned=self.scanned)
-            add_tables(self.connection, names, find)
+            add_tables(self.connection, names, partial(self.tables.find, scanned=self.scanned))
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)

@@ -120,8 +120,7 @@ class Result:
 
     def _open(self) -> pa.RecordBatchReader:
         if self._reader is None:
-            begin = partial(self.relation.to_arrow_reader, BATCH_ROWS)
-            self._reader = self._interruptible(begin)
+            self._reader = self._interruptible(partial(self.relation.to_arrow_reader, BATCH_ROWS))
         return self._reader
 
     def _rest(self) -> Iterator[pa.RecordBatch]:

@@ -216,8 +216,7 @@ def log_rows(log: RepositoryLog, base: LogView, stop: int) -> Iterator[TableRows
     """For each record from the one after `base` up to `stop`, excluded, its rows."""
     folding = Folding(base.state)  # one for all: copying the state for each would cost its refs
     for record in log.records(base.generation + 1, stop):
-        verdicts = folding.add(record, log.read_bulk)
-        yield _record_rows(log, record, verdicts)
+        yield _record_rows(log, record, folding.add(record, log.read_bulk))
 
 
 def _record_rows(log: RepositoryLog, record: LogRecord, verdicts: tuple[Verdict, ...]) -> TableRows:

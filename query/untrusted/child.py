@@ -128,8 +128,7 @@ def answer(pipe: Pipe) -> None:
     found = {}
     for number, table in enumerate(request["tables"]):
         schema = unpacked(pipe.receive()[1]).schema
-        served = _Served(number, schema, tuple(table["shown"]), asking)
-        found[tuple(table["path"])] = served
+        found[tuple(table["path"])] = _Served(number, schema, tuple(table["shown"]), asking)
     memory = f"{limits['memory_bytes'] // 1000}KB"
     connection = Settings(memory, threads=1, spill="", external=False).connect()
     names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))

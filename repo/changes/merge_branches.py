@@ -137,8 +137,7 @@ def _forward(
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         gc_fence.secure_commit(transaction.objects, view.state, other)
         moved = Update(transaction.ref, tip, other)
-        note = f"fast-forward to {other:.12}"
-        return (LogEntry(txn, "commit", author, time_ns, note, (moved,)),)
+        return (LogEntry(txn, "commit", author, time_ns, f"fast-forward to {other:.12}", (moved,)),)
 
     transaction.repository.append(decide)
 

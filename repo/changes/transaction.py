@@ -131,8 +131,7 @@ class CommitAttempt:
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
             return around
         gone = {"id": self.closes_lease}
-        closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
-        return (*around, closed)
+        return (*around, LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone))
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
         try:
@@ -177,24 +176,15 @@ class CommitAttempt:
             for path in tx.staged
         }
         if any(staged.values()) or graves:
-            hits = self._hits_or_expire(view.state, graves, staged)
+            try:
+                hits = self._hits(view.state, graves, staged)
+            except NotFoundError as error:
+                raise CommitExpired(
+                    f"{tx.ref}: {error} It was collected since this commit began. Add it again."
+                ) from error
             gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation
-
-    def _hits_or_expire(
-        self,
-        state: State,
-        graves: tuple[Condemnation, ...],
-        staged: Mapping[str, tuple[Condemnation, ...]],
-    ) -> list[Digest]:
-        try:
-            return self._hits(state, graves, staged)
-        except NotFoundError as error:
-            raise CommitExpired(
-                f"{self.transaction.ref}: {error} It was collected since this commit began. "
-                "Add it again."
-            ) from error
 
     def _hits(
         self,

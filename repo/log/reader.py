@@ -415,8 +415,7 @@ def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
     Raises:
         NotFoundError: there is no repository.
     """
-    slots = LogSlots(backend, workers=None, cache_bytes=0)
-    found = slots.read_many([IDENTITY_KEY, HINT_KEY])
+    found = LogSlots(backend, workers=None, cache_bytes=0).read_many([IDENTITY_KEY, HINT_KEY])
     identity = found[IDENTITY_KEY]
     if identity is None:
         raise NotFoundError(f"there is no repository at {backend.url}. `tensorrepo init` makes one")
@@ -424,5 +423,4 @@ def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
 
 
 def _tip_of(base: CheckpointBase) -> Tip:
-    view = LogView(base.start - 1, base.previous, base.state)
-    return Tip(view, base.start, base.bytes)
+    return Tip(LogView(base.start - 1, base.previous, base.state), base.start, base.bytes)

@@ -77,8 +77,7 @@ class SegmentCommit:
         """False only when the commit certainly changed neither `path` nor anything below it."""
         if not self.paths:
             return True
-        bits = _bits(path, len(self.paths) * 8)
-        return all(self.paths[bit // 8] >> bit % 8 & 1 for bit in bits)
+        return all(self.paths[bit // 8] >> bit % 8 & 1 for bit in _bits(path, len(self.paths) * 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +207,7 @@ def read_run(
             continue
         if found is not None:
             return found
-    values = slots.run(start, min(stop, start + MAX_WINDOW))
-    return slots.chain(start, previous, values)
+    return slots.chain(start, previous, slots.run(start, min(stop, start + MAX_WINDOW)))
 
 
 def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:

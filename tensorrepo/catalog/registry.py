@@ -158,8 +158,7 @@ class Registry:
 
     def model(self, name: str, which: int | str | None = None) -> Model:
         """The weights of a version, read when asked for; None: the newest."""
-        found = self.version(name, which)
-        return model_at(self.context, name, found.ref)
+        return model_at(self.context, name, self.version(name, which).ref)
 
     def alias(self, name: str, alias: str, which: int | str) -> int:
         """Let an alias name a version, new or moved; gives the number.
@@ -285,12 +284,11 @@ def _model(
     one, about = known or Registered(), said or Card()
     numbers = {alias: one.number_of(at) or 0 for alias, at in one.aliases.items()}
     start = f"{SPACE}{name}/alias/"
-    held = protected_refs(view)
     return RegisteredModel(
         name,
         tuple(one.versions),
         numbers,
-        tuple(ref.removeprefix(start) for ref in held if ref.startswith(start)),
+        tuple(ref.removeprefix(start) for ref in protected_refs(view) if ref.startswith(start)),
         about.entry.description,
         about.entry.labels,
     )

@@ -55,8 +55,7 @@ def branch_command(
     else:
         at = session.resolve(ref).digest
         refs.create_branch(session.repository, name, at, actor=session.author())
-        value = {"branch": name, "commit": at}
-        call.answer(value, f"Branch {name} is at {at:.12}.")
+        call.answer({"branch": name, "commit": at}, f"Branch {name} is at {at:.12}.")
 
 
 def tag_command(
@@ -246,5 +245,4 @@ def _report(call: CommandCall, name: str, move: refs.Move) -> None:
     old, new = move.update.old, move.update.new
     state = f"is at {new:.12}" if new else "has no commit"
     was = f"was at {old:.12}" if old else "had none"
-    value = {"branch": name, "commit": new, "was": old}
-    call.answer(value, f"Branch {name} {state} now ({was}).")
+    call.answer({"branch": name, "commit": new, "was": old}, f"Branch {name} {state} now ({was}).")

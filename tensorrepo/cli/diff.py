@@ -245,7 +245,9 @@ def _show_entry(call: CommandCall, what: str) -> None:
         output.json_value({**document, "files_in_place": [asdict(file) for file in files]})
         return
     output.line(f"{described.path} ({described.kind}) in commit {revision.digest:.12}")
-    output.line(f"  {described.shape}, {output.bytes_text(described.bytes)}, digest {entry.digest}")
+    output.line(
+        f"  {described.content}, {output.bytes_text(described.bytes)}, digest {entry.digest}"
+    )
     for detail in described.details:
         output.line(f"  {detail}")
     for text in files_text(files):

@@ -101,8 +101,7 @@ def model_desc_command(
         tensorrepo model desc v1:classifier --json
         tensorrepo model desc classifier --graph
     """
-    session = call.session
-    stored = find_model(session, name, staged=staged)
+    stored = find_model(call.session, name, staged=staged)
     if graph:
         shown = model_graph(stored.model)
         if call.as_json:
@@ -178,8 +177,7 @@ def model_verify_command(
         tensorrepo model verify classifier
         tensorrepo model verify v1:classifier --json
     """
-    session = call.session
-    stored = find_model(session, name, staged=staged)
+    stored = find_model(call.session, name, staged=staged)
     with output.progress(f"verifying {stored.path}", stored.model.size_bytes) as advance:
         checked = verify_model(stored.model, advance)
     counts_of = output.fields("tensors", "bytes", "files", "faults")

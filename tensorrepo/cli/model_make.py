@@ -81,9 +81,8 @@ def model_add_command(
     """
     session = call.session
     mode = AddMode.REPLACE if replace else AddMode.NEW
-    source = call.path(path)
     request = AddRequest(
-        source,
+        call.path(path),
         "models",
         name.removeprefix("models/"),
         mode,
@@ -117,8 +116,7 @@ def model_slice_command(
         tensorrepo model slice resnet --from layer1 --to layer3 --as backbone
         tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
     """
-    session = call.session
-    source = find_model(session, name)
+    source = find_model(call.session, name)
 
     def verb(stage: Stage, path: str) -> NewModel:
         return slice_out(stage, path, source, first, last)
@@ -221,8 +219,7 @@ def _remake(call: CommandCall, name: str) -> None:
             f"{output.counted(len(odd), 'tensor')}: {listed}"
         )
     value = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
-    line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
-    call.answer(value, line)
+    call.answer(value, f"{source.path}: made again by {recipe.method}, all tensors are equal")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -43,8 +43,7 @@ def registry_ls_command(call: RepoCall) -> None:
         "DESCRIPTION": lambda model: model.description.partition("\n")[0][:60],
     }
     empty = "no model is registered: `tensorrepo registry register` makes a version of one"
-    models = handle_of(call).registry.models()
-    call.show(models, columns, document=_MODEL, empty=empty)
+    call.show(handle_of(call).registry.models(), columns, document=_MODEL, empty=empty)
 
 
 def registry_show_command(
@@ -117,8 +116,7 @@ def registry_register_command(
         tensorrepo registry register classifier
         tensorrepo registry register v2:models/net --as classifier --alias challenger
     """
-    session = call.session
-    revision, path, _ = session.find(_model_place(source))
+    revision, path, _ = call.session.find(_model_place(source))
     registry = handle_of(call).registry
     name = model or path.removeprefix("models/")
     stored = model_at(registry.context, path, revision.digest)
@@ -150,8 +148,7 @@ def registry_alias_command(
     registry = handle_of(call).registry
     if delete:
         registry.delete_alias(model, alias)
-        value = {"model": model, "deleted": alias}
-        call.answer(value, f"Removed alias {alias} of {model}.")
+        call.answer({"model": model, "deleted": alias}, f"Removed alias {alias} of {model}.")
         return
     if version is None:
         number = registry.version(model, alias).number
@@ -239,8 +236,7 @@ def registry_rm_command(
     registry = handle_of(call).registry
     if version is not None:
         registry.delete_version(model, version)
-        value = {"model": model, "deleted": version}
-        call.answer(value, f"Removed version {version} of {model}.")
+        call.answer({"model": model, "deleted": version}, f"Removed version {version} of {model}.")
         return
     if not force:
         raise ConflictError(f"others may rely on {model!r}: repeat with --force to remove it")

@@ -139,8 +139,7 @@ def doctor_command(
         _repair(call)
         return
     if void is not None:
-        log = session.repository.log
-        void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
+        void_slot(session.repository.log, void, actor=session.author(), time_ns=time.time_ns())
         call.answer({"void": void}, f"slot {void} of the log counts as empty")
         return
     findings = list(examine(session))
@@ -155,8 +154,7 @@ def doctor_command(
 
 
 def _repair(call: CommandCall) -> None:
-    session = call.session
-    hint, checkpoint = repair(session)
+    hint, checkpoint = repair(call.session)
     lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
     lines += [f"Checkpoint {checkpoint} is as the records say."] if checkpoint else []
     call.answer({"hint": hint, "checkpoint": checkpoint}, *lines)

@@ -151,8 +151,7 @@ def mv_command(
     session = call.session
     with session.here.locked():
         source, target = move(session, old, new)
-    value = {"from": source, "to": target}
-    call.answer(value, f"renames {source} to {target}")
+    call.answer({"from": source, "to": target}, f"renames {source} to {target}")
 
 
 def restore_command(

@@ -264,9 +264,8 @@ class DatasetDraft:
         """
         stored = self.stored
         rows, columns = expression_updates(stored, values, where)
-        progress = self._advance(rows)
         return self._stage(
-            update_rows(self.stage.objects, stored, rows, columns, progress=progress)
+            update_rows(self.stage.objects, stored, rows, columns, progress=self._advance(rows))
         )
 
     def upsert(
@@ -343,12 +342,11 @@ class DatasetDraft:
             raise InvalidInputError(f"column {name!r} needs a type, or sql to take it from")
         if nullable is None:
             nullable = sql is not None or (values is None and default is None)
-        column = Column(name, as_type(type), nullable, default=default)
         return self._stage(
             evolve.add_column(
                 self.stage.objects,
                 self.stored,
-                column,
+                Column(name, as_type(type), nullable, default=default),
                 values,
                 columns=columns,
                 progress=self._advance(),

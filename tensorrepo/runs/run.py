@@ -112,8 +112,7 @@ class RunNotes:
         """Rows are read for training, or to measure models, as inside of `evaluating`."""
         details = {} if place is None else place()
         relation = EVALUATED_ON if evaluated else self._reading
-        edge = ProvenanceEdge(relation, origin.path, origin.digest, origin.commit, details)
-        key = self.add(edge)
+        key = self.add(ProvenanceEdge(relation, origin.path, origin.digest, origin.commit, details))
         if place is not None and key is not None:
             with self._lock:
                 self._places[key] = place

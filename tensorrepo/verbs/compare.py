@@ -225,11 +225,10 @@ def _compared_datasets(
     after = None if new is None else open_dataset(objects, new.digest, outside)
     only = before if before is not None else after
     assert only is not None, "a change has a side"
-    found = _differences(before, after)
     return (
         emptied(only) if before is None else before,
         emptied(only) if after is None else after,
-        found,
+        _differences(before, after),
     )
 
 
@@ -253,7 +252,7 @@ def _inside(
         only = new or old
         assert only is not None, "a change has a side"
         described = describe_entry(objects, "", only)
-        return described.shape, described.details, described.to_json()
+        return described.content, described.details, described.to_json()
     if old.kind is not new.kind:
         return f"a {old.kind.label} became a {new.kind.label}", (), None
     if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,14 +85,9 @@ def _expanded(path: str, machine: Machine) -> Iterator[str]:
     source = machine.cwd / Path(path).expanduser()
     if not source.exists():
         raise NotFoundError(f"there is no {source} to adopt")
-    yield from _texts(record_files(source, lambda name: name.endswith(SUFFIXES), _WHAT))
-
-
-def _texts(paths: Iterable[Path]) -> Iterator[str]:
-    return (str(path.absolute()) for path in paths)
-
-
-_WHAT = f"files that end in {', '.join(SUFFIXES)}"
+    what = f"files that end in {', '.join(SUFFIXES)}"
+    for file in record_files(source, lambda name: name.endswith(SUFFIXES), what):
+        yield str(file.absolute())
 
 
 def read(

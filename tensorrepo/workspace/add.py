@@ -229,8 +229,7 @@ def ingest_dataset(
         progress=lambda _, done: progress(done),
         codec=parse_codec(request.codec),
     )
-    edge = edge_of_reading(reading)
-    link = add_lineage(writer, open_dataset(writer, link.digest), [edge])
+    link = add_lineage(writer, open_dataset(writer, link.digest), [edge_of_reading(reading)])
     return link, known.rows if known else 0, since
 
 
@@ -286,8 +285,7 @@ def _fingerprint(request: AddRequest) -> str:
         "codec": request.codec,
         "files": sorted(describe_files(request.source).items()),
     }
-    text = json.dumps(told, sort_keys=True)
-    return content_tag(text.encode()).hex()
+    return content_tag(json.dumps(told, sort_keys=True).encode()).hex()
 
 
 SHOWN_MISFITS = 5

@@ -116,8 +116,7 @@ def checkout_paths(
         force: overwrite files that were changed since they were written.
     """
     workspace = session.here
-    revision = session.resolve(ref)
-    root = revision.commit.tree
+    root = session.resolve(ref).commit.tree
     folder = workspace.root if to is None else to.resolve()
     if not folder.is_relative_to(workspace.root):
         raise InvalidInputError(

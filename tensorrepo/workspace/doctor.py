@@ -137,8 +137,7 @@ def _store(session: WorkspaceSession) -> Diagnosis:
     backend = session.repository.backend
     if backend.guarantee is Guarantee.READ_ONLY:
         return Diagnosis("store", "ok", "read-only")
-    guarantee = probe(backend)
-    if guarantee is Guarantee.ATOMIC:
+    if probe(backend) is Guarantee.ATOMIC:
         return Diagnosis("store", "ok", "creates are atomic: any number of writers is safe")
     return Diagnosis(
         "store",

@@ -147,8 +147,7 @@ def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
     check_path(target)
     if entry_at(session, target) is not None:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
-    entry = entry_at(session, source)
-    moved = change(entry, source=f"was {source}")
+    moved = change(entry_at(session, source), source=f"was {source}")
     stage(session, {target: moved, source: change(None, source=f"now {target}")}, since)
     return source, target
 
