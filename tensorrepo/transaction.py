@@ -18,10 +18,7 @@ from tensorrepo.formats.common.arguments import (
     wrong,
 )
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.common.provenance import (
-    FINE_TUNED_FROM,
-    ProvenanceEdge,
-)
+from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.write import write_dataset

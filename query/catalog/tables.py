@@ -132,9 +132,7 @@ log_record = _table(
 
 # The reflog: what each applied entry did to each ref. Histories of aliases come from here.
 ref_update = _table(
-    "ref_update",
-    "*generation:whole *place:whole *ref old? new?",
-    of_ref="ref generation",
+    "ref_update", "*generation:whole *place:whole *ref old? new?", of_ref="ref generation"
 )
 
 # `name`: the full one: heads/main; `space`: what stands before the first slash: heads, tags,
@@ -153,10 +151,7 @@ commit_parent = _table("commit_parent", "*commit *place:whole parent", of_parent
 # `kind` of the entry: dataset, model, blob, ...; `storage`: the placement of `new` as the tree
 # names it, see `placement`.
 entry_change = _table(
-    "entry_change",
-    "*commit *path kind old? new? storage?",
-    of_path="path",
-    of_new="new",
+    "entry_change", "*commit *path kind old? new? storage?", of_path="path", of_new="new"
 )
 
 # The whole tree that each ref has now.
@@ -224,8 +219,7 @@ tensor_storage = _table(
 
 # What a member is a delta of: another member of the same placement.
 member_base = _table(
-    "member_base",
-    "*placement *pack *member:whole *place:whole base_pack base_member:whole",
+    "member_base", "*placement *pack *member:whole *place:whole base_pack base_member:whole"
 )
 
 # ------------------------------------------------------------------------------ architecture
@@ -247,9 +241,7 @@ node = _table(
 # By places of nodes.
 # `role`: the argument of `target`; `output` of `source`.
 edge = _table(
-    "edge",
-    "*graph *source:whole *target:whole *role output:whole",
-    of_target="graph target",
+    "edge", "*graph *source:whole *target:whole *role output:whole", of_target="graph target"
 )
 
 node_parameter = _table("node_parameter", "*graph *node:whole *role tensor")

@@ -116,12 +116,7 @@ class Registry:
         return self._describe(name, None, description, labels)
 
     def register(
-        self,
-        name: str,
-        source: Model | str,
-        *,
-        message: str = "",
-        alias: str | None = None,
+        self, name: str, source: Model | str, *, message: str = "", alias: str | None = None
     ) -> RegisteredVersion:
         """Make a model of a commit the next version.
 

@@ -26,10 +26,7 @@ CatalogOption = Annotated[
 ]
 
 
-def catalog_status_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_status_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Show how the SQL catalog stands: its tables, and how far it tells of the repository.
 
     Changes nothing. One that is behind is no trouble: whatever asks the catalog brings it up to
@@ -56,10 +53,7 @@ def catalog_status_command(
         raise Exit(CORRUPT)
 
 
-def catalog_upgrade_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_upgrade_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Bring the catalog's tables, and their rows, to the revision that this version works with.
 
     One transaction: a crash leaves the tables as they were.
@@ -74,10 +68,7 @@ def catalog_upgrade_command(
     call.answer({"url": opened.url, "revision": revision}, text)
 
 
-def catalog_rebuild_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_rebuild_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Throw the catalog away and make it anew from the repository, whatever its tables hold.
 
     Nothing can be lost: all that it says stands in the repository. Who reads it meanwhile sees
@@ -93,10 +84,7 @@ def catalog_rebuild_command(
     call.answer(asdict(done), f"{text}{done.rows:,} rows")
 
 
-def catalog_verify_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_verify_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Compare the catalog, row by row, with one made anew in a temporary file.
 
     Exits with 1 when they differ, and shows some of the rows that do.
@@ -198,11 +186,7 @@ def model_donors_command(
     wanted: Any = path if path.exists() else handle.model(*_named(session, target))
     name = order_by or metric
     donors = handle.catalog.donors(
-        wanted,
-        metric=name,
-        order_by_metric=order_by is not None,
-        smallest=smallest,
-        limit=limit,
+        wanted, metric=name, order_by_metric=order_by is not None, smallest=smallest, limit=limit
     )
     columns: dict[str, Any] = {
         "MODEL": _model_text,

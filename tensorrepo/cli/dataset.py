@@ -74,10 +74,7 @@ def update_command(
 
 
 def delete_command(
-    call: CommandCall,
-    name: DatasetArgument,
-    where: WhereOption = None,
-    row: RowOption = None,
+    call: CommandCall, name: DatasetArgument, where: WhereOption = None, row: RowOption = None
 ) -> None:
     """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
 

@@ -209,11 +209,7 @@ def _compared(
     old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
     before, after = session.resolve(old), session.resolve(new)
     return compare(
-        session.repository,
-        before.commit.tree,
-        after.commit.tree,
-        paths,
-        outside=session.outside,
+        session.repository, before.commit.tree, after.commit.tree, paths, outside=session.outside
     )
 
 

@@ -167,9 +167,7 @@ def model_diff_command(
 
 
 def model_verify_command(
-    call: RepoCall,
-    name: StoredModelArgument,
-    staged: StagedOption = False,
+    call: RepoCall, name: StoredModelArgument, staged: StagedOption = False
 ) -> None:
     """Read all of a model and check every byte: tensors, files, the files that it gives back.
 

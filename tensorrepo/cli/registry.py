@@ -158,11 +158,7 @@ def registry_alias_command(
     call.answer(named, f"{alias} of {model} is version {number}.")
 
 
-def registry_history_command(
-    call: RepoCall,
-    model: ModelArgument,
-    alias: AliasArgument,
-) -> None:
+def registry_history_command(call: RepoCall, model: ModelArgument, alias: AliasArgument) -> None:
     """Show where an alias was, and who moved it: the newest first.
 
     Examples:
@@ -171,11 +167,7 @@ def registry_history_command(
     moves = handle_of(call).registry.history(model, alias)
     columns = {"TIME": _time, ">VERSION": lambda move: move.version or "none", "BY": "actor"}
     document = output.fields("by=actor", "version", "record=generation")
-    call.show(
-        moves,
-        columns,
-        document=lambda move: {"time": _time(move)} | document(move),
-    )
+    call.show(moves, columns, document=lambda move: {"time": _time(move)} | document(move))
 
 
 def registry_protect_command(

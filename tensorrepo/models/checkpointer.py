@@ -644,9 +644,7 @@ class Checkpointer:
         before = against.base
         if against.depth:
             against = replace(
-                against,
-                predictions=self._predicted(waiting, before),
-                held=self._held(transaction),
+                against, predictions=self._predicted(waiting, before), held=self._held(transaction)
             )
         return write_model(
             transaction.objects,

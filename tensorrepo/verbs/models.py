@@ -204,10 +204,7 @@ def base_of(adapter: Model) -> Model:
 
 
 def adapter_edge(
-    base: Model,
-    tensors: Any,
-    files: Mapping[str, Any] | None,
-    metadata: Mapping[str, Any] | None,
+    base: Model, tensors: Any, files: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
 ) -> ProvenanceEdge:
     """The edge from an adapter that is to be stored to its base."""
     weights = tensors if isinstance(tensors, ModelSource) else source_of(tensors)

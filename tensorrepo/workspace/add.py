@@ -488,10 +488,7 @@ def _add_model(
         source,
         base=_base_model(session, request.base),
         known=known_models(
-            session.repository,
-            tree_of(stage.objects, session.base()),
-            _staged(session),
-            existing,
+            session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
         lineage=_lineage(session, request, source),
         progress=lambda _, done: progress(done),

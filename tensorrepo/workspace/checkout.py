@@ -21,11 +21,7 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
-from tensorrepo.repo.errors import (
-    ConflictError,
-    InvalidInputError,
-    PermissionDenied,
-)
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -185,11 +181,7 @@ def write_entry(
 
 
 def _write(
-    session: WorkspaceSession,
-    path: str,
-    entry: Entry,
-    target: Path,
-    format_name: str,
+    session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
 ) -> WrittenFiles:
     _refuse_links(session.here.root, target)
     try:
