@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 from tensorrepo.catalog.catalog import Catalog
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
+from tensorrepo.cli.options import CommandCall, RepoCall, StoredModelArgument, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
 from tensorrepo.query.architecture import Donor, Owner, PathFound
@@ -207,9 +207,7 @@ def model_donors_command(
 
 def model_owners_command(
     call: RepoCall,
-    model: Annotated[
-        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-    ],
+    model: StoredModelArgument,
     tensor: Annotated[str, Argument(metavar="TENSOR", help="One of its tensors.")],
 ) -> None:
     """List the models, of all commits, that hold a tensor bit for bit.

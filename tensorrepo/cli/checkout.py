@@ -8,8 +8,15 @@ from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.branches import show_head
-from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry, complete_ref, entry_hint
+from tensorrepo.cli.options import (
+    CommandCall,
+    FormatSettings,
+    RepoCall,
+    StoredModelArgument,
+    complete_entry,
+    complete_ref,
+    entry_hint,
+)
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -75,9 +82,7 @@ def export_command(
     format_name: Annotated[
         str | None, Option("--format", help="The format; else told by PATH's suffix.")
     ] = None,
-    option: Annotated[
-        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
-    ] = None,
+    option: FormatSettings = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
 ) -> None:
     """Write an entry in a foreign format. It is not tracked.

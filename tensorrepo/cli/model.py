@@ -13,8 +13,8 @@ from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     RepoCall,
+    StoredModelArgument,
     complete_entry,
-    complete_place,
     complete_ref,
     model_path,
 )
@@ -37,9 +37,6 @@ from tensorrepo.repo.ids import Digest, digest_from_bytes
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
-StoredModelArgument = Annotated[
-    str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-]
 StagedOption = Annotated[bool, Option("--staged", help="As it is staged, NAME alone.")]
 SHOWN_LAYERS = 10
 
@@ -245,9 +242,7 @@ def model_du_command(
 
 def model_similar_command(
     call: RepoCall,
-    name: Annotated[
-        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-    ],
+    name: StoredModelArgument,
     every_ref: AllOption = False,
 ) -> None:
     """Rank the stored models by how like one they are, and tell what it was encoded against.

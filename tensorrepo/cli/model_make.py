@@ -13,8 +13,16 @@ from typer import Argument, Exit, Option
 from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry, complete_place, model_path
+from tensorrepo.cli.options import (
+    CommandCall,
+    FormatOption,
+    RepoCall,
+    StoredModelArgument,
+    complete_entry,
+    complete_place,
+    model_path,
+    stored_model,
+)
 from tensorrepo.formats.model.maintenance.repack import (
     ALPHA,
     DEPTH,
@@ -51,17 +59,9 @@ def model_add_command(
         str, Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
     ],
     replace: ReplaceOption = False,
-    format_name: Annotated[
-        str | None, Option("--format", help="Its format; else told by suffix and content.")
-    ] = None,
+    format_name: FormatOption = None,
     adapter_of: Annotated[
-        str | None,
-        Option(
-            "--adapter-of",
-            metavar="[REF:]NAME",
-            help="It is an adapter (LoRA, IA3) to that model.",
-            autocompletion=complete_place,
-        ),
+        str | None, stored_model("--adapter-of", "It is an adapter (LoRA, IA3) to that model.")
     ] = None,
     adapter_scale: Annotated[
         float | None,
@@ -133,11 +133,8 @@ def model_merge_command(
     new: Annotated[str | None, Option("--as", metavar="NAME", help="Of the new model.")] = None,
     base: Annotated[
         str | None,
-        Option(
-            "--base",
-            metavar="[REF:]NAME",
-            help="What they were tuned from; for ties, task-arithmetic and adapters.",
-            autocompletion=complete_place,
+        stored_model(
+            "--base", "What they were tuned from; for ties, task-arithmetic and adapters."
         ),
     ] = None,
     weights: Annotated[
@@ -255,23 +252,10 @@ def model_construct_command(
     target: Annotated[
         str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")
     ] = None,
-    like: Annotated[
-        str | None,
-        Option(
-            "--like",
-            metavar="[REF:]NAME",
-            help="The architecture of this model.",
-            autocompletion=complete_place,
-        ),
-    ] = None,
+    like: Annotated[str | None, stored_model("--like", "The architecture of this model.")] = None,
     donors: Annotated[
         list[str] | None,
-        Option(
-            "--from",
-            metavar="[REF:]NAME",
-            help="Take tensors from this model; may be repeated.",
-            autocompletion=complete_place,
-        ),
+        stored_model("--from", "Take tensors from this model; may be repeated."),
     ] = None,
     rule: Annotated[
         str | None, Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse.")
