@@ -205,7 +205,7 @@ def _preview_model(model: StoredModel) -> Preview:
         {"name": name, "dtype": spec.type.name, "shape": list(spec.shape), "bytes": spec.size_bytes}
         for name, spec in ((name, model.spec(name)) for name in model)
     ]
-    text = [
+    text: list[tuple[str, ...]] = [
         (str(each["name"]), str(each["dtype"]), str(each["shape"]), f"{each['bytes']:,}")
         for each in plain
     ]

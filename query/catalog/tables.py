@@ -91,7 +91,9 @@ METADATA: Final = MetaData()
 FINITE, NAN, PLUS_INFINITY, MINUS_INFINITY = "finite", "nan", "+inf", "-inf"
 
 
-_TYPES: Final = {"text": TEXT_TYPE, "whole": WHOLE, "flag": FLAG, "real": REAL, "bytes": BYTES}
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {
+    "text": TEXT_TYPE, "whole": WHOLE, "flag": FLAG, "real": REAL, "bytes": BYTES,
+}  # fmt: skip
 _COLUMN: Final = re.compile(r"(?P<key>\*?)(?P<name>\w+)(?::(?P<type>\w+))?(?P<nullable>\??)")
 
 
@@ -111,7 +113,7 @@ def _table(name: str, columns: str, **indexes: str) -> Table:
 def _column(text: str) -> Column[Any]:
     told = _COLUMN.fullmatch(text)
     assert told is not None, text
-    kind: TypeEngine[Any] = _TYPES[told["type"] or "text"]
+    kind = _TYPES[told["type"] or "text"]
     if told["key"]:
         return Column(told["name"], kind, primary_key=True, autoincrement=False)
     return Column(told["name"], kind, nullable=bool(told["nullable"]))

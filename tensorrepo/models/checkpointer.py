@@ -62,7 +62,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.runs.run_context import note_checkpoint
+from tensorrepo.runs.run_context import RUNS, note_checkpoint
 
 if TYPE_CHECKING:
     from tensorrepo.context import Context
@@ -159,7 +159,6 @@ class RetentionPolicy:
         return sorted(usable, key=lambda step: (sign * known[step], -step))[: self.best_count]
 
 
-RUNS: Final = "runs/"
 STATE_PATH: Final = "models/state"
 _MOST_STEP: Final = (1 << 63) - 1
 
@@ -236,12 +235,6 @@ def warn_if_approximate(model: StoredModel, run: str, *, stacklevel: int) -> Non
         warnings.warn(f"run {run!r}, step {step}: {found.text}", stacklevel=stacklevel + 1)
 
 
-def newest_entry(context: Context, view: LogView, run: str) -> Entry | None:
-    """The state of the newest checkpoint in a view."""
-    held = steps_of(view, run)
-    return state_entry(context, held[max(held)]) if held else None
-
-
 def against_newest(
     context: Context, view: LogView, run: str, step: int, keep: RetentionPolicy
 ) -> DeltaOptions:
@@ -249,8 +242,9 @@ def against_newest(
 
     Predictions of an optimizer's step are added by who has the state, where `depth` is not 0.
     """
-    before = newest_entry(context, view, run)
-    newest = max(steps_of(view, run), default=step)
+    held = steps_of(view, run)
+    newest = max(held, default=step)
+    before = state_entry(context, held[newest]) if held else None
     kept = keep.last
     if keep.for_good(step):
         if not keep.for_good(newest):

@@ -61,6 +61,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.threads import Waiting
+from tensorrepo.runs.run_context import RUNS
 
 if TYPE_CHECKING:
     from tensorrepo.context import Context
@@ -201,7 +202,6 @@ def _started(pid: int) -> str:
     return "" if state == "Z" else fields[_START_FIELD - 1]
 
 
-RUNS: Final = "runs/"
 STALE: Final = "stale"
 _RECORD: Final = "/record"
 

@@ -376,7 +376,7 @@ def stage_view(
     replace: bool,
     limits: QueryLimits | None = None,
 ) -> StoredView:
-    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `store_view`.
+    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `create_view`.
 
     Raises:
         ConflictError: the name is taken, and not `replace`. Nothing was staged.
