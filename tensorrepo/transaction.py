@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.graph.graph import Graph
+from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.write.tensor_writer import WriteReport
 from tensorrepo.formats.views import open_view
@@ -39,12 +40,11 @@ from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
-    construct,
+    checked_metrics,
     known_models,
-    merge,
     placed,
     save,
-    slice_out,
+    stage_new,
     to_store,
 )
 from tensorrepo.verbs.provenance import edges_from, training_edges
@@ -299,11 +299,14 @@ class Transaction:
             scale=scale,
             strict=strict,
         )
-        merge(self.core, path_in("models", name), recipe, parents, under, metrics=metrics)
+        checked = checked_metrics(metrics)
+        made = merge_models(self.core.objects, recipe, parents, under, metrics=checked)
+        stage_new(self.core, path_in("models", name), made)
 
     def slice_model(self, name: str, source: Model, first: str, last: str) -> None:
         """The sub-network between two nodes of a model's graph, both included, as a new model."""
-        slice_out(self.core, path_in("models", name), placed(source), first, last)
+        made = slice_model(self.core.objects, placed(source), first, last)
+        stage_new(self.core, path_in("models", name), made)
 
     def construct_model(
         self,
@@ -331,8 +334,10 @@ class Transaction:
         kinds = "a graph, a model or a state dict"
         check_instance("target", target, Graph | Model | Mapping, kinds)
         wanted = target.stored if isinstance(target, Model) else target
-        path = path_in("models", name)
-        construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
+        made = construct_model(
+            self.core.objects, wanted, found, tensors=tensors, rule=rule, seed=seed
+        )
+        stage_new(self.core, path_in("models", name), made)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""

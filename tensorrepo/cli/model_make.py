@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -30,10 +31,17 @@ from tensorrepo.formats.model.maintenance.repack import (
     RepackReport,
     repack_models,
 )
-from tensorrepo.formats.model.merging.new_model import RULES, NewModel, remake
+from tensorrepo.formats.model.merging.new_model import (
+    RULES,
+    NewModel,
+    construct_model,
+    merge_models,
+    remake,
+    slice_model,
+)
 from tensorrepo.formats.model.merging.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.verbs.models import construct, merge, slice_out
+from tensorrepo.repo.objects.envelope import ObjectSink
 from tensorrepo.workspace.add import AddMode, AddRequest, add
 from tensorrepo.workspace.change import (
     StagedModel,
@@ -43,10 +51,6 @@ from tensorrepo.workspace.change import (
     named_in,
     recipe_named,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
-
 
 AsOption = Annotated[str, Option("--as", metavar="NAME", help="Of the new model.")]
 ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
@@ -117,11 +121,9 @@ def model_slice_command(
         tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
     """
     source = find_model(call.session, name)
-
-    def verb(stage: Stage, path: str) -> NewModel:
-        return slice_out(stage, path, source, first, last)
-
-    stage_made(call, new, verb, f"slice of {source.path}", replace=replace)
+    what = f"slice of {source.path}"
+    make = partial(slice_model, source=source, first=first, last=last)
+    stage_made(call, new, make, what, replace=replace)
 
 
 def model_merge_command(
@@ -194,13 +196,13 @@ def model_merge_command(
     total = (under if under is not None and adapter else parents[0]).model.size_bytes
     with output.progress(f"merging into {new}", total) as advance:
 
-        def verb(stage: Stage, path: str) -> NewModel:
-            return merge(
-                stage, path, recipe, parents, under, progress=lambda _, done: advance(done)
+        def make(objects: ObjectSink) -> NewModel:
+            return merge_models(
+                objects, recipe, parents, under, progress=lambda _, done: advance(done)
             )
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
-        stage_made(call, new, verb, what, replace=replace)
+        stage_made(call, new, make, what, replace=replace)
 
 
 def _remake(call: CommandCall, name: str) -> None:
@@ -229,7 +231,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def stage_made(
     call: CommandCall,
     name: str,
-    verb: Callable[[Stage, str], NewModel],
+    make: Callable[[ObjectSink], NewModel],
     what: str,
     *,
     replace: bool,
@@ -237,7 +239,7 @@ def stage_made(
     """Make a model, stage it, and say so."""
     session = call.session
     with session.here.locked():
-        staged: StagedModel = make_model(session, name, verb, what, replace=replace)
+        staged: StagedModel = make_model(session, name, make, what, replace=replace)
     for note in staged.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)
@@ -283,13 +285,10 @@ def model_construct_command(
         else read_architecture(call.path(target or ""))
     )
     sources = [find_model(session, name) for name in donors or ()]
-
-    def verb(stage: Stage, path: str) -> NewModel:
-        return construct(stage, path, wanted, sources, rule=rule, seed=seed)
-
+    make = partial(construct_model, target=wanted, donors=sources, rule=rule, seed=seed)
     what = f"built of {', '.join(one.path for one in sources) or rule}"
     with output.working(f"building {new}"):
-        stage_made(call, new, verb, what, replace=replace)
+        stage_made(call, new, make, what, replace=replace)
 
 
 def model_repack_command(

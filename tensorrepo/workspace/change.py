@@ -47,14 +47,14 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
+from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
 from tensorrepo.workspace.staging import begin_stage
 
 if TYPE_CHECKING:
     from tensorrepo.context import Context
-    from tensorrepo.verbs.stage import Stage
 
 
 Progress = Callable[[int, int], None]  # rows done so far, and rows in all
@@ -267,7 +267,7 @@ def find_model(
 def make_model(
     session: WorkspaceSession,
     name: str,
-    verb: Callable[[Stage, str], NewModel],
+    make: Callable[[ObjectSink], NewModel],
     what: str,
     *,
     replace: bool,
@@ -277,7 +277,7 @@ def make_model(
     Args:
         session: workspace and repository of the command.
         name: name of the new model.
-        verb: makes it at a path of a stage.
+        make: stores it.
         what: is shown beside it by `status`.
         replace: the name may be taken.
 
@@ -288,7 +288,7 @@ def make_model(
     with begin_stage(session) as stage:
         if stage.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: choose another name, or give --replace")
-        made = verb(stage, path)
+        made = stage_new(stage, path, make(stage.objects))
         model = open_model(stage.objects, made.entry)
         stage.describe(path, size_bytes=model.size_bytes, source=what)
         changed = stage.drop_if_unchanged(path)
