@@ -95,26 +95,16 @@ class Diagnosis:
 
 def examine(session: WorkspaceSession) -> Iterator[Diagnosis]:
     """Look at everything, one finding after the other; an error of one check stops none."""
-    checks: tuple[tuple[str, Callable[[WorkspaceSession], Diagnosis]], ...] = (
-        ("repository", _repository),
-        ("store", _store),
-        ("mount", _mount),
-        ("space", _space),
-        ("log", _log),
-        ("caches", _caches),
-        ("objects", _objects),
-        ("outside", _outside),
-        ("author", _author),
-        ("workspace", _workspace),
-        ("kernel", _kernel),
-    )
-    for what, check in checks:
+    checks: tuple[Callable[[WorkspaceSession], Diagnosis], ...] = (
+        _repository, _store, _mount, _space, _log, _caches, _objects, _outside, _author,
+        _workspace, _kernel,
+    )  # fmt: skip
+    for check in checks:
         try:
             yield check(session)
-        except InvalidInputError as error:
-            yield Diagnosis(what, "warning", str(error))
         except Error as error:
-            yield Diagnosis(what, "error", str(error))
+            level = "warning" if isinstance(error, InvalidInputError) else "error"
+            yield Diagnosis(check.__name__.removeprefix("_"), level, str(error))
 
 
 def _kernel(_: WorkspaceSession) -> Diagnosis:
