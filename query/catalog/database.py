@@ -4,8 +4,8 @@ A SQL database that pictures one repository at one record of its log. It is a ca
 says can be made again from the repository, and nothing is lost with it. `sync.catch_up` makes it
 equal to the repository; here it is opened, locked and looked at.
 
-One process writes at a time, in SQLite and in PostgreSQL. Others wait for it, up to a limit; after
-a second they say for whom, and at the limit they give up and say what to do.
+One process writes at a time, in SQLite and in PostgreSQL. Others wait for it; after a second they
+log for which process, and at a limit they fail and say what to do.
 """
 
 from __future__ import annotations

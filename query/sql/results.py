@@ -1,7 +1,7 @@
 """Query results: lazy rows, interruptible by Ctrl-C.
 
-Nothing is read before somebody asks, and what was handed out is not kept. DuckDB
-works on a thread of its own, so that Ctrl-C is heard while it does.
+Nothing is read before rows are taken, and what was handed out is not kept. DuckDB works on a thread
+of its own, so that Ctrl-C is heard while it does.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ A commit stays while a ref or a retained value names it, or a commit that stays 
 History has no circles, so it is enough to look at what was dropped, and then at the parents of what
 went: the cost is that of the garbage, not of the history.
 
-Another catalog is made beside it, in a temporary file, and both are read in one order. Wherever
-they differ, the catalog is wrong.
+To verify a catalog, another one is made in a temporary file, and both are read in one order.
 """
 
 from __future__ import annotations

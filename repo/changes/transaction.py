@@ -4,10 +4,9 @@ Heavy work first, then one small atomic step: objects are put as they come, `com
 durable, and one record of the log makes them the branch. When the branch moved meanwhile the trees
 are merged three ways and the record is tried again: kilobytes, never tensors.
 
-Who calls what: `begin` reads the log once and pins it; `Transaction` collects; `commit` runs an
-`CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls anew for every head
-that it finds: compose the tree on that head, make its objects durable, pass the fence, say what to
-append.
+Who calls what: `begin` reads the log once and pins it; `CommitTransaction` collects; `commit` runs
+a `CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls for every head: it
+composes the tree on that head, makes its objects durable, passes the fence and gives the entries.
 
 Checkpoints of a training are commits beside each other: each has the same parent, where the
 training began, and a ref of its own. As ancestors of one another none could ever be freed. One

@@ -2,9 +2,9 @@
 
 A segment holds the records of a whole stretch of the log verbatim, with the commits they
 introduced and, for each commit, a Bloom filter of the paths it changed. Stretches are short at
-first, and long ones take their place as the log grows: so what is new is found in few requests
-too, and who writes a long one reads short ones. Segments are caches: written by whoever completes
-a stretch, believed only where the chain agrees.
+first, and long ones take their place as the log grows: so new records are found in few requests,
+too, and the writer of a long one reads short ones. Segments are caches: written by the client whose
+record completes a stretch, believed only where the chain agrees.
 
      0 magic "TRSG" | 4 version u8 = 1 | 5 zeros | 8 first generation u64
     16 record_count u32 | 20 commit_count u32 | 24 bytes of all that follows but the tag u64

@@ -4,11 +4,11 @@
                                     the commit that it was taken from
     registry/<name>/alias/<alias>   names one version; moves, and the log keeps where it was
 
-All of it is refs: what is registered is never collected, and travels with the repository.
-`cards` holds what people say about them.
+All of it is refs: what is registered is never collected, and travels with the repository. `cards`
+holds descriptions and labels.
 
-Each verb appends one record, decided anew on every head: of two who register at once, one gets the
-next number, and the other the one after it. A number is given once, also when it is deleted.
+Each verb appends one record, decided anew on every head: of two concurrent registrations one gets
+the next number, the other the one after it. A number is given once, also when it is deleted.
 
 Source:
     docs/spec/registry.md.

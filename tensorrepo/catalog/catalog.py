@@ -1,7 +1,6 @@
-"""Catalog handle of the SDK: opened, brought up to date, asked for models by architecture.
+"""Catalog handle of the SDK: opened, brought up to date, searched for models by architecture.
 
-It is made when it is first used, and whoever asks it gets one that tells what the repository holds
-now.
+It is made when it is first used, and brought up to date before each question.
 """
 
 from __future__ import annotations

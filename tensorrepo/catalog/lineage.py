@@ -1,7 +1,6 @@
 """Lineage handle of the SDK: ancestors, descendants, and what they mean for a model.
 
-Asked of the catalog, over all commits of the repository: `Repository.lineage` names what is asked
-about, its methods ask.
+`Repository.lineage` names the entry; the methods query the catalog, over all commits.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ parent. Its tree has the state as a model, at `STATE_PATH`, and at ``runs/<run>`
 steps so far, which outlive the weights. One record of the log makes a new checkpoint and drops the
 expired ones, so a crash at any moment leaves whole checkpoints only.
 
-At the end of a program `concurrent.futures` first refuses all new work, and then waits for what its
-threads have begun. A thread that needs others for its work, as storing does, would fail in there,
-and nobody would be told. What `before_pools_end` registers runs before that; `atexit` comes long
-after.
+At the end of a program `concurrent.futures` refuses all new work, then waits for what its threads
+have begun: a thread that needs others for its work, as storing does, would fail silently. What
+`before_pools_end` registers runs before that; `atexit` comes long after.
 """
 
 from __future__ import annotations
