@@ -162,7 +162,6 @@ def _texts(
 
 
 def _fitting(words: list[str], pattern: str) -> set[str]:
-    """Those that fit."""
     try:
         fits = pc.match_substring_regex(pa.array(words, pa.string()), f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:

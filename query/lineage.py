@@ -219,7 +219,6 @@ def _by_subject(known: Mapping[str, PathAtCommit], row: EdgeRow) -> tuple[str, s
 
 
 def _each_once(rows: list[EdgeRow], far: int, order: Callable[[EdgeRow], Any]) -> Iterable[EdgeRow]:
-    """The edges of one thing, in order."""
     if len(rows) < 2:
         return rows
     rows.sort(key=order)

@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
@@ -58,10 +58,7 @@ from tensorrepo.repo.changes.transaction import begin_beside
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repository import Repository
-
+from tensorrepo.repository import Repository
 
 Path = tuple[str | int, ...]  # as torch writes it: numbers are places in lists
 _KEYS: Final = (bool, int, float, bytes, type(None))  # other keys that are no text become text

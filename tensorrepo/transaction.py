@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import (
     check_instance,
@@ -49,9 +50,6 @@ from tensorrepo.verbs.models import (
 )
 from tensorrepo.verbs.provenance import edges_from, training_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 
 @dataclass(slots=True, repr=False)

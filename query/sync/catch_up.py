@@ -343,7 +343,6 @@ class Walk:
 
 
 def _commit_rows(new: NewCommit) -> TableRows:
-    """The rows of one commit."""
     commit = new.commit
     told = (commit.generation, commit.author, commit.message, commit.time_ns)
     yield tables.commit, (new.digest, *told, as_json(dict(commit.metadata)))

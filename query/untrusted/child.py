@@ -33,8 +33,6 @@ MOST_FILES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A table that the other process reads."""
-
     number: int
     schema: pa.Schema
     shown: tuple[str, ...]
@@ -92,7 +90,6 @@ class _Asking:
         return unpacked(body).batches if body else []
 
     def _newly_ended(self) -> list[int]:
-        """Each once."""
         return [self.ended.pop() for _ in range(len(self.ended))]
 
 

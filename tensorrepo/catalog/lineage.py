@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from sqlalchemy import Connection
 
 from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, listed, text, whole
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
@@ -36,11 +38,6 @@ from tensorrepo.query.catalog import database
 from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.runs.record import RunRecord, Runs
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from tensorrepo.context import Context
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
 _UNTRAINED: Final = frozenset(  # a model that is one of these learned what its origins did

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.refs import Move
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import (
     BRANCH,
@@ -41,10 +42,6 @@ from tensorrepo.repo.registry.versions import (
     set_alias,
     versions,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-    from tensorrepo.repo.log.reader import LogView
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.connect import parse_size
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -27,9 +27,6 @@ from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
 SELF, CATALOG, PAGES = "self", "catalog", "pages"

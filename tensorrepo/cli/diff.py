@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
@@ -44,6 +44,7 @@ from tensorrepo.workspace.session import WorkspaceSession, base_entry
 from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
+_Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -122,11 +123,11 @@ def diff_command(
     revisions, paths = split_words(call, words)
     compared = _compared(session, revisions, paths)
     if rows or key is not None or columns is not None:
-        wanted = _Wanted(_split(columns), _split(key), limit)
+        wanted = _split(columns), _split(key)
         if call.as_json:
-            output.json_lines(_row_documents(compared, wanted))
+            output.json_lines(_row_documents(compared, wanted, limit))
         else:
-            output.lines(_row_lines(compared, wanted))
+            output.lines(_row_lines(compared, wanted, SHOWN_ROWS if limit is None else limit))
     elif call.as_json:
         output.json_value(compared.to_json())
     else:
@@ -135,41 +136,33 @@ def diff_command(
         raise Exit(NOTHING_TO_DO)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What was asked of the rows."""
-
-    columns: list[str] | None
-    key: list[str] | None
-    limit: int | None
-
-
 def _split(names: str | None) -> list[str] | None:
     return None if names is None else [name.strip() for name in names.split(",")]
 
 
-def _row_lines(compared: Comparison, wanted: _Wanted) -> Iterator[str]:
-    limit = SHOWN_ROWS if wanted.limit is None else wanted.limit
+def _row_lines(compared: Comparison, wanted: _Wanted, limit: int) -> Iterator[str]:
+    columns, key = wanted
     lacking = _lacking(compared, wanted)
     for change in compared.changes:
         yield f"{change.mark} {change.path}{change.summary}"
         if change.path in lacking:
             yield f"    not compared: {lacking[change.path]}"
         elif isinstance(change, DatasetChange):
-            lines = row_lines(change, columns=wanted.columns, key=wanted.key, limit=limit)
+            lines = row_lines(change, columns=columns, key=key, limit=limit)
             yield from (f"    {line}" for line in _naming(change, lines))
     yield from compared.working
 
 
-def _row_documents(compared: Comparison, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+def _row_documents(
+    compared: Comparison, wanted: _Wanted, limit: int | None
+) -> Iterator[dict[str, Any]]:
+    columns, key = wanted
     lacking = _lacking(compared, wanted)
     for path, reason in lacking.items():
         output.note(f"note: {path} is not compared: {reason}")
     for change in compared.datasets.values():
         if change.path not in lacking:
-            documents = row_documents(
-                change, columns=wanted.columns, key=wanted.key, limit=wanted.limit
-            )
+            documents = row_documents(change, columns=columns, key=key, limit=limit)
             yield from _naming(change, documents)
 
 
@@ -179,9 +172,7 @@ def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
     Raises:
         NotFoundError: all of them.
     """
-    every = {
-        path: change.lacks(wanted.columns, wanted.key) for path, change in compared.datasets.items()
-    }
+    every = {path: change.lacks(*wanted) for path, change in compared.datasets.items()}
     lacking = {path: reason for path, reason in every.items() if reason is not None}
     if lacking and len(lacking) == len(every):
         raise NotFoundError("; ".join(f"{path}: {reason}" for path, reason in lacking.items()))

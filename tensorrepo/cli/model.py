@@ -278,7 +278,6 @@ def model_similar_command(
 
 
 def _models(session: WorkspaceSession, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:
-    """The models of one commit, or of every ref."""
     if every_ref:
         return models_at(session.repository, every_tree(session.repository))
     revision = session.resolve(ref)

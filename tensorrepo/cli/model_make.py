@@ -337,7 +337,6 @@ def model_repack_command(
 
 
 def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
-    """A bar for each step, one after the other."""
     shown: dict[str, Callable[[int], None]] = {}
 
     def advance(what: str, done: int, size: int) -> None:
@@ -350,7 +349,6 @@ def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
 
 
 def _repack_lines(done: RepackReport, *, dry_run: bool) -> Iterator[str]:
-    """What was done, for people."""
     looked = f"{output.counted(done.models, 'model')}, {output.counted(done.tensors, 'tensor')}"
     present, planned = (output.bytes_text(one) for one in (done.present_bytes, done.planned_bytes))
     if dry_run:

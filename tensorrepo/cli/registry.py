@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo.catalog.registry import AliasMove, RegisteredVersion, Registry
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_place, complete_registered, model_path, pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.models.model import model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.catalog.registry import AliasMove, RegisteredVersion, Registry
 
 ModelArgument = Annotated[
     str,

@@ -255,7 +255,6 @@ def _common(runs: Iterable[RunRecord], most: int | None = _SHOWN) -> list[str]:
 
 
 def _facts(runs: list[RunRecord]) -> dict[str, list[Any]]:
-    """Parameters, code and versions of inputs of each run."""
     each = [_facts_of(run) for run in runs]
     keys = list(dict.fromkeys(key for facts in each for key in facts))
     return {key: [facts.get(key) for facts in each] for key in keys}

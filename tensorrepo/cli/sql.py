@@ -264,7 +264,6 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
 
 
 def _json_rows(result: Result, write: Callable[[bytes], Any]) -> None:
-    """One object a line."""
     for row in result:
         write(f"{output.json_text(row, default=_json_default)}\n".encode())
 

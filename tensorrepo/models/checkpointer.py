@@ -27,10 +27,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
 
 from tensorrepo.connect import parse_size
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, tensor_of
@@ -62,9 +63,6 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import RUNS, note_checkpoint
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 
 def before_pools_end(finish: Callable[[], None]) -> None:

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import chosen, text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.runs.metrics import (
@@ -62,10 +63,6 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.run_context import RUNS
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-
 
 _GIT_SECONDS: Final = 5.0
 _MOST_PACKAGES: Final = 500

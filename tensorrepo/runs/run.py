@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from contextvars import Token
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import structs
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import check_instance, mapping, several, text, wrong
@@ -52,12 +54,6 @@ from tensorrepo.runs.record import (
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction
-
-if TYPE_CHECKING:
-    from contextvars import Token
-
-    from tensorrepo.context import Context
-
 
 _MOST_ERROR: Final = 1000  # characters
 _URL = re.compile(r"[\w+.-]{1,32}://\S+")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,13 +32,10 @@ from tensorrepo.formats.dataset.versions.row_diff import (
 )
 from tensorrepo.formats.model.comparison import diff_models
 from tensorrepo.formats.views import diff_views, open_view
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.history.trees import Entry, PathChange, diff
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
@@ -332,7 +329,6 @@ def row_documents(
 
 
 def _first(batches: Iterable[RowChanges], limit: int) -> Iterator[RowChanges]:
-    """The first `limit` rows."""
     left = limit
     for batch in batches:
         if left <= 0:

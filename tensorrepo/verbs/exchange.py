@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
@@ -20,10 +20,7 @@ from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
-
+from tensorrepo.verbs.stage import Stage
 
 SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
 

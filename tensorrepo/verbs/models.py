@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
@@ -18,12 +18,10 @@ from tensorrepo.formats.model.write.model_source import ModelSource, source_of
 from tensorrepo.formats.model.write.model_writer import WriteProgress, store_model
 from tensorrepo.formats.model.write.tensor_writer import WrittenModel
 from tensorrepo.models.model import Model, model_at
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.verbs.stage import Stage
+from tensorrepo.verbs.stage import Stage
 
 
 def to_store(

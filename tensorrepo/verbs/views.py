@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.catalog.sql import RepositoryTables, Used
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
@@ -22,10 +23,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-    from tensorrepo.verbs.stage import Stage
+from tensorrepo.verbs.stage import Stage
 
 ID_DIGITS = 16
 KEPT_IDS = 1 << 20  # so many of them are not looked at before there are more

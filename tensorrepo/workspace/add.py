@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,13 +47,11 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.verbs.stage import Stage
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
 
 
 class AddMode(Enum):
@@ -430,7 +427,6 @@ def _upsert(
     reading: OpenedSource,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
-    """Update the rows whose key is there, and append the others."""
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)

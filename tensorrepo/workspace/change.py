@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.schema.schema import (
@@ -52,10 +53,6 @@ from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
 from tensorrepo.workspace.staging import begin_stage
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-
 
 Progress = Callable[[int, int], None]  # rows done so far, and rows in all
 Verb = Callable[[DatasetDraft, Any], object]

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
@@ -23,10 +22,7 @@ from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.workspace.session import WorkspaceSession
 
 ASKING_THREADS = 16
 SHOWN_FILES = 8
