@@ -325,10 +325,9 @@ def read_record(context: Context, commit: Digest, name: str) -> RunRecord:
     return RunRecord(context, commit, document)
 
 
-def find_record(context: Context, name: str, view: LogView | None = None) -> RunRecord | None:
+def find_record(context: Context, name: str) -> RunRecord | None:
     """The run of that name, None where there is none."""
-    held = view or context.core.log.refresh()
-    commit = held.state.refs.get(ref_of_record(name))
+    commit = context.core.log.refresh().state.refs.get(ref_of_record(name))
     return None if commit is None else read_record(context, commit, name)
 
 

@@ -291,12 +291,7 @@ SHOWN_MISFITS = 5
 def add(
     session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
 ) -> list[Added]:
-    """Store what lies at a path, and stage it.
-
-    Args:
-        session: the workspace and its repository.
-        request: what, and as what.
-        progress: callback that receives the bytes done so far.
+    """Store what lies at a path, and stage it. `progress` receives the bytes done so far.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -331,14 +326,7 @@ def adopt_and_stage(
     wish: AdoptionRequest,
     progress: Callable[[int], None],
 ) -> Added:
-    """Stage a dataset whose rows stay in files.
-
-    Args:
-        session: the workspace and its repository.
-        name: name of the dataset.
-        mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
-        wish: which files.
-        progress: callback that receives the bytes looked at so far.
+    """Stage a dataset whose rows stay in files; `progress` receives the bytes looked at so far.
 
     Raises:
         ConflictError: the name exists and no mode was given, or is no dataset.

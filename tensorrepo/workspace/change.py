@@ -48,7 +48,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
@@ -232,20 +232,8 @@ class StagedModel:
     notes: tuple[str, ...]
 
 
-def find_model(
-    session: WorkspaceSession,
-    text: str,
-    objects: ObjectSource | None = None,
-    *,
-    staged: bool = False,
-) -> ModelRef:
-    """The model that ``[REF:]NAME`` names, with where it is.
-
-    Args:
-        session: workspace and repository of the command.
-        text: what was typed.
-        objects: reads it; None: the repository's.
-        staged: as it is staged.
+def find_model(session: WorkspaceSession, text: str, *, staged: bool = False) -> ModelRef:
+    """The model that ``[REF:]NAME`` names, with where it is; with `staged` as it is staged.
 
     Raises:
         NotFoundError: no such commit, or no such entry in it.
@@ -258,7 +246,7 @@ def find_model(
         commit = revision.digest
     if entry.kind is not Kind.MODEL:
         raise InvalidInputError(f"{path} is a {entry.kind.label}, not a model")
-    return ModelRef(open_model(objects or session.repository.objects, entry), path, commit)
+    return ModelRef(open_model(session.repository.objects, entry), path, commit)
 
 
 def make_model(
@@ -269,14 +257,7 @@ def make_model(
     *,
     replace: bool,
 ) -> StagedModel:
-    """Make a model and stage it.
-
-    Args:
-        session: workspace and repository of the command.
-        name: name of the new model.
-        make: stores it.
-        what: is shown beside it by `status`.
-        replace: the name may be taken.
+    """Stage a model that `make` stores. `what` is shown beside it; `replace`: NAME may be taken.
 
     Raises:
         ConflictError: the name is taken. Nothing was staged.
