@@ -282,15 +282,8 @@ def commit_checkpoint(
 ) -> CommittedCheckpoint:
     """Commit the state that is staged at `STATE_PATH`; those that expire go in the same record.
 
-    Args:
-        transaction: begun beside others, at the ref of the step.
-        run: name of the run.
-        step: step of the training.
-        metrics: metrics of the step.
-        history: metrics of the steps before.
-        keep: which checkpoints stay.
-        parent: the commit that the run began at.
-        author: author of the commit.
+    The transaction was begun beside others, at the ref of the step. `metrics` are those of the
+    step, `history` has the steps before, `parent` is the commit that the run began at.
     """
     history = history.with_step(step, dict(metrics))
     told = transaction.objects.put(Kind.BLOB, history.encoded())

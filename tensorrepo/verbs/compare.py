@@ -175,14 +175,10 @@ def compare(
     *,
     outside: Outside | None = None,
 ) -> Comparison:
-    """What leads from one tree to another.
+    """What leads from one tree to another, given by their root pages.
 
-    Args:
-        repository: where both are stored.
-        old: root page.
-        new: root page.
-        paths: only these entries, and those below them; none: all.
-        outside: reads rows that lie in foreign files; None: they are not read.
+    `paths` are entries, and folders of them, that alone are looked at; none: all. `outside` reads
+    rows that lie in foreign files; None: they are not read.
     """
     wanted = tuple(path.strip("/") for path in paths)
     return Comparison(

@@ -49,14 +49,10 @@ def switch(
     detach: bool = False,
     keep: bool = False,
 ) -> Head:
-    """Put the workspace on a branch, or detached at a commit. No data is written.
+    """Put the workspace on a branch, or with `detach` at any commit. No data is written.
 
-    Args:
-        session: the workspace.
-        name: a branch; with `detach` any revision.
-        create: make the branch at HEAD first.
-        detach: stand at the commit instead of on a branch.
-        keep: carry staged changes over, else they make it a ConflictError.
+    `create` makes the branch at HEAD first. `keep` carries staged changes over: else they make it a
+    ConflictError.
     """
     workspace = session.here
     if workspace.staging().entries and not keep:
@@ -102,14 +98,10 @@ def checkout_paths(
     to: Path | None = None,
     force: bool = False,
 ) -> list[WrittenFiles]:
-    """Write entries of a commit as ordinary files, and track them.
+    """Write entries of a commit, or folders of them, as ordinary files, and track them.
 
-    Args:
-        session: the workspace.
-        ref: the commit.
-        names: paths of entries, or folders of them (``datasets``).
-        to: the folder to write into; None: the workspace's root.
-        force: overwrite files that were changed since they were written.
+    They go below `to`, or the workspace's root. With `force` also over files that were changed
+    since they were written.
     """
     workspace = session.here
     root = session.resolve(ref).commit.tree
