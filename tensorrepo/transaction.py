@@ -233,7 +233,9 @@ class Transaction:
             check_instance("graph", graph, Graph, made_by)
         lineage = training_edges(trained_on)
         if parent is not None:
-            lineage.insert(0, self._parent_edge(parent))
+            origin = self._model(parent, "parent")
+            edge = ProvenanceEdge(FINE_TUNED_FROM, origin.path, origin.digest, origin.commit)
+            lineage.insert(0, edge)
         if adapter_of is not None:
             given = adapter_of
             under = self._model(given, "adapter_of") if isinstance(given, str) else given
@@ -383,8 +385,9 @@ class Transaction:
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
             if error is None:
+                paths = ", ".join(sorted(self.core.staged)[:5])
                 self.commit = self.core.commit(
-                    self.message or _usual_message(self.core.staged),
+                    self.message or f"Change {paths or 'nothing'}",
                     author=self.context.author,
                     metadata=self.metadata,
                 )
@@ -395,10 +398,6 @@ class Transaction:
 
     def __repr__(self) -> str:
         return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
-
-    def _parent_edge(self, parent: str) -> ProvenanceEdge:
-        model = self._model(parent, "parent")
-        return ProvenanceEdge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
 
     def _model(self, at: str, what: str) -> Model:
         ref, path = split_path(text(what, at))
@@ -426,7 +425,3 @@ def begin_transaction(
     """See `Repository.transaction`."""
     name, said = text("branch", branch), text("message", message)
     return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
-
-
-def _usual_message(staged: Mapping[str, Any]) -> str:
-    return f"Change {', '.join(sorted(staged)[:5])}" if staged else "Change nothing"

@@ -10,7 +10,6 @@ import msgspec
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
-from tensorrepo.repo.changes.refs import Move
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.log.reader import LogView
@@ -174,7 +173,10 @@ class Registry:
         found = list(alias_history(self.context.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
-        return [_alias_move(move, number) for move, number in found]
+        return [
+            AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)
+            for move, number in found
+        ]
 
     def describe(
         self,
@@ -284,7 +286,3 @@ def _model(
         about.entry.description,
         about.entry.labels,
     )
-
-
-def _alias_move(move: Move, number: int) -> AliasMove:
-    return AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)

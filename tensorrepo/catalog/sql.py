@@ -97,11 +97,9 @@ class RepositoryTables:
         return PagesTable(datasets, partial(open_dataset, core.objects), scanned)
 
     def _entry(self, path: str, scanned: Scanned) -> ScannedTable | None:
-        return self._at(path, self.ref, scanned) or self._of_other_commit(path, scanned)
-
-    def _of_other_commit(self, path: str, scanned: Scanned) -> ScannedTable | None:
         name, at, ref = path.partition("@")
-        return self._at(name, ref, scanned) if at and ref else None
+        found = self._at(path, self.ref, scanned)
+        return self._at(name, ref, scanned) if found is None and at and ref else found
 
     def _at(self, path: str, ref: str, scanned: Scanned) -> ScannedTable | None:
         core = self.context.core

@@ -217,7 +217,11 @@ def model_owners_command(
     """
     handle = handle_of(call)
     asked = handle.model(*_named(call.session, model))
-    columns = {"MODEL": _model_text, "TENSOR": "tensor", "SINCE": _since}
+    columns = {
+        "MODEL": _model_text,
+        "TENSOR": "tensor",
+        "SINCE": lambda owner: f"{owner.versions[-1].commit:.12}" if owner.versions else "",
+    }
     call.show(handle.catalog.owners(asked, tensor), columns)
 
 
@@ -232,10 +236,6 @@ def _model_text(model: PathFound | Donor | Owner) -> str:
     paths = list(dict.fromkeys(version.path for version in model.versions))
     more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
     return f"{f'{paths[0]}{more}' if paths else '(a model of no commit)'} {model.model:.12}"
-
-
-def _since(owner: Owner) -> str:
-    return f"{owner.versions[-1].commit:.12}" if owner.versions else ""
 
 
 def _shortened(nodes: tuple[str, ...], most: int = 8) -> str:

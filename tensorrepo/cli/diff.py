@@ -271,14 +271,13 @@ def blame_command(
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
     objects = session.repository.objects
-    schema = open_dataset(objects, entry.digest).schema
     answer = blame(
         objects,
         path,
         revision.digest,
         row=row,
         row_id=row_id,
-        key=_keys(schema, key) if key else None,
+        key=_keys(open_dataset(objects, entry.digest).schema, key) if key else None,
         columns=columns,
         outside=session.outside,
     )
