@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, RLock, Thread, current_thread
@@ -361,7 +362,7 @@ class _Room:
         return not self._calls or (self._calls < calls and self._bytes + size_bytes <= limit_bytes)
 
 
-class _Flights:
+class _Flights(ABC):
     """What functions and coroutines in flight have in common."""
 
     def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
@@ -380,8 +381,9 @@ class _Flights:
         self._room.fail(_aborted())
         self._end()
 
+    @abstractmethod
     def _end(self) -> None:
-        raise NotImplementedError
+        """End the threads, and what is under way where that can be."""
 
 
 class ThreadFlights(_Flights):

@@ -162,5 +162,4 @@ def _floats(values: Any) -> Any:
 
 def _one(dataset: StoredDataset, query: str) -> Result:
     """The rows of one statement: an expression must not end it and begin another."""
-    session = DuckSession(_Self(dataset))
-    return session.query(query, single=True)
+    return DuckSession(_Self(dataset)).query(query, single=True)

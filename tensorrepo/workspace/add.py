@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,13 +47,11 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.verbs.stage import Stage
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
 
 
 class AddMode(Enum):
@@ -229,8 +226,7 @@ def ingest_dataset(
         progress=lambda _, done: progress(done),
         codec=parse_codec(request.codec),
     )
-    edge = edge_of_reading(reading)
-    link = add_lineage(writer, open_dataset(writer, link.digest), [edge])
+    link = add_lineage(writer, open_dataset(writer, link.digest), [edge_of_reading(reading)])
     return link, known.rows if known else 0, since
 
 
@@ -286,8 +282,7 @@ def _fingerprint(request: AddRequest) -> str:
         "codec": request.codec,
         "files": sorted(describe_files(request.source).items()),
     }
-    text = json.dumps(told, sort_keys=True)
-    return content_tag(text.encode()).hex()
+    return content_tag(json.dumps(told, sort_keys=True).encode()).hex()
 
 
 SHOWN_MISFITS = 5
@@ -296,12 +291,7 @@ SHOWN_MISFITS = 5
 def add(
     session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
 ) -> list[Added]:
-    """Store what lies at a path, and stage it.
-
-    Args:
-        session: the workspace and its repository.
-        request: what, and as what.
-        progress: callback that receives the bytes done so far.
+    """Store what lies at a path, and stage it. `progress` receives the bytes done so far.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -336,14 +326,7 @@ def adopt_and_stage(
     wish: AdoptionRequest,
     progress: Callable[[int], None],
 ) -> Added:
-    """Stage a dataset whose rows stay in files.
-
-    Args:
-        session: the workspace and its repository.
-        name: name of the dataset.
-        mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
-        wish: which files.
-        progress: callback that receives the bytes looked at so far.
+    """Stage a dataset whose rows stay in files; `progress` receives the bytes looked at so far.
 
     Raises:
         ConflictError: the name exists and no mode was given, or is no dataset.
@@ -432,7 +415,6 @@ def _upsert(
     reading: OpenedSource,
     progress: Callable[[int], None],
 ) -> tuple[Entry, Added]:
-    """Update the rows whose key is there, and append the others."""
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
@@ -490,10 +472,7 @@ def _add_model(
         source,
         base=_base_model(session, request.base),
         known=known_models(
-            session.repository,
-            tree_of(stage.objects, session.base()),
-            _staged(session),
-            existing,
+            session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
         lineage=_lineage(session, request, source),
         progress=lambda _, done: progress(done),
