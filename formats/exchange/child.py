@@ -78,7 +78,7 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
     Args:
         reader: one of the readers that `child_main` knows.
         files: read in any order, each as often as its batches are asked for.
-        options: of the reader.
+        options: options of the reader.
 
     Raises:
         NotFoundError, PermissionDenied: a file that cannot be opened.

@@ -50,7 +50,7 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Open
     Args:
         path: a local file or folder.
         format: its name, when content and suffix shall not decide.
-        options: of the format; values may be the texts of a command line.
+        options: options of the format; values may be the texts of a command line.
 
     Raises:
         NotFoundError: no such path.
@@ -112,7 +112,7 @@ def export(
         overwrite: replace what is there.
         columns: only these, in this order.
         progress: told the bytes of rows written so far.
-        options: of the format.
+        options: options of the format.
 
     Returns:
         The path written.

@@ -74,7 +74,7 @@ def read_idx(
     Args:
         path: a file of images takes the other columns of its split along; any other file stands
             alone.
-        split: of a folder, the only split wanted: "train", "t10k".
+        split: the only split wanted of a folder: "train", "t10k".
         class_names: what the numbers in column `label` mean.
 
     Raises:

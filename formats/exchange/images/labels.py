@@ -246,7 +246,7 @@ def image_batches(
 
     Args:
         rows: an image, the values of the other columns, and about how many bytes those take.
-        names: of the columns; `width` and `height` are measured where a row does not say them.
+        names: names of the columns; `width` and `height` are measured where rows lack them.
         met: told of images that are damaged.
         image: the column that the bytes go to.
     """
@@ -366,7 +366,7 @@ def read_labelled(
 
     Args:
         folder: that the names are relative to, unless they are to the folder of the table.
-        table: of labels.
+        table: table of labels.
         ignore: which files of the folder do not count.
         missing: leave out rows without a file and files without a row.
         met: told of images that are damaged.

@@ -76,7 +76,7 @@ def read_lmdb(
 
     Args:
         path: folder or file.
-        database: of several in one file, this one.
+        database: name of one of several in the file.
         key: what keys are, text or bytes; otherwise the first ones tell.
         value: what values are, bytes, text, image or datum; otherwise the first ones tell.
         samples: from how many entries that is told.

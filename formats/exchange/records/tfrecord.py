@@ -269,7 +269,7 @@ def infer_columns(
     Args:
         examples: at least one.
         words: what features are, of `WORDS`, where that shall not be inferred.
-        shapes: of tensors, whose lists are flat.
+        shapes: dimensions of tensors, whose lists are flat.
         where: names the source in messages.
 
     Raises:
@@ -426,7 +426,7 @@ def read_tfrecord(
         columns: only these features.
         samples: from how many examples types are inferred.
         types: what features are, one of bytes, text, image, json, scalar, ragged.
-        shapes: of features that are tensors of more than one dimension.
+        shapes: dimensions of features that are tensors of more than one dimension.
 
     Raises:
         InvalidInputError: damaged files, records that are no examples, or features that change.

@@ -148,7 +148,7 @@ def column_names(parts: Iterable[str], clashes: AbstractSet[str] = frozenset()) 
     images and no sample has two: ``left.jpg`` here and ``left.png`` there.
 
     Args:
-        parts: of all samples, each once.
+        parts: parts of all samples, each once.
         clashes: stems that several parts of one sample have.
     """
     by_stem: dict[str, list[str]] = {}
@@ -172,7 +172,7 @@ def part_column(
     """The column `name`, its type as the first of its values say.
 
     Args:
-        name: of the column.
+        name: name of the column.
         parts: those that become it, several only if they are images.
         heads: how its first values begin, up to `head_bytes` each; at least one.
         classes: names of classes by column.

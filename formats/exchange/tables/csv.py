@@ -243,7 +243,7 @@ def read_csv(
         path: file or folder; gzip is told by content.
         delimiter: between cells; otherwise the one of ``, ; tab |`` that the first line has most.
         header: whether the first line names the columns; else they are called f0, f1, ...
-        encoding: of the text, by Python's name for it.
+        encoding: character encoding, by Python's name for it.
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.

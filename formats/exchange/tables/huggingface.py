@@ -83,7 +83,7 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
     """How a field becomes a column.
 
     Args:
-        field: of the Arrow data.
+        field: field of the Arrow data.
         feature: what the features say of it; None: nothing.
         follow: read pictures that are named by a path only: of the user's own process.
 
@@ -127,7 +127,7 @@ def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | 
 
     Args:
         array: lists of lists, as deep as `shape`.
-        shape: of a row; only the first dimension may be None.
+        shape: dimensions of a row; only the first dimension may be None.
 
     Raises:
         pa.ArrowInvalid: a list inside is null or has another length.

@@ -310,7 +310,7 @@ def read_samples(
 
     Args:
         given: has ``__getitem__`` and ``__len__``, or ``__iter__``.
-        names: of the columns, for samples that are tuples; else those of `schema`, or col0, ...
+        names: names of the columns of tuples; else those of `schema`, or col0, ...
         image_format: "png", "webp", "tiff" or "bmp", for pictures of Pillow.
         damaged: pass over samples that raise, or that do not fit the first ones.
         schema: the columns, when they are known; else the first samples tell.
