@@ -34,9 +34,9 @@ from tensorrepo.formats.exchange.arrays.columns import (
 from tensorrepo.formats.exchange.base import (
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
     read_ignore,
 )
 from tensorrepo.repo.errors import InvalidInputError
@@ -95,7 +95,7 @@ def read_idx(
         schema=schema,
         rows=sum(rows.values()),
         batches=_batches(splits),
-        origin=ImportOrigin(str(path), "idx", len(paths), sum(map(file_bytes, paths))),
+        origin=origin_of(path, "idx", paths),
         notes=tuple(notes),
     )
 

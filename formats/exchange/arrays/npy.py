@@ -52,9 +52,9 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
 )
 from tensorrepo.formats.exchange.output import (
     ExportTable,
@@ -211,7 +211,7 @@ def _reading(
         schema=Schema(tuple(labelled)),
         rows=check_equal_rows(path, sources),
         batches=array_batches(sources),
-        origin=ImportOrigin(str(path), name, 1, file_bytes(path)),
+        origin=origin_of(path, name, [path]),
     )
 
 

@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Scalar,
     Schema,
 )
-from tensorrepo.formats.exchange.base import Candidate, ImportOrigin, OpenedSource, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, OpenedSource, file_bytes, origin_of
 from tensorrepo.formats.exchange.records.samples import (
     SampleRecord,
     array_type,
@@ -111,7 +111,7 @@ def read_beton(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedS
         schema=schema,
         rows=head.samples,
         batches=batches_of(_records(path, head, schema, fields), schema.names),
-        origin=ImportOrigin(str(path), "beton", 1, stored),
+        origin=origin_of(path, "beton", [path]),
     )
 
 

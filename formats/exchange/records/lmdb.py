@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import Candidate, ImportOrigin, OpenedSource, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, OpenedSource, origin_of
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import LMDB_MAGIC, LMDB_MAGIC_AT
 from tensorrepo.formats.exchange.records.samples import (
@@ -98,7 +98,7 @@ def read_lmdb(
         schema=schema,
         rows=opened.rows,
         batches=batches_of(rows, schema.names),
-        origin=ImportOrigin(str(path), "lmdb", 1, file_bytes(file)),
+        origin=origin_of(path, "lmdb", [file]),
     )
 
 

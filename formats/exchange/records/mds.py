@@ -51,9 +51,9 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import (
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
 )
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
@@ -282,7 +282,7 @@ def read_mds(
         schema=schema,
         rows=sum(shard.samples for shard in index.shards),
         batches=_batches(folder, index.shards, schema, encodings, layout),
-        origin=ImportOrigin(str(path), "mds", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "mds", files),
     )
 
 

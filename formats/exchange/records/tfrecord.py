@@ -59,9 +59,9 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, 
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.formats.exchange.records.samples import (
@@ -76,7 +76,6 @@ from tensorrepo.formats.exchange.records.samples import (
     is_text,
     parse_message,
     read_exactly,
-    record_files,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -432,7 +431,7 @@ def read_tfrecord(
         InvalidInputError: damaged files, records that are no examples, or features that change.
         UnsupportedError: the library for checksums is not installed.
     """
-    files = record_files(path, _is_called_so, "TFRecord files: *.tfrecord, *.tfrecord-00000-of-9")
+    files = source_files(path, _is_called_so, "TFRecord files: *.tfrecord, *.tfrecord-00000-of-9")
     first = _first_examples(files, samples)
     if not any(first):
         raise damage(path, "holds no examples with features")
@@ -445,7 +444,7 @@ def read_tfrecord(
         schema=Schema(tuple(found[name].column for name in chosen)),
         rows=None,
         batches=_batches(files, {name: found[name] for name in chosen}, columns is None),
-        origin=ImportOrigin(str(path), "tfrecord", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "tfrecord", files),
     )
 
 
@@ -531,10 +530,6 @@ def _rows(file: Path, columns: Mapping[str, FeatureColumn], every: bool) -> Iter
         yield SampleRecord(values, len(record) + arrays)
 
 
-# (value, number of its row) as the content of a list; None where the row is null.
-Encoder = Callable[[Any, int], bytes]
-
-
 def write_tfrecord(
     table: ExportTable, path: Path, *, overwrite: bool = False, compress: bool | None = None
 ) -> None:
@@ -548,12 +543,13 @@ def write_tfrecord(
     crc = masked_crc()
     kinds = {column.name: _kind(column) for column in table.schema.columns}
     gzipped = path.suffix == ".gz" if compress is None else compress
-    with new_file(path, overwrite=overwrite) as temporary, temporary.open("xb") as raw:
-        file = compressed(raw, gzipped=gzipped)
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=gzipped) as file,
+    ):
         for record in _records(table, kinds):
             write_record(file, record, crc)
-        if gzipped:
-            file.close()
 
 
 def _kind(column: Column) -> int:

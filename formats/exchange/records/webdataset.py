@@ -22,7 +22,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BytesIO
@@ -54,9 +53,9 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     MAX_NOTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.output import (
     ExportTable,
@@ -76,7 +75,6 @@ from tensorrepo.formats.exchange.records.samples import (
     choose,
     image_type,
     plain_array,
-    record_files,
 )
 from tensorrepo.formats.exchange.records.tar import TarMember, read_member, walk_members
 from tensorrepo.formats.exchange.tables.csv import open_text
@@ -371,7 +369,7 @@ def read_webdataset(
     Raises:
         InvalidInputError: damaged archives, no samples, or a part that is not what it is called.
     """
-    shards = record_files(path, lambda name: name.endswith(SUFFIXES), f"files {SUFFIXES}")
+    shards = source_files(path, lambda name: name.endswith(SUFFIXES), f"files {SUFFIXES}")
     survey = _Survey()
     for shard in shards:
         _survey_shard(shard, survey, samples)
@@ -383,7 +381,7 @@ def read_webdataset(
         schema=schema,
         rows=survey.samples if survey.complete else None,
         batches=_batches(shards, schema, wanted),
-        origin=ImportOrigin(str(path), "webdataset", len(shards), sum(map(file_bytes, shards))),
+        origin=origin_of(path, "webdataset", shards),
         notes=_notes(survey),
     )
 
@@ -717,19 +715,13 @@ def _write_shard(
         for column in table.schema.columns
         if isinstance(column.type, ClassLabel)
     }
-    with path.open("xb") as raw, _closing(raw, gzipped=gzipped) as file:
+    with path.open("xb") as raw, compressed(raw, gzipped=gzipped) as file:
         if classes:
             _write_member(file, CLASSES_MEMBER, json.dumps(classes, ensure_ascii=False).encode())
         for key, parts in samples:
             for part, data in parts:
                 _write_member(file, f"{key}.{part}", data)
         file.write(_END)
-
-
-@contextmanager
-def _closing(raw: IO[bytes], *, gzipped: bool) -> Iterator[IO[bytes]]:
-    with ExitStack() as stack:
-        yield stack.enter_context(compressed(raw, gzipped=True)) if gzipped else raw
 
 
 def _write_member(file: IO[bytes], name: str, data: bytes) -> None:

@@ -37,11 +37,7 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
-from tensorrepo.formats.exchange.tables.files import (
-    has_table_files,
-    naming_file,
-    read_tables,
-)
+from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:

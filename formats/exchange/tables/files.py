@@ -39,10 +39,9 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
-    read_ignore,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
@@ -188,28 +187,14 @@ def read_tables(
         schema=schema,
         rows=None if None in counts else sum(count or 0 for count in counts),
         batches=table_batches(opened, adapted),
-        origin=ImportOrigin(str(path), name, len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, name, files),
     )
 
 
 def table_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The files of a table in the order of their paths; hidden and `_metadata` ones left out."""
-    if not path.is_dir():
-        return [path]
-    ignore = read_ignore(path)
-    found = []
-    with refusals(path, "folder"):
-        for file in sorted(path.rglob("*")):
-            relative = file.relative_to(path)
-            left_out = any(part.startswith((".", "_")) for part in relative.parts) or any(
-                ignore.leaves_out(str(part), is_folder=part != relative)
-                for part in (relative, *relative.parents[:-1])
-            )
-            if file.name.lower().endswith(suffixes) and file.is_file() and not left_out:
-                found.append(file)
-    if not found:
-        raise damage(path, f"holds no files that end in {' or '.join(suffixes)}")
-    return found
+    what = f"files that end in {' or '.join(suffixes)}"
+    return source_files(path, lambda name: name.endswith(suffixes), what, (".", "_"))
 
 
 def has_table_files(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:

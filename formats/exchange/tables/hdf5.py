@@ -31,9 +31,9 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import (
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
     shorten_notes,
 )
 from tensorrepo.formats.exchange.child import open_files
@@ -74,7 +74,7 @@ def read_hdf5(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSo
         schema=schema,
         rows=table.rows,
         batches=_batches(path, table, schema, facts),
-        origin=ImportOrigin(str(path), "hdf5", 1, stored),
+        origin=origin_of(path, "hdf5", [path]),
         notes=shorten_notes(notes),
     )
 

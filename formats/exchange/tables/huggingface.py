@@ -52,7 +52,7 @@ from tensorrepo.formats.exchange.base import (
     Candidate,
     ImportOrigin,
     OpenedSource,
-    file_bytes,
+    origin_of,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
@@ -70,10 +70,8 @@ from tensorrepo.formats.exchange.tables.files import (
 from tensorrepo.formats.exchange.tables.samples import read_samples
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-_LISTS = frozenset({"Sequence", "List", "LargeList"})
 _ARRAYS = frozenset({"Array2D", "Array3D", "Array4D", "Array5D"})
 _FILES = frozenset({"Audio", "Video", "Pdf"})
-_TEXTS = frozenset({"Translation", "TranslationVariableLanguages"})
 HuggingFaceFeature = (
     Any  # a mapping with "_type", a mapping of features, or a list with one feature
 )
@@ -313,7 +311,7 @@ def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) ->
         schema=schema,
         rows=None,
         batches=_batches(list(opened.values()), adapted, tells_split=len(splits) > 1),
-        origin=ImportOrigin(str(path), "huggingface", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "huggingface", files),
     )
 
 

@@ -40,7 +40,14 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, ImportOrigin, OpenedSource
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Damage,
+    ImportOrigin,
+    OpenedSource,
+    columns_of,
+    grouped,
+)
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 # Pillow's modes that a format keeps to the last bit.
@@ -411,20 +418,16 @@ def _infer(given: Any, first: Sequence[TorchSample]) -> Schema:
 def _batches(
     given: Any, schema: Schema, samples: Iterator[TorchSample], met: Damage
 ) -> Iterator[ColumnBatch]:
-    held: list[dict[str, Any]] = []
-    size = 0
-    for number, values in samples:
-        problem = _problem(schema.columns, values)
-        if problem:
-            met.meet(_at(given, number), number, damage(_at(given, number), problem))
-            continue
-        held.append({c.name: stored_form(c, values.get(c.name)) for c in schema.columns})
-        size += sum(map(size_of, values.values()))
-        if size >= BATCH_BYTES:
-            yield {name: [row[name] for row in held] for name in schema.names}
-            held, size = [], 0
-    if held:
-        yield {name: [row[name] for row in held] for name in schema.names}
+    def fitting() -> Iterator[tuple[dict[str, Any], int]]:
+        for number, values in samples:
+            if problem := _problem(schema.columns, values):
+                met.meet(_at(given, number), number, damage(_at(given, number), problem))
+                continue
+            row = {c.name: stored_form(c, values.get(c.name)) for c in schema.columns}
+            yield row, sum(map(size_of, values.values()))
+
+    for rows in grouped(fitting()):
+        yield columns_of(rows, schema.names)
 
 
 def _problem(columns: Sequence[Column], values: Mapping[str, Any]) -> str:

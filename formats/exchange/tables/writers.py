@@ -35,7 +35,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
 from tensorrepo.formats.dataset.schema.widen import convert_values
-from tensorrepo.formats.exchange.base import BATCH_BYTES
+from tensorrepo.formats.exchange.base import BATCH_BYTES, grouped
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -63,7 +63,8 @@ def write_parquet(
             write_batch_size=1024 if len(light) == len(schema) else 64,
         ) as writer,
     ):
-        for batches in _groups(_renamed(table, schema)):
+        sized = ((batch, batch.nbytes) for batch in _renamed(table, schema))
+        for batches in grouped(sized, ROW_GROUP_BYTES):
             writer.write_table(pa.Table.from_batches(batches, schema))
 
 
@@ -141,19 +142,6 @@ def _renamed(table: ExportTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches whose fields say nothing of the dataset that they come from."""
     for batch in table.to_batches(max_bytes=BATCH_BYTES):
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
-    held = 0
-    for batch in batches:
-        group.append(batch)
-        held += batch.nbytes
-        if held >= ROW_GROUP_BYTES:
-            yield group
-            group, held = [], 0
-    if group:
-        yield group
 
 
 @contextmanager
