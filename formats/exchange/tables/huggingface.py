@@ -60,11 +60,12 @@ from tensorrepo.formats.exchange.images.labels import decode_record, read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.exchange.tables.files import (
     Adapted,
+    adapt_plain,
     features_of,
-    json_says,
-    json_texts,
+    is_any_list,
     naming_file,
     null_below_zero,
+    storage,
     table_batches,
 )
 from tensorrepo.formats.exchange.tables.samples import read_samples
@@ -102,22 +103,18 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
         column = Column(field.name, Bytes(), nullable=field.nullable)
         return Adapted(column, _embedded(stored, follow=follow))
     if isinstance(field.type, pa.FixedShapeTensorType):
-        return _adapt_other(field, field.type)
+        return adapt_plain(field, field.type)
     shape = _shape(feature, stored)
     leaf = _leaf(stored)
     if shape and _is_number(leaf):
         dtype = dtype_name(leaf.to_pandas_dtype())
         column = Column(field.name, Tensor(dtype, shape), nullable=field.nullable)
         return Adapted(column, lambda array: blocks(storage(array), shape))
-    return _adapt_other(field, stored)
+    return adapt_plain(field, stored)
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def storage(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | None]:
@@ -156,51 +153,28 @@ def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | 
     ]
 
 
-def _adapt_other(field: pa.Field, stored: pa.DataType) -> Adapted:
-    plain = pa.field(field.name, stored, field.nullable, field.metadata)
-    try:
-        (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
-    except UnsupportedError:
-        if not json_says(stored):
-            raise
-        column = Column(field.name, Json(), nullable=field.nullable)
-        return Adapted(column, lambda array: json_texts(storage(array)))
-    if pa.types.is_dictionary(stored):
-        return Adapted(column, lambda array: storage(array).dictionary_decode())
-    return Adapted(column, lambda array: array if array.type == stored else storage(array))
-
-
 def _shape(feature: HuggingFaceFeature, stored: pa.DataType) -> tuple[int | None, ...]:
     """The shape of the arrays of a feature; () when it is none, or not even."""
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
     if kind in _ARRAYS:
         dims = tuple(feature["shape"])
-        return dims if _depth(stored) == len(dims) and None not in dims[1:] else ()
+        return dims if len(_list_dims(stored)) == len(dims) and None not in dims[1:] else ()
     dims = _list_dims(stored)
     return dims if dims and None not in dims[1:] else ()
 
 
 def _list_dims(kind: pa.DataType) -> tuple[int | None, ...]:
     dims: list[int | None] = []
-    while _is_list(kind):
+    while is_any_list(kind):
         dims.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return tuple(dims)
 
 
-def _depth(kind: pa.DataType) -> int:
-    return len(_list_dims(kind))
-
-
 def _leaf(kind: pa.DataType) -> pa.DataType:
-    while _is_list(kind):
+    while is_any_list(kind):
         kind = kind.value_type
     return kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:
