@@ -12,7 +12,7 @@ The last line that matches decides. What lies in a folder that is left out canno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from tensorrepo.formats.common.damage import damage, refusals, sentence
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, InputBatch, Schema
 
 
 BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
@@ -218,6 +218,32 @@ def columns_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[
     """Rows as columns; a column that a row lacks is null there."""
     held = list(rows)
     return {name: [row.get(name) for row in held] for name in names}
+
+
+def first_of(sized: Iterable[tuple[Grouped, int]], most: int, limit: int) -> list[Grouped]:
+    """The first of what comes with its bytes: `most` of them, or fewer of `limit` bytes."""
+    first: list[Grouped] = []
+    held = 0
+    for each, size in sized:
+        first.append(each)
+        held += size
+        if len(first) >= most or held >= limit:
+            break
+    return first
+
+
+def with_split(parts: Sequence[Iterable[ColumnBatch]]) -> Iterator[ColumnBatch]:
+    """The batches of splits, one after the other; if there are several, a column tells which."""
+    for number, batches in enumerate(parts):
+        for batch in batches:
+            rows = len(next(iter(batch.values())))
+            yield {**batch, "split": [number] * rows} if len(parts) > 1 else batch
+
+
+def split_note(rows: Mapping[str, int], unit: str) -> str:
+    """What to say of a source that has several splits, and of how many rows each."""
+    counts = ", ".join(f"{name} ({count} {unit})" for name, count in rows.items())
+    return f"splits {counts}: column 'split' tells them apart; option split takes one"
 
 
 def shorten_notes(notes: list[str]) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn
@@ -92,12 +93,8 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
     opened = {}
     for number, file in enumerate(files):
         schema, rows = child.schema(file)
-        opened[file] = TableFile(schema, rows, _batches_of(child, number, file))
+        opened[file] = TableFile(schema, rows, partial(child.batches, number, file))
     return opened
-
-
-def _batches_of(child: _Child, number: int, file: Path) -> Callable[[], Iterator[pa.RecordBatch]]:
-    return lambda: child.batches(number, file)
 
 
 class _Child:

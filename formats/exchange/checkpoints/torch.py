@@ -498,10 +498,6 @@ def _record(pairs: object = ()) -> PickleRecord:
     return made
 
 
-def _device(*parts: object) -> str:
-    return ":".join(str(part) for part in parts if isinstance(part, (str, int)))
-
-
 def _numbers(values: object) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or len(values) > 64:
         raise InvalidInputError("a tensor's size and stride are lists of numbers")
@@ -517,7 +513,9 @@ _GLOBALS: Final[dict[str, object]] = {
     "torch._utils._rebuild_parameter": Function(lambda tensor, *_: tensor),
     "torch.storage.UntypedStorage": _Name(None),
     "torch.Size": Function(lambda dims=(): _numbers(dims)),
-    "torch.device": Function(_device),
+    "torch.device": Function(
+        lambda *parts: ":".join(str(part) for part in parts if isinstance(part, (str, int)))
+    ),
 }
 
 

@@ -40,6 +40,7 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     read_ignore,
     shorten_notes,
+    split_note,
 )
 from tensorrepo.formats.exchange.images.labels import (
     LabelTable,
@@ -315,11 +316,11 @@ def _notes(
 ) -> list[str]:
     notes = [f"passed over: {item}" for item in survey.passed_over]
     if len(plan.splits) > 1 and split is None:
-        counts = ", ".join(
-            f"{name} ({sum(p.rows for f, p in places.items() if f[0] == name)} images)"
+        rows = {
+            name: sum(place.rows for folders, place in places.items() if folders[0] == name)
             for name in plan.splits
-        )
-        notes.insert(0, f"splits {counts}: column 'split' tells them apart; option split takes one")
+        }
+        notes.insert(0, split_note(rows, "images"))
     return notes
 
 

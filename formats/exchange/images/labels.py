@@ -432,13 +432,8 @@ def _json_blocks(path: Path) -> Iterator[list[dict[str, Any]]]:
         if file.read(64).lstrip()[:1] == b"{":
             yield from _mapped(path)
             return
-        block: list[dict[str, Any]] = []
-        for span in scan(path):
-            block.append(read_record(path, file, span, dict[str, Any]))
-            if len(block) == _BLOCK_RECORDS:
-                yield block
-                block = []
-        yield block
+        records = (read_record(path, file, span, dict[str, Any]) for span in scan(path))
+        yield from grouped(((record, 1) for record in records), _BLOCK_RECORDS)
 
 
 def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:

@@ -81,12 +81,7 @@ def scan_npy(source: AdoptedSource, columns: tuple[str, ...] | None) -> FileScan
     """
     with source.open() as stream:
         header = read_header(stream, source.url)
-    if header.promised_bytes != source.version.size:
-        raise damage(
-            source.url,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), the file has {source.version.size}. Is it cut short?",
-        )
+    header.check_bytes(source.url, source.version.size, "the file has {}. Is it cut short?")
     check_rows(source.url, header.dtype, header.shape)
     if header.transposed:
         raise UnsupportedError(f"{source.url}: is in Fortran's order. {_IMPORT}")

@@ -14,6 +14,7 @@ Source:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -169,6 +170,18 @@ def check_text(data: bytes, where: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise damage(where, f"is not UTF-8 text: {problem}") from problem
+
+
+def check_json(data: bytes, where: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        InvalidInputError: not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise damage(where, f"is not JSON: {problem}") from problem
 
 
 def is_text(data: bytes) -> bool:

@@ -60,6 +60,7 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
     OpenedSource,
+    first_of,
     origin_of,
     source_files,
 )
@@ -492,15 +493,12 @@ def _is_called_so(name: str) -> bool:
 
 
 def _first_examples(files: Sequence[Path], samples: int) -> list[Example]:
-    first: list[Example] = []
-    held = 0
-    for file in files:
-        for number, record in walk_records(file):
-            first.append(parse_example(record, f"{file}, record {number}"))
-            held += len(record)
-            if len(first) >= samples or held >= _SAMPLE_BYTES:
-                return first
-    return first
+    sized = (
+        (parse_example(record, f"{file}, record {number}"), len(record))
+        for file in files
+        for number, record in walk_records(file)
+    )
+    return first_of(sized, samples, _SAMPLE_BYTES)
 
 
 def _batches(

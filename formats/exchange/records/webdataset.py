@@ -16,6 +16,7 @@ WebDataset's own readers skip. The same rows make the same bytes.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tarfile
@@ -37,7 +38,6 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
-    ColumnBatch,
     ColumnType,
     Embedding,
     Image,
@@ -193,7 +193,8 @@ def part_column(
         if found is None:
             raise damage(where, f"has a part {parts[0]!r} that is no image")
     if kind is PartKind.ARRAY:
-        forms = [(header.dtype, header.shape) for header in map(_npy_header(where), heads)]
+        headers = [read_header(BytesIO(head), where) for head in heads]
+        forms = [(header.dtype, header.shape) for header in headers]
         found = array_type(forms, f"{where}, part {parts[0]!r}")
     assert found is not None, kind
     return PartColumn(Column(name, found), kind)
@@ -261,18 +262,9 @@ def _integer(column: Column, data: bytes, where: str) -> int:
     return number
 
 
-def _npy_header(where: str) -> Any:
-    return lambda head: read_header(BytesIO(head), where)
-
-
 def _npy_array(data: bytes, where: str) -> NDArray[Any]:
     header = read_header(BytesIO(data), where)
-    if header.promised_bytes != len(data):
-        raise damage(
-            where,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), there are {len(data)}",
-        )
+    header.check_bytes(where, len(data), "there are {}")
     flat = np.frombuffer(data, header.dtype, offset=header.bytes)
     return plain_array(flat.reshape(header.shape, order="F" if header.fortran_order else "C"))
 
@@ -377,10 +369,11 @@ def read_webdataset(
     every = schema_of(parts)
     schema = every.select(choose(path, every.names, columns))
     wanted = {name: part for name, part in parts.items() if part.column.name in schema}
+    records = (record for shard in shards for record in _records(shard, schema, wanted))
     return OpenedSource(
         schema=schema,
         rows=survey.samples if survey.complete else None,
-        batches=_batches(shards, schema, wanted),
+        batches=batches_of(records, schema.names),
         origin=origin_of(path, "webdataset", shards),
         notes=_notes(survey),
     )
@@ -398,13 +391,13 @@ def matches_webdataset(candidate: Candidate) -> bool:
 
 def _survey_shard(shard: Path, survey: _Survey, samples: int) -> None:
     with refusals(shard, "tar archive", *_TAR_ERRORS), open_text(shard) as stream:
-        compressed = _is_compressed(shard)
-        if compressed and survey.samples >= samples:
+        gzipped = isinstance(stream, gzip.GzipFile)
+        if gzipped and survey.samples >= samples:
             survey.complete = False
             return
         stems: set[str] = set()
         for part in _parts(stream, shard, survey):
-            if part.first and compressed and survey.samples >= samples:
+            if part.first and gzipped and survey.samples >= samples:
                 survey.complete = False
                 return
             survey.samples += part.first
@@ -416,11 +409,6 @@ def _survey_shard(shard: Path, survey: _Survey, samples: int) -> None:
             if len(heads) < samples:
                 head = read_member(stream, part.member, str(shard), head_bytes(part.name))
                 heads.append(head)
-
-
-def _is_compressed(shard: Path) -> bool:
-    with shard.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
 
 
 def _parts(stream: IO[bytes], shard: Path, survey: _Survey | None) -> Iterator[_Part]:
@@ -471,14 +459,6 @@ def schema_of(parts: Mapping[str, PartColumn]) -> Schema:
 
 
 # ------------------------------------------------------------------------------ reading
-
-
-def _batches(
-    shards: Iterable[Path], schema: Schema, wanted: Mapping[str, PartColumn]
-) -> Iterator[ColumnBatch]:
-    return batches_of(
-        (record for shard in shards for record in _records(shard, schema, wanted)), schema.names
-    )
 
 
 def _records(

@@ -53,6 +53,7 @@ from tensorrepo.formats.exchange.base import (
     ImportOrigin,
     OpenedSource,
     origin_of,
+    with_split,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
@@ -284,7 +285,7 @@ def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) ->
     return OpenedSource(
         schema=schema,
         rows=None,
-        batches=_batches(list(opened.values()), adapted, tells_split=len(splits) > 1),
+        batches=with_split([table_batches(each.files, adapted) for each in opened.values()]),
         origin=origin_of(path, "huggingface", files),
     )
 
@@ -403,15 +404,6 @@ def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:
     return Schema((*schema.columns, Column("split", ClassLabel(tuple(splits)))))
 
 
-def _batches(
-    opened: Sequence[_Split], adapted: Sequence[Adapted], *, tells_split: bool
-) -> Iterator[ColumnBatch]:
-    for number, split in enumerate(opened):
-        for batch in table_batches(split.files, adapted):
-            rows = len(next(iter(batch.values())))
-            yield {**batch, "split": [number] * rows} if tells_split else batch
-
-
 def _object_batches(given: Any, adapted: Sequence[Adapted], what: str) -> Iterator[ColumnBatch]:
     """Rows as the library gives them, in steps of about `BATCH_BYTES`."""
 
@@ -513,7 +505,7 @@ def _shards(
         _converted(batch, features, schema) for batch in table.to_batches(max_bytes=BATCH_BYTES)
     )
     # `datasets` does not open a stream without any batch.
-    following = list(islice(batches, 1)) or [_without_rows(schema)]
+    following = list(islice(batches, 1)) or [pa.RecordBatch.from_pylist([], schema)]
 
     def group() -> Iterator[pa.RecordBatch]:
         held = 0
@@ -526,10 +518,6 @@ def _shards(
     yield group()
     while following:
         yield group()
-
-
-def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _converted(

@@ -46,6 +46,7 @@ from tensorrepo.formats.exchange.base import (
     ImportOrigin,
     OpenedSource,
     columns_of,
+    first_of,
     grouped,
 )
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
@@ -99,7 +100,10 @@ def plain(value: object, image_format: str) -> Any:
         return np.asarray(value)
     if isinstance(value, list | tuple):
         parts = [plain(part, image_format) for part in value]
-        return _joined([part.item() if _is_number(part) else part for part in parts])
+        numbers = (isinstance(part, np.ndarray) and not part.ndim for part in parts)
+        return _joined(
+            [part.item() if number else part for part, number in zip(parts, numbers, strict=True)]
+        )
     return value
 
 
@@ -207,10 +211,6 @@ def _joined(parts: list[Any]) -> Any:
         if array.dtype.kind in "biufc":
             return array
     return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, np.ndarray) and not value.ndim
 
 
 def _kind(value: Any) -> ColumnType:
@@ -329,7 +329,8 @@ def read_samples(
     called = names or (schema.names if schema is not None else None)
     samples = _samples(given, called, image_format, met)
     if schema is None:
-        first = _first(samples)
+        sizes = ((each, sum(map(size_of, each[1].values()))) for each in samples)
+        first = first_of(sizes, FIRST_SAMPLES, BATCH_BYTES)
         if not first:
             raise damage(_what(given), "has no samples")
         schema = _infer(given, first)
@@ -393,17 +394,6 @@ def _iterated(given: Any) -> Iterator[tuple[int, Any]]:
             raise _named(given, number, problem) from problem
         yield number, sample
         number += 1
-
-
-def _first(samples: Iterator[TorchSample]) -> list[TorchSample]:
-    first: list[TorchSample] = []
-    held = 0
-    for number, values in samples:
-        first.append((number, values))
-        held += sum(map(size_of, values.values()))
-        if len(first) == FIRST_SAMPLES or held >= BATCH_BYTES:
-            break
-    return first
 
 
 def _infer(given: Any, first: Sequence[TorchSample]) -> Schema:

@@ -48,7 +48,8 @@ def write_parquet(
     """One Parquet file, row groups of about 64 MiB."""
     schema = table.schema.without_ids().to_arrow()
     # Dictionaries and statistics pay for small values only; images would be copied for them.
-    light = [column.name for column in table.schema.columns if _is_light(column)]
+    small = Scalar | ClassLabel | Text | Timestamp
+    light = [column.name for column in table.schema.columns if isinstance(column.type, small)]
     with (
         new_file(path, overwrite=overwrite) as temporary,
         _arrow_failures("Parquet"),
@@ -132,10 +133,6 @@ def write_jsonl(table: ExportTable, path: Path, *, overwrite: bool = False) -> N
             for values in zip(*lists, strict=True):
                 file.write(msgspec.json.encode(dict(zip(names, values, strict=True))) + b"\n")
             first += batch.num_rows
-
-
-def _is_light(column: Column) -> bool:
-    return isinstance(column.type, Scalar | ClassLabel | Text | Timestamp)
 
 
 def _renamed(table: ExportTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
