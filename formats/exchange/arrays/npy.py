@@ -63,7 +63,8 @@ from tensorrepo.formats.exchange.output import (
     new_file,
     new_folder,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.repo.errors import InvalidInputError
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65_536  # numpy itself reads 10,000 unless told to trust the file
@@ -308,11 +309,7 @@ def _choose(
     if columns is None:
         names = {name + NAMES_SUFFIX for name in classes}
         return [name for name in members if name not in names]
-    for name in columns:
-        if name not in members:
-            there = ", ".join(map(repr, members))
-            raise NotFoundError(f"{path}: holds no array {name!r}; there are {there}")
-    return list(columns)
+    return choose(path, list(members), columns, "array")
 
 
 # Fixed, so that the same rows make the same file.

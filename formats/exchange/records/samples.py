@@ -193,7 +193,9 @@ def is_text(data: bytes) -> bool:
     return all(letter.isprintable() or letter in "\t\r\n" for letter in text)
 
 
-def choose(where: object, there: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+def choose(
+    where: object, there: Sequence[str], columns: Sequence[str] | None, what: str = "column"
+) -> list[str]:
     """The columns to read: all, or those asked for.
 
     Raises:
@@ -202,7 +204,7 @@ def choose(where: object, there: Sequence[str], columns: Sequence[str] | None) -
     for name in columns or ():
         if name not in there:
             listed = ", ".join(map(repr, there))
-            raise NotFoundError(f"{where}: holds no column {name!r}; there are {listed}")
+            raise NotFoundError(f"{where}: holds no {what} {name!r}; there are {listed}")
     return list(there if columns is None else columns)
 
 

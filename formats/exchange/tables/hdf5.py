@@ -118,7 +118,7 @@ def _batches(
     path: Path, table: TableFile, schema: Schema, facts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[ColumnBatch]:
     start = 0
-    with path.open("rb", buffering=0) as file:
+    with refusals(path, "HDF5 file"), path.open("rb", buffering=0) as file:
         for batch in table.batches():
             stop = start + batch.num_rows
             columns = {}
