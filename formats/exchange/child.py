@@ -66,6 +66,7 @@ _TITLES = {
     "lmdb": "LMDB file",
     "lance": "Lance dataset",
     "hdf5": "HDF5 file",
+    "footer": "Parquet footer",
 }
 
 

@@ -104,6 +104,61 @@ def _library(module: str, what: str, extra: str, package: str = "") -> Any:
         ) from problem
 
 
+_FOOTER_SCHEMA = pa.schema(
+    [
+        ("rows", pa.int64()),  # of the row group
+        ("path", pa.list_(pa.string())),
+        ("compressed_bytes", pa.int64()),
+        ("uncompressed_bytes", pa.int64()),
+        ("nulls", pa.int64()),  # null where the file does not say
+    ]
+)
+
+
+def open_footer(path: str) -> TableFile:
+    """What the footer of a Parquet file says of columns' chunks, a batch for each row group."""
+    metadata = pq.read_metadata(path)
+    leaves = [leaf for field in metadata.schema.to_arrow_schema() for leaf in _leaves(field)]
+    if len(leaves) != metadata.num_columns:
+        raise Refusal(f"{metadata.num_columns} columns, its schema has {len(leaves)}")
+    return TableFile(_FOOTER_SCHEMA, None, lambda: _footer_groups(metadata, leaves))
+
+
+def _leaves(field: pa.Field, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the columns that a field is stored as."""
+    kind, path = getattr(field.type, "storage_type", field.type), (*above, field.name)
+    inner: list[pa.Field] = []
+    if pa.types.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    elif pa.types.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+    elif getattr(kind, "value_field", None) is not None:
+        inner = [kind.value_field]
+    if not inner:
+        yield path
+    for each in inner:
+        yield from _leaves(each, path)
+
+
+def _footer_groups(
+    metadata: pq.FileMetaData, leaves: list[tuple[str, ...]]
+) -> Iterator[pa.RecordBatch]:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        told = [chunk.statistics for chunk in chunks]
+        nulls = [each.null_count if each and each.has_null_count else None for each in told]
+        columns = [
+            [group.num_rows] * len(chunks),
+            leaves,
+            [chunk.total_compressed_size for chunk in chunks],
+            [chunk.total_uncompressed_size for chunk in chunks],
+            nulls,
+        ]
+        arrays = [pa.array(c, kind) for c, kind in zip(columns, _FOOTER_SCHEMA.types, strict=True)]
+        yield pa.record_batch(arrays, schema=_FOOTER_SCHEMA)
+
+
 STREAM_MAGIC = b"\xff\xff\xff\xff"
 _END_MARK = STREAM_MAGIC + bytes(4)
 
@@ -534,6 +589,7 @@ _READERS: dict[str, Callable[..., TableFile]] = {
     "lmdb": open_lmdb,
     "lance": open_lance,
     "hdf5": open_hdf5,
+    "footer": open_footer,
 }
 READERS = tuple(_READERS)
 # What the server loads once, for all later children: it starts no threads. Lance's core does.
