@@ -12,10 +12,9 @@ from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
-from tensorrepo.formats.exchange.records.samples import record_files
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.trees import Entry
@@ -83,7 +82,7 @@ def _expanded(path: str, machine: Machine) -> Iterator[str]:
     if not source.exists():
         raise NotFoundError(f"there is no {source} to adopt")
     what = f"files that end in {', '.join(SUFFIXES)}"
-    for file in record_files(source, lambda name: name.endswith(SUFFIXES), what):
+    for file in source_files(source, lambda name: name.endswith(SUFFIXES), what):
         yield str(file.absolute())
 
 

@@ -33,11 +33,7 @@ from tensorrepo.formats.dataset.writing.fragment_write import column_groups
 from tensorrepo.formats.exchange.in_place.arrays import scan_npy, scan_safetensors
 from tensorrepo.formats.exchange.in_place.parquet import scan_parquet
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
-from tensorrepo.formats.exchange.in_place.tar import (
-    TarSurvey,
-    shard_fragments,
-    survey_shard,
-)
+from tensorrepo.formats.exchange.in_place.tar import TarSurvey, shard_fragments, survey_shard
 from tensorrepo.formats.exchange.records.samples import choose
 from tensorrepo.formats.exchange.records.webdataset import schema_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
