@@ -1,4 +1,4 @@
-"""Blends of models: linear, task arithmetic, TIES, DARE, SLERP, computed by stretches.
+"""Blends of models: average, SLERP, task arithmetic and TIES, computed by stretches.
 
 A blend is a mapping of readers: each computes the stretch that it is asked for from the same
 stretch of its parents. Memory is a stretch of each parent, whatever the size of the models. Methods
@@ -8,8 +8,9 @@ own.
 Everything is elementwise, in float64 (complex128), in a fixed order of operations: a stretch has
 the same result whether it is computed alone or within a larger one.
 
-Found exactly without holding or sorting them: sizes are compared as the integers that their bits
-are, whose order is that of the numbers, and each pass over the numbers settles 16 of 64 bits.
+TIES keeps the largest changes. The threshold is found exactly without holding or sorting them:
+sizes are compared as the integers that their bits are, whose order is that of the numbers, and each
+pass over the numbers settles 16 of 64 bits.
 
 Source:
     average: McMahan et al. 2017 and Wortsman et al. 2022 ("model soups"); SLERP: Shoemake 1985;
