@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, nan
 from operator import index
 from pathlib import Path
@@ -171,6 +171,12 @@ def several(value: Any, *single: type) -> tuple[Any, ...]:
     if isinstance(value, (str, *single)) or not isinstance(value, Iterable):
         return (value,)
     return tuple(value)
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many there are beside them: ``'a', 'b' and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories that a terminal acts upon

@@ -131,17 +131,17 @@ _NUMPY: Final = {
         "U64": "<u8", "C128": "<c16",
     }.items()
 }  # fmt: skip
-_FLOATS_OF_ML_DTYPES: Final = {
+ML_DTYPES: Final = {
     "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
 # By numpy's name, and by those of the ml_dtypes package, which numpy shows for its arrays.
 _BY_NUMPY_NAME: Final = {str(dtype.name): name for name, dtype in _NUMPY.items()} | {
-    word: name for name, word in _FLOATS_OF_ML_DTYPES.items()
+    word: name for name, word in ML_DTYPES.items()
 }
 TORCH_NAMES: Final = {
     **{name: str(dtype.name) for name, dtype in _NUMPY.items()},
-    **_FLOATS_OF_ML_DTYPES,
+    **ML_DTYPES,
     "F4": "float4_e2m1fn_x2",
     "C32": "complex32",
 }
@@ -313,18 +313,24 @@ def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[
     return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
 
 
+def import_torch(instead: str) -> Any:
+    """The package torch; UnsupportedError, which says what to do `instead`, where it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
+        ) from error
+    return torch
+
+
 def torch_of(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> Any:
     """The tensor as a torch tensor that shares the (writable) memory of `data`.
 
     Raises:
         UnsupportedError: torch is not installed, or has no such type.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed: `pip install tensorrepo[torch]`, or ask for numpy arrays"
-        ) from error
+    torch = import_torch("ask for numpy arrays")
     dtype = getattr(torch, TORCH_NAMES.get(element.name, ""), None)
     if dtype is None:
         raise UnsupportedError(f"torch has no type {element.name}; ask for numpy arrays")

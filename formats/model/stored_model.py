@@ -29,7 +29,7 @@ from tensorrepo.formats.model.read.frames import (
     StoredFrames,
     tensor_chunks,
 )
-from tensorrepo.formats.model.read.load_options import LoadOptions, RankShard, matching, memory_of
+from tensorrepo.formats.model.read.load_options import NUMPY, LoadOptions, matching, memory_of
 from tensorrepo.formats.model.read.loading import (
     REMOTE_BATCH_BYTES,
     LoadableTensor,
@@ -66,6 +66,11 @@ class TensorSpec:
     size_bytes: int
     fingerprint: str | None
     alias_of: str | None
+
+    @property
+    def form(self) -> tuple[TensorType, tuple[int, ...]]:
+        """Type and shape."""
+        return self.type, self.shape
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -188,65 +193,38 @@ class StoredModel:
         self,
         names: Iterable[str] | None = None,
         *,
-        output: TensorOutput = "numpy",
-        copy: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        shard: RankShard | None = None,
-        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
+        **options: Any,
     ) -> dict[str, Any]:
         """Several tensors, or all.
 
         Args:
-            names: which; None means all.
-            output: "numpy" or "torch".
-            copy: False: numpy arrays are read-only, and mapped where they lie on a local disk.
-            device: a torch device to put them on.
-            dtype: what floating-point tensors are converted to.
-            shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
-                to that rank, and only its frames are read. Tensors without that dimension come
-                whole.
-            planes: only so many of the most significant bytes of each number, the others are 0:
-                two of an F32 are exactly its BF16 truncation, for half of the bytes.
-            threads: how many runs of frames are read at a time.
+            names: names of the wanted tensors; None means all.
+            threads: number of runs of frames that are read at a time.
+            options: attributes of `LoadOptions`.
 
         Returns:
             Arrays by name. Aliases are the same object as their tensor; no others share memory.
         """
         wanted = self._wanted(names)
-        options = LoadOptions(output, copy, device, dtype, shard, planes)
-        loaded = dict(self._iterate(wanted, options, threads, READ_AHEAD_BYTES))
+        loaded = dict(self.iter_tensors(wanted, LoadOptions(**options), threads=threads))
         return {name: loaded[name] for name in wanted}
 
     def iter_tensors(
         self,
-        names: Iterable[str] | None = None,
+        names: Iterable[str],
+        options: LoadOptions = NUMPY,
         *,
-        output: TensorOutput = "numpy",
-        copy: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        shard: RankShard | None = None,
-        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
         budget_bytes: int = READ_AHEAD_BYTES,
     ) -> Iterator[tuple[str, Any]]:
         """Tensors as they are there, in any order, while others are being read.
 
         `budget_bytes` bounds what is being read or waits to be handed out, beside the one tensor in
-        hand. An alias comes right after its tensor and is the same object. Arguments else as for
-        `load`.
+        hand. An alias comes right after its tensor and is the same object.
         """
-        wanted = self._wanted(names)
-        options = LoadOptions(output, copy, device, dtype, shard, planes)
-        return self._iterate(wanted, options, threads, budget_bytes)
-
-    def _iterate(
-        self, wanted: list[str], options: LoadOptions, threads: int, budget_bytes: int
-    ) -> Iterator[tuple[str, Any]]:
         names_of: dict[str, list[str]] = {}
-        for name in wanted:
+        for name in names:
             names_of.setdefault(self._target(name), []).append(name)
         with ThreadPoolExecutor(threads) as pool:
             batch_bytes = min(REMOTE_BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
@@ -328,6 +306,10 @@ class StoredModel:
                 f"{original.sha256.hex():.12}, its parts make {hasher.hexdigest():.12}"
             )
 
+    def file(self, name: str) -> bytes:
+        """All bytes of a file, as `file_chunks` gives them."""
+        return b"".join(bytes(chunk) for chunk in self.file_chunks(name))
+
     def _original_chunks(self, original: Original, pool: Executor) -> Iterator[Buffer]:
         at, literals = 0, memoryview(self.literals(original))
         for part in original.parts:
@@ -353,10 +335,10 @@ class StoredModel:
             raise InvalidInputError(f"names={names!r}: expected several, such as [{names!r}]")
         if names is None:
             return list(self.keys())
-        found = list(names) if isinstance(names, Iterable) else [names]
-        if not all(isinstance(name, str) for name in found):
+        wanted = list(names) if isinstance(names, Iterable) else [names]
+        if not all(isinstance(name, str) for name in wanted):
             raise InvalidInputError(f"names={names!r:.80}: expected names of tensors")
-        return found
+        return wanted
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
-from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
+from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.repo.errors import InvalidInputError
@@ -209,9 +208,7 @@ def chunk_names(digests: Iterable[Digest]) -> tuple[bytes, ...]:
 
 
 def _check_metrics(metrics: tuple[Metric, ...]) -> None:
-    for before, after in pairwise(metrics):
-        if before.name >= after.name:
-            raise InvalidInputError(f"metric {after.name!r:.80} is out of order or twice there")
+    check_sorted("metric", [metric.name for metric in metrics])
     for metric in metrics:
         check_metric_name(metric.name)
         bounded = metric.points > metric.not_finite

@@ -1,6 +1,6 @@
 """Choice of base models for a delta: declared, similar, or of one architecture.
 
-A declared base comes first. Else those that share at least half of the bytes' names, types and
+A declared base is the only one. Else those that share at least half of the bytes' names, types and
 shapes are ranked by how far the signatures of their largest tensors are; where all are too small to
 have one, some of them are read. The best two are tried, tensor by tensor, on samples.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import CODECS
-from tensorrepo.formats.model.delta.similarity import ALIKE_BITS, distance, look, signature
+from tensorrepo.formats.model.delta.similarity import distance, look, signature
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest, piece_name
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
@@ -48,7 +48,7 @@ class Prediction:
 
     Attributes:
         codec: its name, such as "adam".
-        params: of the codec.
+        params: parameters of the codec.
         before: tensors of the base model, the one that this tensor was first.
         now: tensors of the model being written; they follow those of `before` as bases.
     """
@@ -273,19 +273,6 @@ def open_base(
         return None
     reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
     return BaseModel(entry, manifest, placement, reads, why)
-
-
-def choose_bases(
-    declared: BaseModel | None, known: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
-) -> list[BaseModel]:
-    """The models to try, the declared one first."""
-    chosen = [declared] if declared is not None else []
-    ranked = [
-        BaseModel(one.entry, one.manifest, one.placement, one.members, "similar", bits)
-        for bits, one in rank(known, tensors)
-        if bits <= ALIKE_BITS and (declared is None or one.entry.digest != declared.entry.digest)
-    ]
-    return [*chosen, *ranked[: TRIED - len(chosen)]]
 
 
 def rank(

@@ -8,8 +8,7 @@ room. Contexts are ordered (exponents are), so only neighbours are brought toget
 stored as where it begins.
 
 Source:
-    docs/spec/model.md, section "Codecs".
-    docs/spec/model.md, section "Coder".
+    docs/spec/model.md, sections "Codecs" and "Coder".
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -308,7 +308,7 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
         _check_size(data.size, 1, "constant")
         out[...] = data[0]
     elif stored.codec == PlaneCodec.ZSTD:
-        out[...] = np.frombuffer(unzstd(data, out.size), np.uint8)
+        out[...] = np.frombuffer(decompress_zstd(data.data, out.size), np.uint8)
     elif stored.codec == PlaneCodec.CODED:
         tables, used = decode_tables(data)
         if not BEST.unpack(data[used:], None, tables.frequencies[:1], lanes_for(out.size), out):
@@ -339,24 +339,6 @@ def join_buffers(*parts: Any) -> NDArray[np.uint8]:
 
 def unknown_plane(codec: int) -> UnsupportedError:
     return UnsupportedError(f"plane codec {codec} is unknown here. Update tensorrepo.")
-
-
-def unzstd(data: NDArray[Any], raw_bytes: int) -> bytes:
-    """The `raw_bytes` bytes in one zstd frame.
-
-    Raises:
-        CorruptError: it is none, or holds another number of bytes.
-    """
-    try:
-        # The decoder allocates what the frame claims: compare that before it does.
-        claimed = zstandard.get_frame_parameters(data.data).content_size
-        if claimed != raw_bytes:
-            raise CorruptError(f"zstd plane claims {claimed} bytes, expected {raw_bytes}")
-        raw = zstandard.ZstdDecompressor().decompress(data.data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise CorruptError(f"zstd cannot decode a plane of {data.size} bytes: {error}") from error
-    _check_size(len(raw), raw_bytes, "zstd")
-    return raw
 
 
 def _check_size(found: int, expected: int, kind: str) -> None:

@@ -16,7 +16,6 @@ nodes lie in.
 
 Source:
     docs/spec/model-graph.md.
-    docs/spec/model-graph.md, section "Hashes".
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
+from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 
 VERSION: Final = 1
@@ -40,7 +40,6 @@ SOURCES: Final = ("export", "fx", "onnx", "names", "given")
 INPUT: Final = "input"  # operation of a node that stands for what the model is given
 MAX_NODES: Final = 1 << 20
 _ENCODER = msgspec.msgpack.Encoder(order="sorted")
-_BROKEN = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -117,12 +116,9 @@ def make_graph(
 
 
 def encode_graph(graph: Graph) -> bytes:
-    """The bytes of the blob."""
+    """The bytes of the blob. Raises InvalidInputError."""
     check_graph(graph)
-    try:
-        return _ENCODER.encode(graph)
-    except (*_BROKEN, TypeError) as error:
-        raise InvalidInputError(f"graph: {error}") from error
+    return encode_canonical(graph, "graph")
 
 
 def decode_graph(payload: Buffer, where: str) -> Graph:
@@ -130,26 +126,9 @@ def decode_graph(payload: Buffer, where: str) -> Graph:
 
     Raises:
         CorruptError: not well-formed, or not canonical.
-        UnsupportedError: of a newer version.
+        UnsupportedError: another version.
     """
-    try:
-        version = msgspec.msgpack.decode(payload, type=_Head).version
-        if version != VERSION:
-            raise UnsupportedError(
-                f"{where}: version {version}, this tensorrepo reads {VERSION}. Update it."
-            )
-        graph = msgspec.msgpack.decode(payload, type=Graph)
-        check_graph(graph)
-        same = _ENCODER.encode(graph) == bytes(payload)
-    except (*_BROKEN, InvalidInputError) as error:
-        raise CorruptError(f"{where}: not well-formed: {error}") from error
-    if not same:
-        raise CorruptError(f"{where}: its bytes are not the canonical ones for what they say")
-    return graph
-
-
-class _Head(msgspec.Struct):
-    version: int
+    return decode_canonical(payload, Graph, where, check_graph, version=VERSION)
 
 
 def check_graph(graph: Graph) -> None:

@@ -54,7 +54,7 @@ def model_config(model: StoredModel) -> dict[str, Any]:
     if file is None or file.size_bytes > MAX_CONFIG_BYTES:
         return {}
     try:
-        found = json.loads(b"".join(bytes(chunk) for chunk in model.file_chunks(CONFIG)))
+        found = json.loads(model.file(CONFIG))
         check_json(found, CONFIG)  # JSON may be nested deeper, with longer numbers, than is kept
     except (ValueError, RecursionError):
         return {}

@@ -19,12 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
-from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH, RAW
+from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
 from tensorrepo.formats.model.maintenance.inventory import Inventory, take_stock
 from tensorrepo.formats.model.maintenance.repack_plan import (
@@ -43,15 +44,14 @@ from tensorrepo.formats.model.write.encoding import (
     TensorPart,
     each,
     encode_frame,
-    fallback,
+    member_of,
     read_chunks,
 )
 from tensorrepo.formats.model.write.packing import (
     PACK_BYTES,
-    MemberDraft,
     Packer,
     PackSlot,
-    SealedFrame,
+    PackUploads,
     build_placement,
 )
 from tensorrepo.formats.model.write.tensor_writer import locations_of
@@ -158,24 +158,11 @@ class Restorer:
             if chosen.codec is None
             else EncodingChoice(CODECS[chosen.codec], bases, chosen.params)
         )
-        frames = self._encode(chunk, way)
-        while None in frames:
-            way = fallback(way)
-            frames = self._encode(chunk, way)
-        draft = MemberDraft(
-            chunk.part.frames.start,
-            tuple(frame for frame in frames if frame is not None),
-            RAW if way is None else way.codec.name,
-            () if way is None else tuple(base.location for base in way.bases),
-            b"" if way is None else way.params,
-            holding.signature if cut == 0 else None,
-        )
+        encode = partial(encode_frame, chunk, way)
+        encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool))
+        signature = holding.signature if cut == 0 else None
+        draft = member_of(chunk, way, encoded, signature, self._pool)
         return (self._large if holding.size_bytes >= LARGE_BYTES else self._small).add(draft)
-
-    def _encode(self, chunk: TensorChunk, way: EncodingChoice | None) -> list[SealedFrame | None]:
-        size = chunk.part.size_bytes
-        tasks = list(chunk.part.frames)
-        return list(each(lambda at: encode_frame(chunk, way, at), tasks, size, self._pool))
 
 
 ALPHA: Final = 1.5
@@ -217,13 +204,13 @@ class RepackReport:
 
     Attributes:
         models: placements that were looked at.
-        tensors: of them, each once.
+        tensors: number of their tensors, each counted once.
         present_bytes: what packs take that they alone reach.
         planned_bytes: what tensors take by the plan, by samples.
-        stored_bytes: of the new packs; 0 where nothing was stored.
+        stored_bytes: bytes of the new packs; 0 where nothing was stored.
         superseded: old placement to new; empty: nothing changed.
         reclaimable: old packs that nothing reaches any more.
-        reclaimable_bytes: of them.
+        reclaimable_bytes: bytes of the reclaimable packs.
         found_by: "grown" or "repaired", which algorithm gave the plan.
     """
 
@@ -359,16 +346,8 @@ class _Run:
         """New packs and placements, durable; the placements, and the bytes of the packs."""
         size = sum(one.size_bytes for one in stock.tensors)
         with ThreadPoolExecutor(1) as uploader:
-            last: list[Future[Digest]] = []
-
-            def emit(parts: tuple[Buffer, ...]) -> Future[Digest]:
-                # One pack is on its way while the next is filled, and no more.
-                if last:
-                    last.pop().result()
-                last.append(uploader.submit(lambda: self.writer.put(Kind.PACK, parts).digest))
-                return last[0]
-
-            restorer = Restorer(stock, chosen, PACK_BYTES, emit, self.pool)
+            uploads = PackUploads(self.writer, uploader)
+            restorer = Restorer(stock, chosen, PACK_BYTES, uploads.emit, self.pool)
             restorer.store_all(lambda done: self.progress("storing", done, size))
             made = [restorer.placement(model) for model in range(len(stock.models))]
         digests = [

@@ -23,7 +23,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import counted, first_names
 from tensorrepo.formats.common.provenance import (
     CONSTRUCTED_FROM,
     MERGED_FROM,
@@ -121,9 +121,9 @@ def merge_models(
         ModelSource(
             made.tensors,
             made.aliases,
-            files=_files(like),
+            files={name: like.file(name) for name in like.files},
             metadata=with_recipe(like.metadata, recipe.to_json()),
-            graph=_stored_graph(like),
+            graph=None if like.manifest.graph is None else encode_graph(model_graph(like)),
         ),
         metrics=metrics,
         lineage=edges,
@@ -209,16 +209,6 @@ def _check_named(recipe: Recipe, parents: Sequence[ModelRef], base: ModelRef | N
     under = base.digest if base is not None else None
     if found != recipe.parents or under != recipe.base:
         raise InvalidInputError("the recipe names other models than those given")
-
-
-def _files(model: StoredModel) -> dict[str, bytes]:
-    return {name: b"".join(bytes(part) for part in model.file_chunks(name)) for name in model.files}
-
-
-def _stored_graph(model: StoredModel) -> bytes | None:
-    if model.manifest.graph is None:
-        return None
-    return encode_graph(model_graph(model))
 
 
 def _notes(made: Blend) -> Iterable[str]:
@@ -329,9 +319,6 @@ def _bounds(name: str, shape: tuple[int, ...], rule: str) -> tuple[float, float,
     return value, value, 0
 
 
-SHOWN: Final = 5
-
-
 @dataclass(frozen=True, slots=True)
 class WantedTensor:
     """A tensor of the new architecture."""
@@ -368,7 +355,7 @@ def construct_model(
         donors: models to take tensors from; the first that has one gives it.
         tensors: values that are known: they are taken before any donor's.
         rule: for what nobody has: "zeros", "ones", "normal", "uniform" or "default"; None: refuse.
-        seed: of the rules that draw numbers.
+        seed: seed of the rules that draw numbers.
 
     Raises:
         InvalidInputError: a tensor that nobody has and no rule; a value that does not fit.
@@ -486,10 +473,7 @@ def _donated(
 
 
 def _fits(one: WantedTensor, model: StoredModel, name: str) -> bool:
-    if name not in model:
-        return False
-    spec = model.spec(name)
-    return spec.type == one.type and spec.shape == one.shape
+    return name in model and model.spec(name).form == (one.type, one.shape)
 
 
 def _by_prefix(graph: Graph | None, donor: StoredModel) -> dict[str, str]:
@@ -504,12 +488,12 @@ def _by_prefix(graph: Graph | None, donor: StoredModel) -> dict[str, str]:
 
 
 def _refuse(missing: list[str], unknown: list[str]) -> None:
-    for names, told in ((missing, "nobody has"), (unknown, "the architecture has not")):
-        if names:
-            listed = ", ".join(repr(name) for name in names[:SHOWN])
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            hint = ". Give them, or a rule to fill them by" if names is missing else ""
-            raise InvalidInputError(f"tensors that {told}: {listed}{more}{hint}")
+    if missing:
+        raise InvalidInputError(
+            f"tensors that nobody has: {first_names(missing)}. Give them, or a rule to fill them by"
+        )
+    if unknown:
+        raise InvalidInputError(f"tensors that the architecture has not: {first_names(unknown)}")
 
 
 def _recipe(

@@ -71,8 +71,8 @@ def join_models(path: str, versions: Versions, strategy: str) -> MergedModel:
     """Join both sides' changes.
 
     Args:
-        path: of the model.
-        versions: of it.
+        path: path of the model in its tree.
+        versions: its three versions.
         strategy: for what both changed: "fail", one of `SIDES`, or one of `METHODS`, which blends
             tensors and takes everything else from ours.
     """
@@ -307,7 +307,7 @@ def _metadata(model: StoredModel | None) -> dict[str, Any]:
 
 def _content(name: str, sha256: str, versions: Versions) -> bytes:
     model = versions.ours if _files(versions.ours).get(name) == sha256 else versions.theirs
-    return b"".join(bytes(part) for part in model.file_chunks(name))
+    return model.file(name)
 
 
 class ModelMergeDriver:

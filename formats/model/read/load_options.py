@@ -13,9 +13,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from tensorrepo.formats.common.tensors import TYPES_BY_TORCH_NAME, TensorOutput, TensorType
+from tensorrepo.formats.common.tensors import (
+    TYPES_BY_TORCH_NAME,
+    TensorOutput,
+    TensorType,
+    import_torch,
+)
 from tensorrepo.formats.model.read.selection import ElementIndex
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 
 _FLOATS: Final = ("float", "bfloat", "complex")
 _EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
@@ -33,7 +38,8 @@ class LoadOptions:
         dtype: type that floating-point tensors are converted to: numpy's or torch's word.
         shard: (dimension, rank, world): the part of each tensor that `torch.chunk` would give to
             that rank. Tensors without that dimension come whole.
-        planes: number of most significant bytes of each number that are read; the others are 0.
+        planes: number of most significant bytes of each number that are read; the others are 0:
+            two of an F32 are exactly its BF16 truncation, for half of the bytes.
     """
 
     output: TensorOutput = "numpy"
@@ -83,17 +89,11 @@ class LoadOptions:
         return (*(slice(None),) * dim, part)
 
 
+NUMPY: Final = LoadOptions()
+
+
 def _float_type(dtype: Any, output: TensorOutput) -> Any:
-    """The type of numpy's, or of torch's, that somebody calls so.
-
-    Args:
-        dtype: a word such as "float16", or a type of numpy's or torch's.
-        output: "numpy" or "torch".
-
-    Raises:
-        InvalidInputError: there is no such type, or it is none of floating-point numbers.
-        UnsupportedError: torch is not installed.
-    """
+    """The type of numpy's, or of torch's, that somebody calls so."""
     found = _torch_type(dtype) if output == "torch" else _numpy_type(dtype)
     name = str(found).removeprefix("torch.") if output == "torch" else getattr(found, "name", "")
     if found is None or not name.startswith(_FLOATS):
@@ -105,13 +105,8 @@ def _float_type(dtype: Any, output: TensorOutput) -> Any:
 
 
 def _torch_device(device: Any) -> Any:
-    """The torch device that somebody names, once it is known to be there.
-
-    Raises:
-        InvalidInputError: torch knows none of that name, or has none.
-        UnsupportedError: torch is not installed.
-    """
-    torch = _torch()
+    """The torch device that somebody names, once it is known to be there."""
+    torch = import_torch("ask for numpy arrays")
     try:
         found = torch.device(device)
         if found.type != "meta":
@@ -126,11 +121,6 @@ def _torch_device(device: Any) -> Any:
 
 
 def _share(shard: Any) -> tuple[int, int, int]:
-    """Dimension, rank and world of a shard.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
     try:
         dim, rank, world = (_whole(one) for one in shard)
     except (TypeError, ValueError):
@@ -143,11 +133,6 @@ def _share(shard: Any) -> tuple[int, int, int]:
 
 
 def _plane_count(planes: Any) -> int:
-    """How many planes.
-
-    Raises:
-        InvalidInputError: no whole number, or less than 1.
-    """
     try:
         found = _whole(planes)
     except TypeError:
@@ -174,23 +159,13 @@ def _numpy_type(dtype: Any) -> Any:
 
 
 def _torch_type(dtype: Any) -> Any:
-    torch = _torch()
+    torch = import_torch("ask for numpy arrays")
     if isinstance(dtype, torch.dtype):
         return dtype
     plain = _numpy_type(dtype)
     name = plain.name if plain is not None else str(dtype).removeprefix("torch.")
     found = getattr(torch, name, None)
     return found if isinstance(found, torch.dtype) else None
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed: `pip install tensorrepo[torch]`, or ask for numpy arrays"
-        ) from error
-    return torch
 
 
 _SHOWN = 5

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,8 +28,15 @@ from tensorrepo.formats.model.delta.frame_codec import (
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, DECAY, LOW_RANK, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.members import about_frame
-from tensorrepo.formats.model.write.packing import Location, PackSlot, SealedFrame, seal
+from tensorrepo.formats.model.write.packing import (
+    Location,
+    MemberDraft,
+    PackSlot,
+    SealedFrame,
+    seal,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -118,13 +127,13 @@ def choose_way(
         chunk: the frames.
         ways: to choose from.
         least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
-        worth: of what is stored without a base: with one it must be less.
+        worth: share of what is stored without a base: with one it must be less.
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
-    found = shares(chunk, ways)
-    alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
-    based = min((one for one in found if one[1].bases), key=_share_of, default=None)
+    tried = sorted(shares(chunk, ways), key=itemgetter(0))
+    alone = next((one for one in tried if not one[1].bases), None)
+    based = next((one for one in tried if one[1].bases), None)
     best = alone or based
     if alone and based and based[0] < worth * min(alone[0], 1.0):
         best = based
@@ -145,10 +154,6 @@ def shares(
     return [(share, way) for way in tried if (share := _share(chunk, way, runs, held)) is not None]
 
 
-def _share_of(one: tuple[float, EncodingChoice]) -> float:
-    return one[0]
-
-
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
     """Frame number `index` of the tensor, encoded; None when its codec cannot encode it."""
     frame, about = chunk.frame(index), chunk.about(index)
@@ -160,11 +165,27 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
 
-def fallback(way: EncodingChoice | None) -> EncodingChoice | None:
-    """What is tried when a way could not encode a frame."""
-    if way is None or way.codec.name == PLANES.name:
-        return None
-    return EncodingChoice(CODECS[PLANES.name])
+def member_of(
+    chunk: TensorChunk,
+    way: EncodingChoice | None,
+    encoded: Sequence[SealedFrame | None],
+    signature: NDArray[np.uint16] | None,
+    pool: Executor,
+) -> MemberDraft:
+    """The member of a chunk; where `way` could not encode a frame, another one encodes them all."""
+    while None in encoded:
+        again = way is not None and way.codec.name != PLANES.name
+        way = EncodingChoice(PLANES) if again else None
+        encode = partial(encode_frame, chunk, way)
+        encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, pool))
+    return MemberDraft(
+        chunk.part.frames.start,
+        tuple(frame for frame in encoded if frame is not None),
+        RAW if way is None else way.codec.name,
+        () if way is None else tuple(base.location for base in way.bases),
+        b"" if way is None else way.params,
+        signature,
+    )
 
 
 def _promises(
@@ -295,10 +316,9 @@ def hash_frames(part: TensorPart, pool: Executor) -> bytes:
     whole = frame_bytes(part.reader.type)
 
     def digest(index: int) -> bytes:
-        size = min(whole, part.stop - index * whole)
-        chunk = TensorChunk(TensorPart(part.name, part.reader, index * whole, index * whole + size),
-                      np.empty(size, np.uint8))  # fmt: skip
-        return _read((chunk, index))
+        start, stop = index * whole, min((index + 1) * whole, part.stop)
+        frame = TensorPart(part.name, part.reader, start, stop)
+        return _read((TensorChunk(frame, np.empty(frame.size_bytes, np.uint8)), index))
 
     return b"".join(each(digest, part.frames, part.size_bytes, pool))
 

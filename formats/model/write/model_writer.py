@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -18,12 +19,14 @@ from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import (
     RANKED,
     SIMILAR,
+    TRIED,
     BaseModel,
     Bases,
     DeltaOptions,
-    choose_bases,
     open_base,
+    rank,
 )
+from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.manifest import (
     Alias,
     FileEntry,
@@ -42,11 +45,11 @@ from tensorrepo.formats.model.write.model_source import (
     content_of,
     source_of,
 )
-from tensorrepo.formats.model.write.packing import PACK_BYTES, known_tensors
+from tensorrepo.formats.model.write.packing import PACK_BYTES, PackUploads, known_tensors
 from tensorrepo.formats.model.write.tensor_writer import TensorWriter, WriteReport, WrittenModel
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
+from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 WriteProgress = Callable[[int, int], None]
@@ -55,31 +58,10 @@ SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 
 
 def write_model(
-    objects: ObjectSink,
-    model: ModelSource | Mapping[str, Any],
-    *,
-    files: Mapping[str, FileContent] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    lineage: Iterable[ProvenanceEdge] = (),
-    known: Iterable[Entry] = (),
-    against: DeltaOptions = SIMILAR,
-    budget_bytes: int = DEFAULT_BUDGET_BYTES,
-    progress: WriteProgress | None = None,
+    objects: ObjectSink, model: ModelSource | Mapping[str, Any], **options: Any
 ) -> Entry:
-    """Store a model, see `store_model`; the entry to stage."""
-    return store_model(
-        objects,
-        model,
-        files=files,
-        metadata=metadata,
-        metrics=metrics,
-        lineage=lineage,
-        known=known,
-        against=against,
-        budget_bytes=budget_bytes,
-        progress=progress,
-    ).entry
+    """Store a model as `store_model` does, with its `options`; the entry to stage alone."""
+    return store_model(objects, model, **options).entry
 
 
 def store_model(
@@ -125,6 +107,9 @@ def store_model(
         )
         links = {digest: objects.describe(digest) for digest in placement.links()}
         stored = StoredTensors(PackReader(objects, placement, links), pieces, source, pool)
+        graph = None
+        if source.graph is not None:
+            graph = digest_bytes(objects.put(Kind.BLOB, source.graph).digest)
         originals = sorted(source.originals, key=lambda original: original.name)
         manifest = Manifest(
             types=type_entries(one.type for one in source.tensors.values()),
@@ -132,7 +117,7 @@ def store_model(
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
             originals=tuple(store_original(objects, one, stored) for one in originals),
-            graph=_store_graph(objects, source.graph),
+            graph=graph,
             metadata={**source.metadata, **(metadata or {})},
             metrics=dict(metrics or {}),
             lineage=tuple(lineage),
@@ -156,9 +141,9 @@ def store_tensors(
     models = [entry for entry in (against.base, *known) if entry is not None]
     digests = dict.fromkeys(entry.storage for entry in models if entry.storage is not None)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes), against)
+    bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes // 4), against)
     with ThreadPoolExecutor(1) as uploader:
-        uploads = _Uploads(objects, uploader)
+        uploads = PackUploads(objects, uploader)
         there = known_tensors(placements, alone=bases.stand_alone)
         writer = TensorWriter(uploads.emit, there, bases, pack_bytes, pool)
         entries = writer.store_all(tensors, progress)
@@ -172,23 +157,18 @@ def _base_models(
     base: Entry | None,
     cache_bytes: int,
 ) -> list[BaseModel]:
-    """The models to encode against."""
-
-    def opened(entry: Entry, why: str) -> BaseModel | None:
-        return open_base(objects, entry, why, cache_bytes=cache_bytes // 4)
-
-    declared = opened(base, "declared") if base is not None else None
-    if declared is not None:
-        return [declared]
-    similar = {entry.digest: entry for entry in reversed(known)}
-    likeliest = list(reversed(similar.values()))[:RANKED]
-    models = (opened(entry, "similar") for entry in likeliest)
-    return choose_bases(None, [one for one in models if one is not None], tensors)
-
-
-def _store_graph(objects: ObjectSink, graph: bytes | None) -> bytes | None:
-    """The digest of the blob with an encoded graph."""
-    return None if graph is None else digest_bytes(objects.put(Kind.BLOB, graph).digest)
+    """The models to encode against: the declared one, else the most similar ones."""
+    if base is not None:
+        declared = open_base(objects, base, "declared", cache_bytes=cache_bytes)
+        if declared is not None:
+            return [declared]
+    likeliest = {entry.digest: entry for entry in reversed(known)}
+    models = [
+        open_base(objects, entry, "similar", cache_bytes=cache_bytes)
+        for entry in list(reversed(likeliest.values()))[:RANKED]
+    ]
+    ranked = rank([model for model in models if model is not None], tensors)
+    return [replace(model, bits=bits) for bits, model in ranked[:TRIED] if bits <= ALIKE_BITS]
 
 
 def _pack_bytes(budget_bytes: int) -> int:
@@ -199,21 +179,6 @@ def _pack_bytes(budget_bytes: int) -> int:
             f"at least {SMALLEST_BUDGET_BYTES} are needed"
         )
     return min(PACK_BYTES, budget_bytes // 5 // LARGE_ALIGNMENT * LARGE_ALIGNMENT)
-
-
-class _Uploads:
-    """Stores one pack while the next one is filled, and no more: memory is bounded."""
-
-    def __init__(self, objects: ObjectSink, thread: Executor) -> None:
-        self._objects = objects
-        self._thread = thread
-        self._last: Future[Digest] | None = None
-
-    def emit(self, parts: tuple[Buffer, ...]) -> Future[Digest]:
-        if self._last is not None:
-            self._last.result()
-        self._last = self._thread.submit(lambda: self._objects.put(Kind.PACK, parts).digest)
-        return self._last
 
 
 def type_entries(types: Iterable[TensorType]) -> tuple[TypeEntry, ...]:

@@ -41,9 +41,10 @@ from tensorrepo.formats.model.layout.placement import (
     StoredTensor,
 )
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
     import numpy as np
     from numpy.typing import NDArray
@@ -241,6 +242,21 @@ class Packer:
         parts, start = pack.close(), pack.used
         tail = directory + encode_footer(directory, start)
         pack.emitted(self._emit((*parts, tail)), start, directory)
+
+
+class PackUploads:
+    """Stores one pack while the next one is filled, and no more: memory is bounded."""
+
+    def __init__(self, objects: ObjectSink, thread: Executor) -> None:
+        self._objects = objects
+        self._thread = thread
+        self._last: Future[Digest] | None = None
+
+    def emit(self, parts: tuple[Buffer, ...]) -> Future[Digest]:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._thread.submit(lambda: self._objects.put(Kind.PACK, parts).digest)
+        return self._last
 
 
 @dataclass(frozen=True, slots=True)

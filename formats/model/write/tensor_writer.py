@@ -23,7 +23,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
     frame_bytes,
 )
 from tensorrepo.formats.model.layout.manifest import TensorEntry, TensorPiece
-from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH, RAW
+from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, PackEntry, Placement
 from tensorrepo.formats.model.write.encoding import (
     BaseFrames,
@@ -34,8 +34,8 @@ from tensorrepo.formats.model.write.encoding import (
     choose_way,
     each,
     encode_frame,
-    fallback,
     hash_frames,
+    member_of,
     read_chunks,
     ways_by_prediction,
     ways_with_base,
@@ -44,7 +44,6 @@ from tensorrepo.formats.model.write.encoding import (
 from tensorrepo.formats.model.write.packing import (
     Location,
     Locations,
-    MemberDraft,
     Packer,
     PackSlot,
     SealedFrame,
@@ -350,23 +349,11 @@ class TensorWriter:
     def _add(
         self, chunk: TensorChunk, way: EncodingChoice | None, frames: Sequence[SealedFrame | None]
     ) -> PackSlot:
-        sealed = tuple(frame for frame in frames if frame is not None)
-        while len(sealed) < len(frames):
-            way = fallback(way)
-            again = [encode_frame(chunk, way, index) for index in chunk.part.frames]
-            sealed = tuple(frame for frame in again if frame is not None)
         part = chunk.part
-        draft = MemberDraft(
-            part.frames.start,
-            sealed,
-            RAW if way is None else way.codec.name,
-            () if way is None else tuple(base.location for base in way.bases),
-            b"" if way is None else way.params,
-            _signature(chunk),
-        )
+        draft = member_of(chunk, way, frames, _signature(chunk), self._pool)
         first = part.start == 0
         self._tally.add(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
-        if way is not None and way.source is not None and first:
+        if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
         return (self._large if size >= LARGE_BYTES else self._small).add(draft)
