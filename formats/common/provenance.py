@@ -64,7 +64,7 @@ class ProvenanceEdge(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         relation: a word, such as `TRAINED_ON`; others are carried along.
-        path: of the origin where it was found: ``datasets/photos``, ``runs/exp1``, or a URL.
+        path: path of the origin where it was found: ``datasets/photos``, ``runs/exp1``, or a URL.
         digest: 64 hex digits; "" where the origin is not of a repository.
         commit: 64 hex digits, of which `path` is meant.
         details: JSON. Of `TRAINED_ON`: "seed", "epoch" and "position", the place that the stream
@@ -79,13 +79,7 @@ class ProvenanceEdge(msgspec.Struct, frozen=True, array_like=True):
 
     def to_json(self) -> dict[str, Any]:
         """As a map with all members, which is how a dataset holds it."""
-        return {
-            "relation": self.relation,
-            "path": self.path,
-            "digest": self.digest,
-            "commit": self.commit,
-            "details": self.details,
-        }
+        return msgspec.structs.asdict(self)
 
 
 def relation_of(word: str) -> str:

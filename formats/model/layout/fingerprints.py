@@ -45,11 +45,6 @@ def frame_bytes(element: TensorType) -> int:
     return FRAME_ELEMENTS // element.block_elements * element.block_bytes
 
 
-def frame_count(element: TensorType, tensor_bytes: int) -> int:
-    """Frames of a tensor; none when it has no elements."""
-    return -(-tensor_bytes // frame_bytes(element))
-
-
 def frame_digest(frame: Buffer) -> bytes:
     return _FRAME.copy().update(frame).digest()
 

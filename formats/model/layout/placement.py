@@ -74,6 +74,10 @@ class ChosenBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tensors: int
     bits: float | None
 
+    @property
+    def digest(self) -> Digest:
+        return digest_from_bytes(self.model)
+
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The members that hold a tensor's frames, in order."""

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.common.tensors import TensorReader
-from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base
+from tensorrepo.formats.model.delta.base_choice import open_base
 from tensorrepo.formats.model.maintenance.similar_models import piece_readers
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.repo.errors import CorruptError
@@ -32,21 +32,19 @@ class InventoryTensor:
     """A tensor, and one place where it is read.
 
     Attributes:
-        fingerprint: of its content.
+        fingerprint: fingerprint of its content.
         model: number of the first model that has it.
-        name: its name there.
-        kind: (name, type, shape): tensors of one kind may be bases of one another.
+        kind: (name there, type, shape): tensors of one kind may be bases of one another.
         size_bytes: as it is in memory.
         stored_bytes: what its members take now.
         signature: see `signature`; None for a small one.
-        codec: of its first member now.
-        params: of that codec.
+        codec: codec of its first member now.
+        params: parameters of that codec.
         bases: fingerprints of the tensors that it is encoded against now, as the codec takes them.
     """
 
     fingerprint: bytes
     model: int
-    name: str
     kind: tuple[str, str, tuple[int, ...]]
     size_bytes: int
     stored_bytes: int
@@ -54,6 +52,10 @@ class InventoryTensor:
     codec: str
     params: bytes
     bases: tuple[bytes, ...]
+
+    @property
+    def name(self) -> str:
+        return self.kind[0]
 
 
 @dataclass(slots=True)
@@ -91,9 +93,21 @@ class Inventory:
                 continue
             if print_ not in self.numbers:
                 self.numbers[print_] = len(self.tensors)
-                size = types[element].bytes_of(shape)
-                kind = name, element, shape
-                self.tensors.append(_holding(base, print_, model, kind, size, owners))
+                members = base.stored[print_]
+                first = members[0]
+                self.tensors.append(
+                    InventoryTensor(
+                        print_,
+                        model,
+                        (name, element, shape),
+                        types[element].bytes_of(shape),
+                        sum(member.stored_bytes for member in members),
+                        base.members.directory(first.pack).signatures.get(first.member),
+                        first.codec,
+                        base.members.member(first.place).params,
+                        tuple(owners.get(place, b"") for place in first.bases),
+                    )
+                )
             found.append(self.numbers[print_])
         self.models.append(tuple(found))
 
@@ -109,31 +123,6 @@ class Inventory:
             while len(self._open) > OPEN_MODELS:
                 self._open.popitem(last=False)
         return readers[holding.name]
-
-
-def _holding(
-    base: BaseModel,
-    print_: bytes,
-    model: int,
-    kind: tuple[str, str, tuple[int, ...]],
-    size_bytes: int,
-    owners: dict[tuple[int, int], bytes],
-) -> InventoryTensor:
-    members = base.stored[print_]
-    first = members[0]
-    known = base.members.directory(first.pack).signatures
-    return InventoryTensor(
-        print_,
-        model,
-        kind[0],
-        kind,
-        size_bytes,
-        sum(member.stored_bytes for member in members),
-        known.get(first.member),
-        first.codec,
-        base.members.member(first.place).params,
-        tuple(owners.get(place, b"") for place in first.bases),
-    )
 
 
 def take_stock(objects: ObjectSource, entries: Iterable[Entry]) -> Inventory:

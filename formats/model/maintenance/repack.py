@@ -121,7 +121,10 @@ class Restorer:
     def placement(self, model: int) -> Placement:
         """Where the tensors of a model lie now."""
         numbers = self._stock.models[model]
-        places = {self._name(one): locations_of(self._slots[one]) for one in numbers}
+        places = {
+            Fingerprint(self._stock.tensors[one].fingerprint): locations_of(self._slots[one])
+            for one in numbers
+        }
         uses = Counter(
             self._stock.tensors[base].model
             for one in dict.fromkeys(numbers)
@@ -132,9 +135,6 @@ class Restorer:
             for base, count in uses.most_common()
         ]
         return build_placement(places, chosen)
-
-    def _name(self, number: int) -> Fingerprint:
-        return Fingerprint(self._stock.tensors[number].fingerprint)
 
     def _store(self, number: int) -> None:
         reader, holding = self._stock.reader(number), self._stock.tensors[number]
@@ -231,7 +231,7 @@ class RepackReport:
 
 def repack_models(
     repository: RepositoryCore,
-    wishes: RepackOptions,
+    options: RepackOptions,
     clock: Callable[[], float],
     progress: Callable[[str, int, int], None] = lambda _what, _done, _of: None,
 ) -> RepackReport:
@@ -239,7 +239,7 @@ def repack_models(
 
     Args:
         repository: what to work on.
-        wishes: what is to be achieved.
+        options: what is to be achieved.
         clock: seconds of work done, to measure decoding by.
         progress: told what is being done ("measuring", "storing", "verifying"), and the bytes of
             tensors done, of how many.
@@ -249,12 +249,12 @@ def repack_models(
         CorruptError: a model cannot be read. Nothing changed.
     """
     pin = repository.log.refresh()
-    found = _history(repository, pin, wishes.paths)
+    found = _history(repository, pin, options.paths)
     entries = [entry for model in found for entry in model.entries]
     writer = ObjectWriter(repository.objects, pin.state.graves)
     try:
-        with ThreadPoolExecutor(wishes.threads) as pool:
-            return _Run(repository, wishes, pin, writer, pool, clock, progress).run(entries)
+        with ThreadPoolExecutor(options.threads) as pool:
+            return _Run(repository, options, pin, writer, pool, clock, progress).run(entries)
     except BaseException:
         writer.abort()
         raise
@@ -268,26 +268,17 @@ def _history(repository: RepositoryCore, pin: LogView, paths: Collection[str]) -
     return [one for one in found if not paths or one.is_below(paths)]
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
     """One repack."""
 
-    def __init__(
-        self,
-        repository: RepositoryCore,
-        wishes: RepackOptions,
-        pin: LogView,
-        writer: ObjectWriter,
-        pool: ThreadPoolExecutor,
-        clock: Callable[[], float],
-        progress: Callable[[str, int, int], None],
-    ) -> None:
-        self.repository = repository
-        self.wishes = wishes
-        self.pin = pin
-        self.writer = writer
-        self.pool = pool
-        self.clock = clock
-        self.progress = progress
+    repository: RepositoryCore
+    options: RepackOptions
+    pin: LogView
+    writer: ObjectWriter
+    pool: ThreadPoolExecutor
+    clock: Callable[[], float]
+    progress: Callable[[str, int, int], None]
 
     def run(self, entries: Sequence[Entry]) -> RepackReport:
         stock = take_stock(self.repository.objects, entries)
@@ -298,7 +289,7 @@ class _Run:
         told = (len(old), len(stock.tensors), present, plan.stored_bytes)
         if not entries or plan.stored_bytes >= present:
             return RepackReport(*told, 0, {}, (), 0, plan.found_by)
-        if self.wishes.dry_run:
+        if self.options.dry_run:
             return RepackReport(*told, 0, {}, tuple(dead), present, plan.found_by)
         placements, stored = self._store(stock, chosen)
         superseded = {one: new for one, new in zip(old, placements, strict=True) if one != new}
@@ -322,8 +313,8 @@ class _Run:
         problem = RepackProblem(
             tuple(tuple(one.option for one in options) for options in measured),
             tuple(stock.models),
-            Fraction(self.wishes.alpha),
-            self.wishes.depth,
+            Fraction(self.options.alpha),
+            self.options.depth,
         )
         plan = make_plan(problem)
         return [one[at] for one, at in zip(measured, plan.choice, strict=True)], plan
@@ -386,6 +377,8 @@ class _Run:
             hits = gc_fence.condemned(self.repository.objects, self.writer.own, graves)
             gc_fence.store_again(self.writer, hits, state.graves, "a repacked model")
             data = {"placements": {str(old): str(new) for old, new in superseded.items()}}
-            return (LogEntry(txn, "supersede", self.wishes.actor, self.wishes.time_ns, data=data),)
+            return (
+                LogEntry(txn, "supersede", self.options.actor, self.options.time_ns, data=data),
+            )
 
         self.repository.append(decide)

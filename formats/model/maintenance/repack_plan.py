@@ -39,8 +39,7 @@ from tensorrepo.formats.model.write.encoding import (
     TensorPart,
     read_chunks,
     shares,
-    ways_with_base,
-    ways_without_base,
+    ways_with,
 )
 from tensorrepo.formats.model.write.packing import Location
 from tensorrepo.repo.errors import InvalidInputError
@@ -60,7 +59,7 @@ class StorageOption:
     Attributes:
         bases: numbers of the tensors that it is encoded against, each once; none: it is whole.
         stored_bytes: what it takes.
-        cost: of reading it when its bases are there already, in bytes.
+        cost: cost of reading it when its bases are there already, in bytes.
     """
 
     bases: tuple[int, ...]
@@ -73,7 +72,7 @@ class RepackProblem:
     """Tensors, the options of each, and the models that they belong to.
 
     Attributes:
-        options: of each tensor; one at least is whole.
+        options: options of each tensor; one at least is whole.
         models: numbers of the tensors of each, as often as they are read.
         alpha: how many times what a model costs to read whole it may cost.
         depth: how many bases a read may pass through.
@@ -106,7 +105,7 @@ class RepackProblem:
 
 @dataclass(frozen=True, slots=True)
 class RepackPlan:
-    """What was chosen; `found_by` is "grown", "repaired" or "present"."""
+    """What was chosen; `found_by` is "grown" or "repaired"."""
 
     choice: OptionChoice
     stored_bytes: int
@@ -114,15 +113,10 @@ class RepackPlan:
     found_by: str
 
 
-def make_plan(problem: RepackProblem, present: OptionChoice | None = None) -> RepackPlan:
-    """A plan within all limits.
-
-    `present` is how tensors are stored now: within the limits, the plan takes no more.
-    """
+def make_plan(problem: RepackProblem) -> RepackPlan:
+    """A plan within all limits."""
     limits = problem.limits()
     trees = {"grown": _grow(problem, limits), "repaired": _repair(problem, limits)}
-    if present is not None and (tree := _tree_of(problem, present)) and not tree.excess(limits):
-        trees["present"] = tree
     for tree in trees.values():
         _improve(tree, limits)
     found_by, best = min(trees.items(), key=lambda one: one[1].stored_bytes())
@@ -213,13 +207,12 @@ def _fits(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> bool:
     )
 
 
-def _grow(problem: RepackProblem, limits: tuple[int, ...] | None) -> _Tree:
+def _grow(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     """Tensors join the tree by the smallest option that keeps all models within their limits.
 
-    Those that have not joined count as whole: each can still be stored so. None: no limits.
+    Those that have not joined count as whole: each can still be stored so.
     """
     tree, joined = _Tree(problem), [False] * len(problem.options)
-    room = limits if limits is not None else (_unlimited(problem),) * len(problem.models)
     resting = _by_base(problem)
     heap = [
         (option.stored_bytes, at, number)
@@ -230,7 +223,7 @@ def _grow(problem: RepackProblem, limits: tuple[int, ...] | None) -> _Tree:
     heapify(heap)
     while heap:
         _, at, number = heappop(heap)
-        if joined[at] or not _fits(tree, room, at, number):
+        if joined[at] or not _fits(tree, limits, at, number):
             continue
         tree.choose(at, number)
         joined[at] = True
@@ -266,8 +259,9 @@ def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     Ends: a model over its limit has a tensor that is read through bases at more than its whole
     cost, and storing that whole gains.
     """
-    tree = _grow(problem, None)
-    _improve(tree, (_unlimited(problem),) * len(problem.models))
+    unlimited = (_unlimited(problem),) * len(problem.models)
+    tree = _grow(problem, unlimited)
+    _improve(tree, unlimited)
     while tree.excess(limits):
         over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
         _bring_within(tree, limits, over.index(max(over)))
@@ -342,24 +336,6 @@ def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
                 changed = True
 
 
-def _tree_of(problem: RepackProblem, choice: OptionChoice) -> _Tree | None:
-    """The tree of a choice; None when it has a circle or is too deep."""
-    tree, waiting = _Tree(problem), dict(enumerate(choice))
-    settled: set[int] = set()
-    while waiting:
-        ready = [
-            at
-            for at, number in waiting.items()
-            if settled.issuperset(problem.options[at][number].bases)
-        ]
-        if not ready or any(tree.effect(at, waiting[at]) is None for at in ready):
-            return None
-        for at in ready:
-            tree.choose(at, waiting.pop(at))
-        settled.update(ready)
-    return tree
-
-
 CANDIDATES: Final = 3  # bases that are tried for a tensor
 STORE_BYTES_PER_SECOND: Final = 200e6  # what time is turned into bytes by
 SAMPLED_FRAMES: Final = 8
@@ -399,11 +375,12 @@ class Scale:
         chunk = self._chunk(number)
         found = [plain]
         for base in (None, *candidates):
-            ways = ways_without_base(chunk) if base is None else self._against(chunk, base)
+            bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
+            ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
-                bases = () if base is None else (base,)
-                found.append(self._measured(chunk, int(best[0] * size), best[1], bases))
+                against = () if base is None else (base,)
+                found.append(self._measured(chunk, int(best[0] * size), best[1], against))
         return (*found, *self._predicted(chunk, number))
 
     def _chunk(self, number: int) -> TensorChunk:
@@ -412,9 +389,6 @@ class Scale:
         stop = min(holding.size_bytes, SAMPLED_FRAMES * frame_bytes(reader.type))
         (chunk,) = read_chunks([TensorPart(holding.name, reader, 0, stop)], self.pool)
         return chunk
-
-    def _against(self, chunk: TensorChunk, base: int) -> list[EncodingChoice]:
-        return ways_with_base(chunk, WrittenBase(self.stock.reader(base), UNPLACED), base)
 
     def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
         """As it is stored now, where that is by a codec of several bases that are here."""

@@ -31,8 +31,8 @@ class DiskUsage:
 
     Attributes:
         logical_bytes: as they are in memory, each model for itself.
-        stored_bytes: of what holds them, each once.
-        unique_bytes: of those, what no other model reaches.
+        stored_bytes: bytes of what holds them, each once.
+        unique_bytes: bytes, of those, that no other model reaches.
     """
 
     logical_bytes: int

@@ -34,7 +34,7 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
-from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers, rounded
+from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
 from tensorrepo.formats.model.merging.blend import Blend
 from tensorrepo.formats.model.write.model_source import ModelSource, content_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -57,8 +57,8 @@ class AdapterChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         kind: "lora": adds ``scale * B @ A``; "ia3": multiplies; "replace", "add": has it anew.
         parts: names of its tensors: B and A, the factors, or the tensor.
-        rank: of the product.
-        scale: of the product.
+        rank: rank of the product.
+        scale: scale of the product.
         transposed: the base has the product's transpose.
     """
 
@@ -260,9 +260,9 @@ class _Step:
             return _Loaded(self, turned, turned)
         left = values[0].reshape(len(values[0]), -1)
         right = values[1].reshape(len(values[1]), -1)
-        return _Loaded(self, right.T, left.T) if self.change.transposed else _Loaded(
-            self, left, right
-        )  # fmt: skip
+        if self.change.transposed:
+            left, right = right.T, left.T
+        return _Loaded(self, left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +320,16 @@ class _AdaptedTensor:
     def _rows(self, first: int, stop: int, columns: int) -> Values:
         """Whole rows: a frame may begin and end within one."""
         row = columns * self.type.block_bytes
-        data = np.empty((stop - first) * row, np.uint8).data
-        self.base.read_into(first * row, data)
-        found = numbers(data, self.type)
-        assert found is not None, "what is adapted is a number"
-        return found.reshape(stop - first, columns)
+        values = read_numbers(self.base, first * row, (stop - first) * row)
+        assert values is not None, "what is adapted is a number"
+        return values.reshape(stop - first, columns)
 
 
 def _values(tensor: TensorReader) -> Values:
-    data = np.empty(tensor.type.bytes_of(tuple(tensor.shape)), np.uint8).data
-    tensor.read_into(0, data)
-    found = numbers(data, tensor.type)
-    if found is None:
+    values = read_numbers(tensor, 0, tensor.type.bytes_of(tuple(tensor.shape)))
+    if values is None:
         raise UnsupportedError(f"an adapter's factor is of type {tensor.type.name}: no numbers")
-    return found.reshape(tuple(tensor.shape))
+    return values.reshape(tuple(tensor.shape))
 
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -359,47 +355,18 @@ def declare(base: StoredModel, source: ModelSource, scale: float | None = None) 
     Args:
         base: what it was trained on top of.
         source: the adapter. Its config is among its files, or `adapter_config` of its metadata.
-        scale: of all its products, where those tell none or another one.
+        scale: scale of all its products; None: as the config, or its own tensors, say.
 
     Raises:
         InvalidInputError: it does not fit the base, or nobody says its scale.
     """
     if scale is not None and not (isinstance(scale, int | float) and isfinite(scale)):
         raise InvalidInputError(f"an adapter's scale is a finite number, got {scale!r:.40}")
-    content = source.files.get(CONFIG_FILE)
-    if content is None:
-        config = source.metadata.get("adapter_config")
-    else:
-        try:
-            config = msgspec.json.decode(content_of(content))
-        except msgspec.DecodeError as error:
-            raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
-    if config is not None and not isinstance(config, dict):
-        raise InvalidInputError(f"{CONFIG_FILE}: expected an object, got {config!r:.40}")
-    return find_changes(base, source.named(), config, scale)
-
-
-def find_changes(
-    base: StoredModel,
-    tensors: Mapping[str, TensorReader],
-    config: Mapping[str, Any] | None,
-    scale: float | None = None,
-) -> Adapter:
-    """What an adapter changes of a base.
-
-    Args:
-        base: what it was trained on top of.
-        tensors: of the adapter.
-        config: PEFT's, where there is one.
-        scale: of all products; None: as the config, or the adapter's own tensors, say.
-
-    Raises:
-        InvalidInputError: it does not fit the base, or nobody says its scale.
-    """
-    method = str((config or {}).get("peft_type") or "").lower()
+    config, tensors = _config_of(source), source.named()
+    method = str(config.get("peft_type") or "").lower()
     if method not in ("", *_METHODS):
         return Adapter(method, {}, tuple(sorted(tensors)))
-    changes = _Finder(base, tensors, config or {}, scale).changes()
+    changes = _Finder(base, tensors, config, scale).changes()
     other = tuple(sorted(name for name in tensors if _OTHER.fullmatch(name)))
     if not other and all(change.kind == ADD for change in changes.values()):
         raise InvalidInputError(
@@ -408,8 +375,21 @@ def find_changes(
             f"{_listed(base)}"
         )
     kinds = {change.kind for change in changes.values()}
-    return Adapter(method or (LORA if LORA in kinds else IA3 if IA3 in kinds else "other"),
-                   changes, other)  # fmt: skip
+    method = method or next((kind for kind in _METHODS if kind in kinds), "other")
+    return Adapter(method, changes, other)
+
+
+def _config_of(source: ModelSource) -> Mapping[str, Any]:
+    """PEFT's config of an adapter, empty where there is none."""
+    config = source.metadata.get("adapter_config")
+    if CONFIG_FILE in source.files:
+        try:
+            config = msgspec.json.decode(content_of(source.files[CONFIG_FILE]))
+        except msgspec.DecodeError as error:
+            raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
+    if config is not None and not isinstance(config, dict):
+        raise InvalidInputError(f"{CONFIG_FILE}: expected an object, got {config!r:.40}")
+    return config or {}
 
 
 class _Finder:
@@ -551,9 +531,7 @@ class _Finder:
     def _alpha(self, module: str) -> float | None:
         own = self._tensors.get(f"{module}.alpha")
         if own is not None:
-            data = np.empty(own.type.bytes_of(tuple(own.shape)), np.uint8).data
-            own.read_into(0, data)
-            value = numbers(data, own.type)
+            value = read_numbers(own, 0, own.type.bytes_of(tuple(own.shape)))
             return None if value is None or value.size != 1 else float(value.reshape(-1)[0].real)
         patterns = self._config.get("alpha_pattern") or {}
         for pattern, value in patterns.items() if isinstance(patterns, dict) else ():

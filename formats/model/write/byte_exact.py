@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
+from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.model.layout.manifest import Original, TensorEntry
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
 from tensorrepo.formats.model.write.model_source import (
@@ -20,7 +21,6 @@ from tensorrepo.formats.model.write.model_source import (
     ModelSource,
     OriginalFile,
     content_of,
-    open_file,
 )
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, digest_bytes
@@ -52,7 +52,7 @@ def store_original(objects: ObjectSink, original: OriginalFile, stored: StoredTe
     """What gives a file back, after it was made once and compared with the file, byte for byte."""
     size, checksum = 0, sha256()
     literals: list[Buffer] = []
-    with open_file(original.path) as file:
+    with refusals(original.path, "file"), original.path.open("rb") as file:
         for part in original.parts:
             for chunk in _chunks(original, part, stored):
                 # Hashing is the slowest part: it runs beside reading the file and comparing.

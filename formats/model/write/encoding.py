@@ -84,23 +84,15 @@ class _Run(NamedTuple):
     stop: int
 
 
-def ways_without_base(chunk: TensorChunk) -> list[EncodingChoice]:
-    """Every codec that needs no base and fits."""
+def ways_with(
+    chunk: TensorChunk, bases: tuple[BaseFrames, ...] = (), source: int | None = None
+) -> list[EncodingChoice]:
+    """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
     return [
-        EncodingChoice(codec)
+        EncodingChoice(codec, bases, source=source)
         for codec in CODECS.values()
-        if not codec.bases and codec.fits(reader.type, reader.shape)
-    ]
-
-
-def ways_with_base(chunk: TensorChunk, base: BaseFrames, source: int) -> list[EncodingChoice]:
-    """Every codec that needs one base and fits."""
-    reader = chunk.part.reader
-    return [
-        EncodingChoice(codec, (base,), source=source)
-        for codec in CODECS.values()
-        if codec.bases == 1 and codec.fits(reader.type, reader.shape)
+        if codec.bases == len(bases) and codec.fits(reader.type, reader.shape)
     ]
 
 

@@ -17,7 +17,6 @@ import msgspec
 
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
-from tensorrepo.formats.model.layout.fingerprints import Fingerprint
 from tensorrepo.formats.model.layout.manifest import (
     Manifest,
     TensorEntry,
@@ -31,7 +30,7 @@ from tensorrepo.formats.model.write.model_writer import (
     store_tensors,
     type_entries,
 )
-from tensorrepo.formats.model.write.packing import Locations, build_placement, known_tensors
+from tensorrepo.formats.model.write.packing import build_placement, known_tensors
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
@@ -122,7 +121,8 @@ def join_shards(
         metrics=dict(metrics or {}),
     )
     named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
-    placement = _merged((part.placement for part in parts), named)
+    known = known_tensors(part.placement for part in parts)
+    placement = build_placement({name: at for name, at in known.items() if name in named})
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
     return Entry(Kind.MODEL, digest, storage)
@@ -143,17 +143,8 @@ def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
     found = {}
     for name, (element, shape) in about.items():
         box = boxes.get(name, {})
-        pieces = tuple(box[offset] for offset in sorted(box)) or (_nothing(shape),)
+        pieces = tuple(box[offset] for offset in sorted(box)) or (
+            TensorPiece((0,) * len(shape), shape, None, b""),
+        )  # nobody has an element
         found[name] = TensorEntry(name, element[0], shape, pieces)
     return found
-
-
-def _nothing(shape: tuple[int, ...]) -> TensorPiece:
-    """The piece of a tensor of which nobody has an element."""
-    return TensorPiece((0,) * len(shape), shape, None, b"")
-
-
-def _merged(placements: Iterable[Placement], named: set[bytes | None]) -> Placement:
-    """One placement of all that is named; what several processes stored, in one place."""
-    known: dict[Fingerprint, Locations] = known_tensors(placements)
-    return build_placement({name: at for name, at in known.items() if name in named})

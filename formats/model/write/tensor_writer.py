@@ -6,10 +6,10 @@ its frames on all cores, and put them into packs, which are stored meanwhile.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorrepo.formats.common.arguments import bytes_text
@@ -38,8 +38,7 @@ from tensorrepo.formats.model.write.encoding import (
     member_of,
     read_chunks,
     ways_by_prediction,
-    ways_with_base,
-    ways_without_base,
+    ways_with,
 )
 from tensorrepo.formats.model.write.packing import (
     Location,
@@ -72,19 +71,9 @@ INLINE = "inline"
 class CodecShare:
     """Tensors stored by one codec; a tensor larger than a pack counts by its first member."""
 
-    tensors: int
-    raw_bytes: int
-    stored_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BaseUse:
-    """A model that tensors were encoded against; `why` and `bits` as in `ChosenBase`."""
-
-    digest: Digest
-    why: str
-    tensors: int
-    bits: float | None
+    tensors: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +85,7 @@ class WriteReport:
     """
 
     codecs: Mapping[str, CodecShare]
-    bases: tuple[BaseUse, ...] = ()
+    bases: tuple[ChosenBase, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -133,28 +122,6 @@ class WrittenModel:
     report: WriteReport
 
 
-@dataclass(slots=True)
-class WriteTally:
-    """Collects a report."""
-
-    tensors: Counter[str] = field(default_factory=Counter)
-    raw_bytes: Counter[str] = field(default_factory=Counter)
-    stored_bytes: Counter[str] = field(default_factory=Counter)
-    notes: dict[str, None] = field(default_factory=dict)
-
-    def add(self, codec: str, raw_bytes: int, stored_bytes: int, *, tensors: int = 1) -> None:
-        self.tensors[codec] += tensors
-        self.raw_bytes[codec] += raw_bytes
-        self.stored_bytes[codec] += stored_bytes
-
-    def report(self, bases: tuple[BaseUse, ...]) -> WriteReport:
-        shares = {
-            codec: CodecShare(count, self.raw_bytes[codec], self.stored_bytes[codec])
-            for codec, count in self.tensors.items()
-        }
-        return WriteReport(shares, bases, tuple(self.notes))
-
-
 class TensorWriter:
     """Stores the tensors of one model."""
 
@@ -177,7 +144,8 @@ class TensorWriter:
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
-        self._tally = WriteTally()
+        self._shares: defaultdict[str, CodecShare] = defaultdict(CodecShare)
+        self._notes: dict[str, None] = {}
         self._uses: Counter[int] = Counter()
         self._readers: Mapping[str, TensorReader] = {}
         self._names: dict[str, Fingerprint] = {}
@@ -209,7 +177,7 @@ class TensorWriter:
         self._reused.update({name: wanted[name] for name in reused})
         for name, part in self._deferred.items():
             if name in reused:
-                self._tally.add(SAME, part.size_bytes, 0)
+                self._count(SAME, part.size_bytes, 0)
                 continue
             (chunk,) = read_chunks([part], self._pool)
             _check_unchanged(part, name, _fingerprint(part.reader, chunk.digests))
@@ -228,12 +196,14 @@ class TensorWriter:
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
-        uses = tuple(
-            BaseUse(self._bases.models[source].entry.digest, one.why, one.tensors, one.bits)
-            for (source, _), one in zip(self._uses.most_common(), self._chosen(), strict=True)
+        notes = {**self._notes, **self._bases.notes}
+        return WriteReport(dict(self._shares), tuple(self._chosen()), tuple(notes))
+
+    def _count(self, codec: str, raw_bytes: int, stored_bytes: int, *, tensors: int = 1) -> None:
+        share = self._shares[codec]
+        self._shares[codec] = CodecShare(
+            share.tensors + tensors, share.raw_bytes + raw_bytes, share.stored_bytes + stored_bytes
         )
-        self._tally.notes.update(self._bases.notes)
-        return self._tally.report(uses)
 
     def _chosen(self) -> list[ChosenBase]:
         models = self._bases.models
@@ -256,7 +226,7 @@ class TensorWriter:
             part = chunk.part
             if part.size_bytes <= INLINE_BYTES:
                 found[part.name] = None, chunk.data.tobytes()
-                self._tally.add(INLINE, part.size_bytes, part.size_bytes)
+                self._count(INLINE, part.size_bytes, part.size_bytes)
                 continue
             name = _fingerprint(part.reader, chunk.digests)
             found[part.name] = name, None
@@ -277,7 +247,7 @@ class TensorWriter:
             return False
         if name in self._known and not small:
             self._reused[name] = self._known[name]
-        self._tally.add(SAME, part.size_bytes, 0)
+        self._count(SAME, part.size_bytes, 0)
         return False
 
     def _is_cut(self, part: TensorPart) -> bool:
@@ -352,16 +322,16 @@ class TensorWriter:
         part = chunk.part
         draft = member_of(chunk, way, frames, _signature(chunk), self._pool)
         first = part.start == 0
-        self._tally.add(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
+        self._count(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
         return (self._large if size >= LARGE_BYTES else self._small).add(draft)
 
     def _choose(self, chunk: TensorChunk) -> EncodingChoice | None:
-        ways = ways_without_base(chunk)
+        ways = ways_with(chunk)
         for source, base in self._bases.of(chunk.part):
-            ways += ways_with_base(chunk, base, source)
+            ways += ways_with(chunk, (base,), source)
         ways += self._predicted(chunk)
         bases = {id(base): base for way in ways for base in way.bases}
         whole = {key for key, base in bases.items() if self._is_whole(base, chunk)}
@@ -376,7 +346,7 @@ class TensorWriter:
         try:
             base.frame(first, chunk.about(first))
         except (CorruptError, NotFoundError, UnsupportedError) as error:
-            self._tally.notes[f"a base could not be used: {error}"] = None
+            self._notes[f"a base could not be used: {error}"] = None
             return False
         return True
 
@@ -408,7 +378,7 @@ class TensorWriter:
             return encode_frame(*task)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
             # A base is damaged: the tensor is stored without it.
-            self._tally.notes[f"a base could not be used: {error}"] = None
+            self._notes[f"a base could not be used: {error}"] = None
             return None
 
 

@@ -17,7 +17,6 @@ def holding(number: int, *, signed: bool = True, bases: tuple[bytes, ...] = ()) 
     return InventoryTensor(
         bytes([number]),
         number,
-        name,
         (name, "F32", (256, 256)),
         1 << 18,
         1 << 18,
