@@ -69,12 +69,14 @@ class FrameCodec(ABC):
         number: number of the codec, as packs say it; never changes its meaning.
         bases: number of base frames that it needs. Each has the type and size of the frame.
         plane_count: number of planes of each frame, where it is the same for all types.
+        needs_many_rows: whether only a whole frame shows what it saves.
     """
 
     name: ClassVar[str]
     number: ClassVar[int]
     bases: ClassVar[int] = 0
     plane_count: ClassVar[int] = 1
+    needs_many_rows: ClassVar[bool] = False
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         """Whether it can encode such a tensor, well or badly."""
@@ -83,6 +85,10 @@ class FrameCodec(ABC):
     def planes(self, element: TensorType) -> int:  # noqa: ARG002
         """Planes of each frame."""
         return self.plane_count
+
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:  # noqa: ARG002
+        """Whether a look at a whole frame says that a trial is worth its time."""
+        return True
 
     def check_planes(self, planes: PlaneList, about: FrameShape) -> None:
         """Whether a frame has as many planes as it must; CorruptError if not."""

@@ -335,6 +335,7 @@ class LowRank(FrameCodec):
     number = 7
     bases = 1
     plane_count = 3
+    needs_many_rows = True
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Matrices of floats, and whatever has more dimensions."""

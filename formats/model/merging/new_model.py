@@ -239,6 +239,9 @@ class FilledTensor:
     seed: int
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        if self.low == self.high == 0:  # of any type: all bits are zero
+            np.frombuffer(buffer, np.uint8)[:] = 0
+            return
         size, at = frame_bytes(self.type), 0
         while at < buffer.nbytes:
             frame, skip = divmod(start_byte + at, size)
@@ -283,19 +286,8 @@ def filled(
         raise InvalidInputError(f"no rule {rule!r:.40}: there are {', '.join(RULES)}")
     if element.name not in ROUNDABLE and rule != "zeros" and not _is_counter(element):
         raise InvalidInputError(f"tensor {name!r:.80}: no rule fills {element.name}; give it")
-    if element.name not in ROUNDABLE:
-        return _Zeros(name, element, shape, 0, 0, 0, seed)
-    low, high, summands = _bounds(name, shape, rule)
+    low, high, summands = _bounds(name, shape, rule if element.name in ROUNDABLE else "zeros")
     return FilledTensor(name, element, shape, low, high, summands, seed)
-
-
-class _Zeros(FilledTensor):
-    """All bits zero, of any type: counters, masks."""
-
-    __slots__ = ()
-
-    def read_into(self, start_byte: int, buffer: memoryview) -> None:  # noqa: ARG002  # the protocol's
-        np.frombuffer(buffer, np.uint8)[:] = 0
 
 
 def _is_counter(element: TensorType) -> bool:

@@ -26,7 +26,7 @@ from tensorrepo.formats.model.delta.frame_codec import (
     stored_share,
 )
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
-from tensorrepo.formats.model.delta.registry import CODECS, DECAY, LOW_RANK, PLANES
+from tensorrepo.formats.model.delta.registry import CODECS, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.members import about_frame
@@ -140,10 +140,9 @@ def shares(
     chunk: TensorChunk, ways: Sequence[EncodingChoice]
 ) -> list[tuple[float, EncodingChoice]]:
     """Stored bytes over raw ones of samples, for each way that can encode them."""
-    runs = list(_runs(chunk))
-    held: dict[tuple[int, int], memoryview] = {}
-    tried = [way for way in ways if len(ways) == 1 or _promises(chunk, way, runs, held)]
-    return [(share, way) for way in tried if (share := _share(chunk, way, runs, held)) is not None]
+    trial = _Trial(chunk, list(_runs(chunk)))
+    tried = [way for way in ways if len(ways) == 1 or trial.promises(way)]
+    return [(share, way) for way in tried if (share := trial.share(way)) is not None]
 
 
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
@@ -180,51 +179,41 @@ def member_of(
     )
 
 
-def _promises(
-    chunk: TensorChunk,
-    way: EncodingChoice,
-    runs: Sequence[_Run],
-    held: dict[tuple[int, int], memoryview],
-) -> bool:
-    """Whether a way is worth its trial, as far as a look shows: some need many rows to pay."""
-    for codec in (LOW_RANK, DECAY):
-        if way.codec.name == codec.name:
-            return codec.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
-    return True
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Samples of a chunk; `held` keeps base frames, which several codecs look at."""
 
+    chunk: TensorChunk
+    runs: Sequence[_Run]
+    held: dict[tuple[int, int], memoryview] = field(default_factory=dict)
 
-def _share(
-    chunk: TensorChunk,
-    way: EncodingChoice,
-    runs: Sequence[_Run],
-    held: dict[tuple[int, int], memoryview],
-) -> float | None:
-    if way.codec.name == LOW_RANK.name:  # what rows have in common takes many of them to pay
-        runs = [_whole(chunk, runs[0])]
-    return stored_share(way.codec, (_sample(chunk, way, run, held) for run in runs))
+    def promises(self, way: EncodingChoice) -> bool:
+        """Whether a way is worth its trial, as far as a look shows."""
+        return way.codec.seems_better(*self._sample(way, self._whole()))
 
+    def share(self, way: EncodingChoice) -> float | None:
+        runs = [self._whole()] if way.codec.needs_many_rows else self.runs
+        return stored_share(way.codec, (self._sample(way, run) for run in runs))
 
-def _whole(chunk: TensorChunk, run: _Run) -> _Run:
-    return _Run(run.frame, 0, chunk.frame(run.frame).nbytes)
+    def _whole(self) -> _Run:
+        frame = self.runs[0].frame
+        return _Run(frame, 0, self.chunk.frame(frame).nbytes)
 
-
-def _sample(
-    chunk: TensorChunk, way: EncodingChoice, run: _Run, held: dict[tuple[int, int], memoryview]
-) -> FrameSample:
-    """A run as the codec sees it; `held` keeps base frames, which several codecs look at."""
-    about = chunk.about(run.frame)
-    bases = []
-    for base in way.bases:
-        key = id(base), run.frame
-        if key not in held:
-            held[key] = base.frame(run.frame, about)
-        bases.append(held[key][run.start : run.stop])
-    part = about._replace(
-        size_bytes=run.stop - run.start,
-        first_byte=about.first_byte + run.start,
-        params=way.params,
-    )
-    return FrameSample(chunk.frame(run.frame)[run.start : run.stop], bases, part)
+    def _sample(self, way: EncodingChoice, run: _Run) -> FrameSample:
+        """A run as the codec sees it."""
+        about = self.chunk.about(run.frame)
+        bases = []
+        for base in way.bases:
+            key = id(base), run.frame
+            if key not in self.held:
+                self.held[key] = base.frame(run.frame, about)
+            bases.append(self.held[key][run.start : run.stop])
+        part = about._replace(
+            size_bytes=run.stop - run.start,
+            first_byte=about.first_byte + run.start,
+            params=way.params,
+        )
+        return FrameSample(self.chunk.frame(run.frame)[run.start : run.stop], bases, part)
 
 
 def _runs(chunk: TensorChunk) -> Iterator[_Run]:
