@@ -29,13 +29,16 @@ from tensorrepo.formats.model.read.frames import (
     StoredFrames,
     tensor_chunks,
 )
-from tensorrepo.formats.model.read.load_options import NUMPY, LoadOptions, matching, memory_of
 from tensorrepo.formats.model.read.loading import (
+    NUMPY,
     REMOTE_BATCH_BYTES,
     LoadableTensor,
+    LoadOptions,
     TensorRead,
     as_done,
     batches,
+    matching,
+    memory_of,
     open_tensors,
 )
 from tensorrepo.formats.model.read.selection import ElementIndex

@@ -22,8 +22,7 @@ from tensorrepo.formats.model.merging.new_model import (
 )
 from tensorrepo.formats.model.merging.recipe import Recipe
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
-from tensorrepo.formats.model.write.model_writer import WriteProgress, store_model
-from tensorrepo.formats.model.write.tensor_writer import WrittenModel
+from tensorrepo.formats.model.write.model_writer import WriteProgress, WrittenModel, store_model
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry

@@ -27,14 +27,15 @@ from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
 from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
-from tensorrepo.formats.model.maintenance.inventory import Inventory, take_stock
 from tensorrepo.formats.model.maintenance.repack_plan import (
+    Inventory,
     Measured,
     RepackPlan,
     RepackProblem,
     Scale,
     likely_bases,
     make_plan,
+    take_stock,
 )
 from tensorrepo.formats.model.maintenance.usage import Reached, models_at
 from tensorrepo.formats.model.stored_model import open_model
@@ -47,6 +48,7 @@ from tensorrepo.formats.model.write.encoding import (
     member_of,
     read_chunks,
 )
+from tensorrepo.formats.model.write.model_writer import locations_of
 from tensorrepo.formats.model.write.packing import (
     PACK_BYTES,
     Packer,
@@ -54,7 +56,6 @@ from tensorrepo.formats.model.write.packing import (
     PackUploads,
     build_placement,
 )
-from tensorrepo.formats.model.write.tensor_writer import locations_of
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.commits import walk

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor, decode_placement
 from tensorrepo.formats.model.read.members import MemberReader
-from tensorrepo.formats.model.write.tensor_writer import INLINE
+from tensorrepo.formats.model.write.model_writer import INLINE
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest

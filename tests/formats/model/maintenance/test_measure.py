@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance
-from tensorrepo.formats.model.maintenance.inventory import Inventory, InventoryTensor
-from tensorrepo.formats.model.maintenance.repack_plan import CANDIDATES, likely_bases
+from tensorrepo.formats.model.maintenance.repack_plan import (
+    CANDIDATES,
+    Inventory,
+    InventoryTensor,
+    likely_bases,
+)
 from tests.support.builders.objects import MemoryObjects
 
 
