@@ -21,11 +21,7 @@ MOST_WORD = (1 << 64) - 1
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """A whole number in ``[least, most]``.
-
-    Raises:
-        InvalidInputError: it is another one, or none.
-    """
+    """A whole number in ``[least, most]``. Raises InvalidInputError."""
     try:
         found = None if _is_bool(value) else index(value)
     except TypeError:
@@ -42,11 +38,7 @@ def word(name: str, value: Any) -> int:
 
 
 def real(name: str, value: Any, least: float, most: float = inf) -> float:
-    """A finite number in ``[least, most]``.
-
-    Raises:
-        InvalidInputError: it is another one, or none.
-    """
+    """A finite number in ``[least, most]``. Raises InvalidInputError."""
     try:
         found = nan if isinstance(value, str | bytes) or _is_bool(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -98,11 +90,7 @@ def check_instance(what: str, value: Any, kinds: Any, expected: str) -> None:
 
 
 def text(what: str, value: Any) -> str:
-    """`value`, which is text.
-
-    Raises:
-        InvalidInputError: it is something else.
-    """
+    """`value`, which is text. Raises InvalidInputError."""
     if not isinstance(value, str):
         raise wrong(what, "text", value)
     return value

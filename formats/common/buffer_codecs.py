@@ -259,11 +259,7 @@ def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: in
 
 
 def decompress_zstd(stored: memoryview, raw_bytes: int) -> bytes:
-    """The `raw_bytes` bytes in one zstd frame.
-
-    Raises:
-        CorruptError: it is none, or holds another number of bytes.
-    """
+    """The `raw_bytes` bytes in one zstd frame. Raises CorruptError."""
     try:
         # The decoder allocates what the frame claims: compare that before it does.
         claimed = zstandard.get_frame_parameters(stored).content_size

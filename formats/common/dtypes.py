@@ -34,11 +34,7 @@ SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
 
 
 def element_dtype(name: str) -> np.dtype[Any]:
-    """The little-endian numpy dtype of a stored element type.
-
-    Raises:
-        InvalidInputError: no such type.
-    """
+    """The little-endian numpy dtype of a stored element type. Raises InvalidInputError."""
     if name in SMALL_FLOATS:
         return SMALL_FLOATS[name]
     if name not in CODES:

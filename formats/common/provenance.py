@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tensorrepo.formats.common.json import check_json
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import parse_digest
 
+T = TypeVar("T")
 DERIVED_FROM: Final = "derived-from"
 TRAINED_ON: Final = "trained-on"
 FINE_TUNED_FROM: Final = "fine-tuned-from"
@@ -82,6 +83,23 @@ class ProvenanceEdge(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.asdict(self)
 
 
+def details_of(
+    lineage: Iterable[ProvenanceEdge], relation: str, kind: type[T]
+) -> tuple[ProvenanceEdge, T] | None:
+    """The first edge of that relation, and its details as a `kind`; None without one.
+
+    Raises:
+        CorruptError: what the edge says is not to be understood.
+    """
+    for edge in lineage:
+        if edge.relation == relation:
+            try:
+                return edge, msgspec.convert(edge.details, kind)
+            except msgspec.ValidationError as error:
+                raise CorruptError(f"lineage {relation} {edge.path}: {error}") from error
+    return None
+
+
 def relation_of(word: str) -> str:
     """The word of today for one that an earlier version wrote: ``trained_on``, ``parent``."""
     hyphenated = word.replace("_", "-")
@@ -89,11 +107,7 @@ def relation_of(word: str) -> str:
 
 
 def check_edge(edge: ProvenanceEdge) -> ProvenanceEdge:
-    """The edge, when it is well-formed.
-
-    Raises:
-        InvalidInputError: it is not; says what.
-    """
+    """The edge, when it is well-formed. Raises InvalidInputError."""
     if not edge.relation or len(edge.relation) > _MAX_WORD:
         raise InvalidInputError(f"lineage: relation {edge.relation!r:.80}")
     if edge.digest:

@@ -81,11 +81,7 @@ def measure_change(
 ) -> TensorChange:
     """Measure a tensor that both models have, in one type and shape.
 
-    Args:
-        before: one side.
-        after: the other.
-        spec: spec of the tensor.
-        whole: read frames that are equal, too: without, there are no norm and no cosine.
+    Only with `whole` frames that are equal are read, too, and there are a norm and a cosine.
     """
     sums = _Sums(spec)
     for old, new in _frame_pairs(before.tensor(spec.name), after.tensor(spec.name), whole=whole):
@@ -206,9 +202,7 @@ def _differs(old: memoryview, new: memoryview, block_bytes: int) -> Any:
 def contents_of(models: Sequence[StoredModel], name: str) -> tuple[bytes, ...]:
     """Of each model what is equal for those in which the tensor has the same bits.
 
-    Args:
-        models: each has the tensor, all in one type and shape.
-        name: name of the tensor.
+    All have it, in one type and shape.
     """
     grids = {_grid(model, name) for model in models}
     if len(grids) > 1:

@@ -6,12 +6,12 @@ as they are asked for, in parallel, and every byte is verified before it is retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorOutput, TensorType
@@ -22,7 +22,7 @@ from tensorrepo.formats.model.layout.manifest import (
     TensorEntry,
     decode_manifest,
 )
-from tensorrepo.formats.model.layout.placement import decode_placement
+from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.read.frames import (
     PackReader,
     PiecedTensor,
@@ -45,11 +45,12 @@ from tensorrepo.formats.model.read.selection import ElementIndex
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+T = TypeVar("T", Manifest, Placement)
 DEFAULT_THREADS: Final = 8
 READ_AHEAD_BYTES: Final = 256 << 20
 _BATCHES_AHEAD: Final = 8  # at least, of small tensors
@@ -180,12 +181,7 @@ class StoredModel:
     ) -> Any:
         """``model[name][index]``, of which only the frames that it touches are read.
 
-        Args:
-            name: a tensor.
-            index: integers, slices with a positive step, an ellipsis.
-            output: "numpy" or "torch".
-            planes: as for `load`.
-            threads: how many runs of frames are read at a time.
+        Indices are integers, slices with a positive step, an ellipsis; the rest is as for `load`.
         """
         options = LoadOptions(output=output, planes=planes)
         with ThreadPoolExecutor(threads) as pool:
@@ -359,33 +355,29 @@ def open_model(objects: ObjectSource, entry: Entry) -> StoredModel:
     """
     if entry.kind is not Kind.MODEL or entry.storage is None:
         raise InvalidInputError(f"{entry.kind.label} {entry.digest:.12} is no model")
-    envelope = _get(objects, entry.digest, Kind.MODEL)
-    manifest = decode_manifest(envelope.payload, entry.digest)
-    _check_links(envelope, manifest.links(), entry.digest)
-    envelope = _get(objects, entry.storage, Kind.PLACEMENT)
-    placement = decode_placement(envelope.payload, entry.storage)
-    _check_links(envelope, placement.links(), entry.storage)
-    packs = PackReader(objects, placement, {link.digest: link for link in envelope.links})
+    manifest, _ = _read(objects, entry.digest, Kind.MODEL, decode_manifest)
+    placement, links = _read(objects, entry.storage, Kind.PLACEMENT, decode_placement)
+    packs = PackReader(objects, placement, {link.digest: link for link in links})
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     aliases = {alias.name: alias.target for alias in manifest.aliases}
     return StoredModel(entry, manifest, objects, packs, tensors, aliases)
 
 
-def _get(objects: ObjectSource, digest: Digest, kind: Kind) -> Envelope:
+def _read(
+    objects: ObjectSource, digest: Digest, kind: Kind, decode: Callable[[Buffer, Digest], T]
+) -> tuple[T, Sequence[ObjectLink]]:
+    """A document, which names exactly the objects that its object links to, and those links."""
     envelope = objects.get(digest)
     if envelope.kind is not kind:
         raise CorruptError(
             f"object {digest:.12}: expected a {kind.label}, found a {envelope.kind.label}"
         )
-    return envelope
-
-
-def _check_links(envelope: Envelope, expected: tuple[Digest, ...], digest: Digest) -> None:
-    found = tuple(link.digest for link in envelope.links)
-    if found != tuple(sorted(expected)):
+    document = decode(envelope.payload, digest)
+    if [link.digest for link in envelope.links] != sorted(document.links()):
         raise CorruptError(
-            f"{envelope.kind.label} {digest:.12}: its links are not the objects that it names"
+            f"{kind.label} {digest:.12}: its links are not the objects that it names"
         )
+    return document, envelope.links
 
 
 def _missing(what: str, name: str, names: Iterable[str]) -> str:

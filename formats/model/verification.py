@@ -32,12 +32,7 @@ class VerificationReport:
 def verify_model(
     model: StoredModel, progress: Callable[[int], None] = lambda _done: None
 ) -> VerificationReport:
-    """Read all of a model.
-
-    Args:
-        model: the stored one.
-        progress: told the bytes of tensors done so far.
-    """
+    """Read all of a model. `progress` is told the bytes of tensors done so far."""
     faults: list[str] = []
     done = 0
 

@@ -135,11 +135,7 @@ class RunDocument(msgspec.Struct, frozen=True):
 
 
 def encode_run(run: RunDocument) -> bytes:
-    """Payload of a run's object.
-
-    Raises:
-        InvalidInputError: what no run may have.
-    """
+    """Payload of a run's object. Raises InvalidInputError."""
     check_run(run)
     return encode_canonical(run, "run")
 
@@ -155,11 +151,7 @@ def decode_run(payload: Buffer, digest: Digest) -> RunDocument:
 
 
 def check_run_name(name: str) -> str:
-    """`name`, when it may name a run.
-
-    Raises:
-        InvalidInputError: it may not.
-    """
+    """`name`, when it may name a run. Raises InvalidInputError."""
     if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise InvalidInputError(
             f"run {name!r:.80}: expected letters, digits, '.', '_' and '-', not starting with '.' "
@@ -178,11 +170,7 @@ def check_metric_name(name: str) -> str:
 
 
 def check_run(run: RunDocument) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     check_run_name(run.name)
     parse_digest(run.id)
     if run.status not in STATUSES:

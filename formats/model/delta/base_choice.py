@@ -104,7 +104,6 @@ class BaseModel:
     members: MemberReader
     why: str = "similar"
     bits: float | None = None
-    _located: dict[MemberPlace, Location] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...], bytes | None]]:
         """Type, shape and fingerprint by name; of a tensor of several pieces, those of each."""
@@ -127,15 +126,14 @@ class BaseModel:
         """The members of every tensor, by fingerprint."""
         return {tensor.fingerprint: tensor.members for tensor in self.placement.tensors}
 
-    def location(self, place: MemberPlace) -> Location:
-        if not self._located:
-            self._located.update(locate(self.placement))
-        return self._located[place]
+    @cached_property
+    def locations(self) -> dict[MemberPlace, Location]:
+        return locate(self.placement)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredBase:
-    """A stored member as a base, see `encode.BaseFrames`."""
+    """A stored member as a base, see `BaseFrames`."""
 
     members: MemberReader
     place: MemberPlace
@@ -163,7 +161,7 @@ class StoredBase:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenBase:
-    """A tensor of the model being written as a base, see `encode.BaseFrames`."""
+    """A tensor of the model being written as a base, see `BaseFrames`."""
 
     reader: TensorReader
     location: Location | PackSlot
@@ -229,7 +227,7 @@ class Bases:
 
     def _base(self, model: BaseModel, place: MemberPlace, name: str) -> StoredBase:
         held = self._held.get(name) if model is self.models[0] else None
-        return StoredBase(model.members, place, model.location(place), held)
+        return StoredBase(model.members, place, model.locations[place], held)
 
     def _holds(self, model: BaseModel, entry: MemberEntry, part: TensorPart) -> bool:
         """Whether a member has all frames of a part."""

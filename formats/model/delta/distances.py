@@ -122,11 +122,7 @@ def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArr
 def decode_layers(
     data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
 ) -> None:
-    """Fill `out` with the numbers.
-
-    Raises:
-        CorruptError: the layers do not decode to exactly so many.
-    """
+    """Fill `out` with the numbers. Raises CorruptError."""
     contexts = BEST.contexts(base, of, _EACH)
     found = np.empty((of.size, out.size), np.uint8)
     at = 0

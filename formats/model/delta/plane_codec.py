@@ -62,11 +62,7 @@ class FrequencyTables(NamedTuple):
 
 
 def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64]]:
-    """Tables for symbols counted per context, and their counts per group.
-
-    Args:
-        counts: ``(contexts, 256)`` with 1 or 256 contexts; something is counted.
-    """
+    """Tables for symbols that were counted, ``(contexts, 256)``, and their counts per group."""
     used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
     starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
     first, rows = _brought_together(starts.tolist(), list(rows))
@@ -160,11 +156,7 @@ def encode_tables(tables: FrequencyTables) -> bytes:
 
 
 def decode_tables(data: NDArray[np.uint8]) -> tuple[FrequencyTables, int]:
-    """The tables at the beginning of `data`, and the bytes that they take.
-
-    Raises:
-        CorruptError: there are none.
-    """
+    """The tables at the beginning of `data`, and the bytes that they take. Raises CorruptError."""
     count = int(data[0]) + 1 if data.size else MAX_GROUPS + 1
     if count > MAX_GROUPS or data.size < 3 * count:
         raise CorruptError("coded plane: it ends inside its tables, or has too many")

@@ -132,11 +132,7 @@ def decode_graph(payload: Buffer, where: str) -> Graph:
 
 
 def check_graph(graph: Graph) -> None:
-    """Whether its parts fit together, and are in canonical order.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together, and are in canonical order. Raises InvalidInputError."""
     if graph.source not in SOURCES:
         raise InvalidInputError(f"graph: source {graph.source!r:.40}: one of {', '.join(SOURCES)}")
     if len(graph.nodes) > MAX_NODES:
@@ -217,12 +213,7 @@ def prefix_hashes(graph: Graph) -> dict[str, bytes]:
 
 
 def weight_hashes(graph: Graph, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The same with the content of tensors, and their types.
-
-    Args:
-        graph: whose.
-        contents: what `Model.content` says of each tensor; one that is missing counts as unknown.
-    """
+    """The same with the types of tensors, and what `StoredModel.content` says of each, if known."""
     return _hashes(
         graph,
         _WEIGHTS,

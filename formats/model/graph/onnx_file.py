@@ -371,11 +371,7 @@ class _Stored:
 
 
 def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
-    """The graph of an ONNX file.
-
-    Raises:
-        InvalidInputError: no ONNX model, or damaged.
-    """
+    """The graph of an ONNX file. Raises InvalidInputError."""
     found = scan_onnx(ranges, where)
     parser = _Parser(where)
     for node in found.nodes:

@@ -81,11 +81,7 @@ _Place = tuple[str, int]  # a node, and which of its outputs
 
 
 def from_onnx(graph: OnnxGraph, specs: Mapping[str, TensorSpec]) -> Graph:
-    """Our graph of a parsed one.
-
-    Args:
-        graph: as it was parsed.
-        specs: the tensors that are stored, by name.
+    """Our graph of a parsed one, given the tensors that are stored.
 
     Raises:
         InvalidInputError: a value that nothing makes.

@@ -52,13 +52,7 @@ def frame_digest(frame: Buffer) -> bytes:
 def fingerprint(
     element: TensorType, shape: tuple[int, ...], frame_digests: bytes | bytearray
 ) -> Fingerprint:
-    """Name of a tensor's content.
-
-    Args:
-        element: its type.
-        shape: its shape.
-        frame_digests: the digests of its frames, one after the other.
-    """
+    """Name of a tensor's content, from the digests of its frames, one after the other."""
     head = _fingerprint_head(
         element.name,
         element.block_elements,

@@ -124,11 +124,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Payload of a model's object.
-
-    Raises:
-        InvalidInputError: names, shapes or metadata that no manifest may have.
-    """
+    """Payload of a model's object. Raises InvalidInputError."""
     check_manifest(manifest)
     return encode_canonical(manifest, "model manifest")
 
@@ -144,11 +140,7 @@ def decode_manifest(payload: Buffer, digest: Digest) -> Manifest:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     types = manifest.type_table()
     check_sorted("type", [entry.name for entry in manifest.types])
     check_sorted("tensor", [entry.name for entry in manifest.tensors])

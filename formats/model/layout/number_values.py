@@ -18,12 +18,7 @@ from tensorrepo.formats.common.tensors import ML_DTYPES, TensorReader, TensorTyp
 
 
 def numbers(data: memoryview, element: TensorType) -> NDArray[Any] | None:
-    """The elements as float64 or complex128; None for types that are no numbers (OPAQUE).
-
-    Args:
-        data: a whole number of blocks.
-        element: what is in them.
-    """
+    """The elements of whole blocks as float64 or complex128; None for no numbers (OPAQUE)."""
     if element.numpy is not None:
         plain = np.frombuffer(data, element.numpy)
         with np.errstate(invalid="ignore"):  # signalling NaN

@@ -386,12 +386,9 @@ def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[Stored
 
 
 def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory:
-    """Parse the directory of the pack called `name` in messages.
+    """Parse the directory, whose bytes are verified, of the pack called `name` in messages.
 
-    Args:
-        data: exactly the directory's bytes, verified.
-        directory_start: where it lies in the payload: all members lie before.
-        name: for messages.
+    All members lie before `directory_start`, its place in the payload.
 
     Raises:
         CorruptError: the directory contradicts itself.

@@ -120,11 +120,7 @@ def decode_placement(payload: Buffer, digest: Digest) -> Placement:
 
 
 def check_placement(placement: Placement) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     for pack in placement.packs:
         if len(pack.pack) != DIGEST_BYTES or len(pack.tag) != TAG_BYTES:
             raise InvalidInputError("a pack's digest has 32 bytes and a tag 16")

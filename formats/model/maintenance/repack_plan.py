@@ -333,7 +333,11 @@ def _grow(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     Those that have not joined count as whole: each can still be stored so.
     """
     tree, joined = _Tree(problem), [False] * len(problem.options)
-    resting = _by_base(problem)
+    resting: list[list[tuple[int, int]]] = [[] for _ in problem.options]  # on each as their base
+    for at, options in enumerate(problem.options):
+        for number, option in enumerate(options):
+            for base in option.bases:
+                resting[base].append((at, number))
     heap = [
         (option.stored_bytes, at, number)
         for at, options in enumerate(problem.options)
@@ -363,16 +367,6 @@ def _unlimited(problem: RepackProblem) -> int:
     return limit
 
 
-def _by_base(problem: RepackProblem) -> list[list[tuple[int, int]]]:
-    """For each tensor the options, (tensor, number), that it is a base of."""
-    found: list[list[tuple[int, int]]] = [[] for _ in problem.options]
-    for at, options in enumerate(problem.options):
-        for number, option in enumerate(options):
-            for base in option.bases:
-                found[base].append((at, number))
-    return found
-
-
 def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     """The smallest tree, in which what gains most for a byte is exchanged until limits hold.
 
@@ -394,7 +388,12 @@ def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
     An exchange mostly leaves what others gain as it was, or makes it less: each is looked at again
     when it is the best, and not all of them after each exchange.
     """
-    heap = [(-gain, at, number) for at, number, gain in _gains(tree, limits, model)]
+    heap = [
+        (-gain, at, number)
+        for at in _read_by(tree, model)
+        for number in range(len(tree.problem.options[at]))
+        if (gain := _gain(tree, limits, at, number)) > 0
+    ]
     heapify(heap)
     while heap and tree.totals[model] > limits[model]:
         _, at, number = heappop(heap)
@@ -403,15 +402,6 @@ def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
             heappush(heap, (-gain, at, number))
         elif gain > 0:
             tree.choose(at, number)
-
-
-def _gains(tree: _Tree, limits: tuple[int, ...], model: int) -> Iterator[tuple[int, int, Fraction]]:
-    """What a model can exchange, (tensor, option), and how much each byte for it gains."""
-    for at in _read_by(tree, model):
-        for number in range(len(tree.problem.options[at])):
-            gain = _gain(tree, limits, at, number)
-            if gain > 0:
-                yield at, number, gain
 
 
 def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fraction:

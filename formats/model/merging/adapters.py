@@ -1,16 +1,14 @@
 """LoRA adapters: what they change of a base, by name, and models with them merged in.
 
+An adapter is a model of few tensors that mean something beside another model only: low-rank
+updates (LoRA), scales of activations (IA3), and tensors trained in place of the base's. Who stores
+one says of which model it is; what each of its tensors does is found and checked then, and kept
+with the edge to the base: making the adapted model needs nothing else.
+
 As with blends, nothing is made before it is asked for: each reader computes a stretch of the base's
 tensor with what the adapters change of it, in float64, in a fixed order of elementwise operations
 (no matrix product of a library: its last bits differ between machines), and rounds once. Held are
 the factors of one tensor for each thread that reads.
-
-An adapter is a model of few tensors that mean something beside another model only: low-rank
-updates (LoRA), scales of activations (IA3), and tensors trained in place of the base's. Who stores
-one says of which model it is; what each of its tensors does is found then (see `adapternames`), and
-kept with the edge to the base: making the adapted model needs nothing else.
-
-Asked once, when an adapter is stored with its base; everything is checked against the base then.
 
 Source:
     LoRA: Hu et al. 2021; IA3: Liu et al. 2022. docs/spec/model.md, section "Adapters".
@@ -31,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
+from tensorrepo.formats.common.json import as_plain
+from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, details_of
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
@@ -68,10 +67,6 @@ class AdapterChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     scale: float | None = None
     transposed: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return {**told, "parts": list(self.parts)}
-
 
 class Adapter(msgspec.Struct, frozen=True):
     """What an adapter changes, by name of the base's tensor; `other` are of unknown kinds."""
@@ -82,8 +77,8 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """The details of its edge."""
-        changes = {name: change.to_json() for name, change in self.changes.items()}
-        return {"method": self.method, "changes": changes, "other": list(self.other)}
+        details: dict[str, Any] = as_plain(msgspec.to_builtins(self))
+        return details
 
     @property
     def text(self) -> str:
@@ -104,18 +99,8 @@ class Adapter(msgspec.Struct, frozen=True):
 
 
 def adapter_of(lineage: Iterable[ProvenanceEdge]) -> tuple[ProvenanceEdge, Adapter] | None:
-    """The edge to an adapter's base, and what it changes of it; None for other models.
-
-    Raises:
-        CorruptError: what the edge says is not to be understood.
-    """
-    for edge in lineage:
-        if edge.relation == ADAPTER_OF and edge.details:
-            try:
-                return edge, msgspec.convert(edge.details, Adapter)
-            except msgspec.ValidationError as error:
-                raise CorruptError(f"lineage {ADAPTER_OF} {edge.path}: {error}") from error
-    return None
+    """The edge to an adapter's base, and what it changes of it; None for other models."""
+    return details_of((edge for edge in lineage if edge.details), ADAPTER_OF, Adapter)
 
 
 def _module(tensor: str) -> str:
@@ -134,12 +119,9 @@ _PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the
 
 
 def adapt(recipe: Recipe, adapters: Sequence[StoredModel], base: StoredModel) -> Blend:
-    """The tensors of a base with adapters put into it, one after the other.
+    """The tensors of a base with adapters put into it one after the other, as a recipe says.
 
-    Args:
-        recipe: how; a weight for each adapter, and a scale for all, multiply the adapters' own.
-        adapters: as the recipe names them.
-        base: likewise.
+    Its weights, one for each adapter, and its scale multiply the adapters' own.
 
     Raises:
         InvalidInputError: one is no adapter, or was declared of another model.

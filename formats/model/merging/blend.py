@@ -184,12 +184,7 @@ class Blend:
 
 
 def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | None) -> Blend:
-    """The tensors of a blend.
-
-    Args:
-        recipe: how.
-        parents: as the recipe names them.
-        base: likewise.
+    """The tensors of a blend of the models that the recipe names.
 
     Raises:
         InvalidInputError: models whose tensors do not fit, and the recipe is strict; or tensors of

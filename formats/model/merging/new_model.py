@@ -97,11 +97,11 @@ def merge_models(
 
     Args:
         objects: where to store.
-        recipe: names them by digest.
-        parents: those models, in its order.
-        base: likewise.
-        metrics: measured of the blend.
-        progress: told the tensors and bytes done so far.
+        recipe: settings, and the models by digest.
+        parents: models to blend, or adapters, in the recipe's order.
+        base: model that the recipe names as its base.
+        metrics: metrics that were measured of the blend.
+        progress: callable that is told the tensors and bytes done so far.
 
     Raises:
         InvalidInputError: models whose tensors do not fit together.

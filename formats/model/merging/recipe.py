@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tensorrepo.formats.common.json import as_plain
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise InvalidInputError(f"cannot blend: {fault}")
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return {**found, "parents": list(self.parents), "weights": list(self.weights)}
+        settings: dict[str, Any] = as_plain(msgspec.to_builtins(self))
+        return settings
 
 
 def make_recipe(
@@ -89,11 +90,7 @@ def make_recipe(
 
 
 def recipe_of(manifest: Manifest) -> Recipe | None:
-    """The recipe that a model was blended by, None when it was not.
-
-    Raises:
-        CorruptError: something else stands in its place.
-    """
+    """The recipe that a model was blended by, None when it was not. Raises CorruptError."""
     found = manifest.metadata.get(KEY)
     if not isinstance(found, dict) or "method" not in found:
         return None

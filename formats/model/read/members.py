@@ -245,15 +245,10 @@ class MemberReader:
         *,
         once: bool = False,
     ) -> None:
-        """Decode consecutive frames of one member. Nothing is verified but what is on disk.
+        """Decode consecutive frames of one member, each into a room exactly as large as it is.
 
-        Args:
-            place: the member.
-            frames: their numbers in the tensor.
-            about: what is known of each.
-            rooms: memory for each, exactly as large as it is.
-            once: whether the caller reads whole tensors: then decoded frames of a base are kept
-                only where several members need them.
+        Nothing is verified but what is on disk. `once` says that the caller reads whole tensors:
+        then decoded frames of a base are kept only where several members need them.
         """
         member = self.member(place)
         found = self._inside(place, member, frames, rooms)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge
+from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge, details_of
 from tensorrepo.formats.common.tensors import TYPES, TensorReader, TensorType, tensor_of
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
@@ -169,15 +169,8 @@ def approximation_of(lineage: Iterable[ProvenanceEdge]) -> Approximation | None:
     Raises:
         CorruptError: what it says is not to be understood.
     """
-    for edge in lineage:
-        if edge.relation == LOSSY_OF:
-            told = edge.details
-            try:
-                tensors = {str(name): str(found) for name, found in told["tensors"].items()}
-                return Approximation(float(told["relative"]), float(told["largest"]), tensors)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise CorruptError(f"lineage {LOSSY_OF}: {error!r} in {told!r:.80}") from error
-    return None
+    found = details_of(lineage, LOSSY_OF, Approximation)
+    return None if found is None else found[1]
 
 
 def shortened(bits: NDArray[Any], form: _Form, kept: int) -> NDArray[Any]:

@@ -61,11 +61,7 @@ def take_apart(state: Mapping[str, Any]) -> StateTree:
 
 
 def put_together(skeleton: StateJson, tensors: Mapping[str, Any]) -> Any:
-    """What `take_apart` took apart.
-
-    Args:
-        skeleton: its JSON.
-        tensors: torch tensors, or numpy arrays, by name.
+    """What `take_apart` took apart into JSON and torch tensors, or numpy arrays, by name.
 
     Raises:
         CorruptError: no such skeleton, or it names a tensor that is missing.

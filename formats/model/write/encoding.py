@@ -116,8 +116,8 @@ def choose_way(
     """The way that stores the samples smallest; None: as it is.
 
     Args:
-        chunk: the frames.
-        ways: to choose from.
+        chunk: frames of a tensor.
+        ways: ways to choose from.
         least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
         worth: share of what is stored without a base: with one it must be less.
     """
@@ -279,11 +279,7 @@ class TensorChunk:
 
 
 def read_chunks(parts: Iterable[TensorPart], pool: Executor) -> list[TensorChunk]:
-    """Read and hash parts of tensors.
-
-    Raises:
-        InvalidInputError: a tensor that cannot be read; names it.
-    """
+    """Read and hash parts of tensors. Raises InvalidInputError."""
     chunks = [TensorChunk(part, np.empty(part.size_bytes, np.uint8)) for part in parts]
     tasks = [(chunk, index) for chunk in chunks for index in chunk.part.frames]
     size = sum(chunk.part.size_bytes for chunk in chunks)

@@ -329,9 +329,7 @@ def worth_reusing(
 ) -> frozenset[Fingerprint]:
     """Which of the small tensors `wanted` may stay in the known packs that hold them.
 
-    Args:
-        wanted: small tensors of the model being written, and where each is known to lie.
-        used: packs that the model needs for large tensors.
+    `used` are packs that the model being written needs for large tensors.
     """
     alive = {pack.pack for pack in used}
     taken: dict[bytes, int] = {}
