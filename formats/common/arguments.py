@@ -83,24 +83,24 @@ def _power(number: int) -> str:
     return f"2^{exponent} - 1" if number == (1 << exponent) - 1 and exponent > 20 else f"{number:,}"
 
 
-def check_instance(what: str, value: Any, kinds: Any, expected: str) -> None:
-    """Raises InvalidInputError, which says what was expected, for a value of another class."""
+def check_instance(what: str, value: Any, kinds: Any, expected: str) -> Any:
+    """`value`, which is of one of these classes; InvalidInputError says what was expected."""
     if not isinstance(value, kinds):
         raise wrong(what, expected, value)
+    return value
 
 
 def text(what: str, value: Any) -> str:
     """`value`, which is text. Raises InvalidInputError."""
-    if not isinstance(value, str):
-        raise wrong(what, "text", value)
-    return value
+    said: str = check_instance(what, value, str, "text")
+    return said
 
 
 def ref_text(value: Any) -> str:
     """`value`, which may name a commit. Raises InvalidInputError."""
-    if not isinstance(value, str):
-        raise wrong("a ref", "the name of a branch, a tag or a commit, such as 'main'", value)
-    return value
+    expected = "the name of a branch, a tag or a commit, such as 'main'"
+    ref: str = check_instance("a ref", value, str, expected)
+    return ref
 
 
 def file_path(what: str, value: Any) -> Path:

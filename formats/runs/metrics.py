@@ -88,9 +88,7 @@ def decode_points(
 ) -> dict[str, MetricPoints]:
     """What `encode_points` wrote into the payload of object `digest`; `only` one metric of it.
 
-    Raises:
-        CorruptError: not well-formed.
-        UnsupportedError: another version.
+    Errors: `decode_canonical`.
     """
     chunk = decode_canonical(payload, _Chunk, f"metrics {digest:.12}", _check, version=VERSION)
     return {

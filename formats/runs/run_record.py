@@ -141,12 +141,7 @@ def encode_run(run: RunDocument) -> bytes:
 
 
 def decode_run(payload: Buffer, digest: Digest) -> RunDocument:
-    """The run in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: another version.
-    """
+    """The run in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, RunDocument, f"run {digest:.12}", check_run, version=VERSION)
 
 

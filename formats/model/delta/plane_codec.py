@@ -310,12 +310,7 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
 
 
 def raw_view(stored: StoredPlane, size: int) -> NDArray[np.uint8]:
-    """A plane that takes `size` bytes decoded; where it was stored raw, nothing is copied.
-
-    Raises:
-        CorruptError: the bytes do not decode to exactly so many.
-        UnsupportedError: a codec that this version does not know.
-    """
+    """The `size` bytes of a plane, as `unpack_plane` gives them; not copied where it is raw."""
     data = np.frombuffer(stored.data, np.uint8)
     if stored.codec == PlaneCodec.RAW and data.size == size:
         return data

@@ -122,12 +122,7 @@ def encode_graph(graph: Graph) -> bytes:
 
 
 def decode_graph(payload: Buffer, where: str) -> Graph:
-    """The graph in a blob that messages call `where`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: another version.
-    """
+    """The graph in a blob that messages call `where`. Errors: `decode_canonical`."""
     return decode_canonical(payload, Graph, where, check_graph, version=VERSION)
 
 

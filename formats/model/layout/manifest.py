@@ -130,12 +130,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(payload: Buffer, digest: Digest) -> Manifest:
-    """The manifest in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: another version.
-    """
+    """The manifest in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, Manifest, f"model {digest:.12}", check_manifest)
 
 

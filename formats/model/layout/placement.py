@@ -110,12 +110,7 @@ def encode_placement(placement: Placement) -> bytes:
 
 
 def decode_placement(payload: Buffer, digest: Digest) -> Placement:
-    """The placement in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: a newer version.
-    """
+    """The placement in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, Placement, f"placement {digest:.12}", check_placement)
 
 

@@ -104,8 +104,7 @@ class Restorer:
         self._chosen = chosen
         self._pack_bytes = pack_bytes
         self._pool = pool
-        self._large = Packer(pack_bytes, emit)
-        self._small = Packer(pack_bytes, emit)
+        self._packer = Packer(pack_bytes, emit)
         self._slots: dict[int, list[PackSlot]] = {}
 
     def store_all(self, progress: Callable[[int], None]) -> None:
@@ -116,8 +115,7 @@ class Restorer:
             self._store(number)
             done += self._stock.tensors[number].size_bytes
             progress(done)
-        self._large.flush()
-        self._small.flush()
+        self._packer.flush()
 
     def placement(self, model: int) -> Placement:
         """Where the tensors of a model lie now."""
@@ -163,7 +161,7 @@ class Restorer:
         encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool))
         signature = holding.signature if cut == 0 else None
         draft = member_of(chunk, way, encoded, signature, self._pool)
-        return (self._large if holding.size_bytes >= LARGE_BYTES else self._small).add(draft)
+        return self._packer.add(draft, large=holding.size_bytes >= LARGE_BYTES)
 
 
 ALPHA: Final = 1.5

@@ -54,8 +54,8 @@ from tensorrepo.formats.model.layout.placement import (
     decode_placement,
     encode_placement,
 )
-from tensorrepo.formats.model.read.frames import PackReader
-from tensorrepo.formats.model.write.byte_exact import StoredTensors, store_original
+from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
+from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.encoding import (
     BaseFrames,
     EncodingChoice,
@@ -177,9 +177,7 @@ class TensorWriter:
         self._known = known
         self._bases = bases
         self._pack_bytes = pack_bytes
-        self._large = Packer(pack_bytes, emit)
-        # Small members lie together: a pack that large ones are reused from holds no others.
-        self._small = Packer(pack_bytes, emit)
+        self._packer = Packer(pack_bytes, emit)
         self._stored: dict[Fingerprint, list[PackSlot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
@@ -222,8 +220,7 @@ class TensorWriter:
             (chunk,) = read_chunks([part], self._pool)
             _check_unchanged(part, name, _fingerprint(part.reader, chunk.digests))
             self._keep([(name, chunk)])
-        self._large.flush()
-        self._small.flush()
+        self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
 
@@ -366,7 +363,7 @@ class TensorWriter:
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
-        return (self._large if size >= LARGE_BYTES else self._small).add(draft)
+        return self._packer.add(draft, large=size >= LARGE_BYTES)
 
     def _choose(self, chunk: TensorChunk) -> EncodingChoice | None:
         ways = ways_with(chunk)
@@ -534,7 +531,13 @@ def store_model(
             objects, source.tensors, pool, known, against, budget_bytes, progress
         )
         links = {digest: objects.describe(digest) for digest in placement.links()}
-        stored = StoredTensors(PackReader(objects, placement, links), pieces, source, pool)
+        packs = PackReader(objects, placement, links)
+
+        def chunks(name: str) -> Iterator[memoryview]:
+            name = source.aliases.get(name, name)
+            (piece,) = pieces[name].pieces
+            return tensor_chunks(packs.piece(name, source.tensors[name].type, piece), pool)
+
         graph = None
         if source.graph is not None:
             graph = digest_bytes(objects.put(Kind.BLOB, source.graph).digest)
@@ -544,15 +547,20 @@ def store_model(
             tensors=tuple(pieces[name] for name in sorted(pieces)),
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
             files=_store_files(objects, {**source.files, **(files or {})}),
-            originals=tuple(store_original(objects, one, stored) for one in originals),
+            originals=tuple(store_original(objects, one, chunks, pool) for one in originals),
             graph=graph,
             metadata={**source.metadata, **(metadata or {})},
             metrics=dict(metrics or {}),
             lineage=tuple(lineage),
         )
+    return WrittenModel(store_documents(objects, manifest, placement), report)
+
+
+def store_documents(objects: ObjectSink, manifest: Manifest, placement: Placement) -> Entry:
+    """Store what says which tensors a model has, and where they lie; the entry to stage."""
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    return WrittenModel(Entry(Kind.MODEL, digest, storage), report)
+    return Entry(Kind.MODEL, digest, storage)
 
 
 def store_tensors(

@@ -21,19 +21,19 @@ from tensorrepo.formats.model.layout.manifest import (
     Manifest,
     TensorEntry,
     TensorPiece,
-    encode_manifest,
     piece_name,
 )
-from tensorrepo.formats.model.layout.placement import Placement, encode_placement
+from tensorrepo.formats.model.layout.placement import Placement
 from tensorrepo.formats.model.write.model_writer import (
     DEFAULT_BUDGET_BYTES,
+    store_documents,
     store_tensors,
     type_entries,
 )
 from tensorrepo.formats.model.write.packing import build_placement, known_tensors
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 class TensorShard(NamedTuple):
@@ -123,9 +123,7 @@ def join_shards(
     named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
     known = known_tensors(part.placement for part in parts)
     placement = build_placement({name: at for name, at in known.items() if name in named})
-    digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
-    storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    return Entry(Kind.MODEL, digest, storage)
+    return store_documents(objects, manifest, placement)
 
 
 def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
