@@ -339,7 +339,8 @@ def diff_models(
     left, right = _specs(before), _specs(after)
     common = [(left[name], right[name]) for name in left if name in right]
     alike = [pair for pair in common if pair[0].form == pair[1].form]
-    changed = [one for one, other in alike if not _equal(before, after, one.name)]
+    sides = [side for side in (before, after) if side is not None]
+    changed = [one for one, _ in alike if len(set(contents_of(sides, one.name))) > 1]
     return ModelDiff(
         added=tuple(spec for name, spec in right.items() if name not in left),
         removed=tuple(spec for name, spec in left.items() if name not in right),
@@ -361,13 +362,6 @@ def diff_models(
 
 def _specs(model: StoredModel | None) -> dict[str, TensorSpec]:
     return {name: model.spec(name) for name in model.keys()} if model is not None else {}  # noqa: SIM118  # a Model is no dict
-
-
-def _equal(before: StoredModel | None, after: StoredModel | None, name: str) -> bool:
-    if before is None or after is None:
-        return False
-    old, new = contents_of([before, after], name)
-    return old == new
 
 
 def _files(model: StoredModel | None) -> dict[str, str]:

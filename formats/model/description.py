@@ -82,8 +82,8 @@ class ModelDescription:
         lineage = [
             edge.to_json() | {"relation": relation_of(edge.relation)} for edge in self.lineage
         ]
-        told = {name: getattr(self, name) for name in ModelDescription.__dataclass_fields__}
-        return told | {"layers": layers, "lineage": lineage}
+        fields = {name: getattr(self, name) for name in ModelDescription.__dataclass_fields__}
+        return fields | {"layers": layers, "lineage": lineage}
 
 
 def describe_model(model: StoredModel) -> ModelDescription:
@@ -116,9 +116,9 @@ def describe_model(model: StoredModel) -> ModelDescription:
 
 
 def _edge_text(edge: ProvenanceEdge) -> str:
-    found = approximation_of([edge])
-    if found is not None:
-        return f"{LOSSY_OF} what was saved: {found.text}"
+    approximation = approximation_of([edge])
+    if approximation is not None:
+        return f"{LOSSY_OF} what was saved: {approximation.text}"
     at = f" in commit {edge.commit:.12}" if edge.commit else ""
     adapter = adapter_of([edge])
     if adapter is not None:

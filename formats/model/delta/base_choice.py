@@ -196,13 +196,13 @@ class Bases:
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
-        found = set()
+        starts = set()
         for source, model in enumerate(self.models):
             for entry in self.members(name, reader, source):
                 member = self._readable(model, entry)
                 if member is not None:
-                    found.add(member.first_frame)
-        return found
+                    starts.add(member.first_frame)
+        return starts
 
     def of(self, part: TensorPart) -> Iterator[tuple[int, StoredBase]]:
         """Members that a part can be encoded against, and the model of each."""
@@ -216,14 +216,14 @@ class Bases:
 
     def predicting(self, part: TensorPart, prediction: Prediction) -> list[StoredBase] | None:
         """The members of the first model that a prediction is made from; None: one does not fit."""
-        model, found = self.models[0], []
+        model, bases = self.models[0], []
         for name in prediction.before:
             members = self.members(name, part.reader, 0)
             entry = next((one for one in members if self._holds(model, one, part)), None)
             if entry is None or entry.depth > self._depth:
                 return None
-            found.append(self._base(model, entry.place, name))
-        return found
+            bases.append(self._base(model, entry.place, name))
+        return bases
 
     def _base(self, model: BaseModel, place: MemberPlace, name: str) -> StoredBase:
         held = self._held.get(name) if model is self.models[0] else None

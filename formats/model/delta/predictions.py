@@ -245,7 +245,9 @@ class Decay(FrameCodec):
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        table = _table(numbers, base, of, about.element.name)
+        # Of each class the distance that is most frequent, the least of several.
+        counts = _counted(numbers, base, of, about.element.name, _COUNTED)
+        table = counts.argmax(1).astype("<u2")
         predicted = _predicted(base, table, of, about.element.name)
         rows = row_grid(about, of, "decay")
         moved = rows.moved(numbers == predicted)
@@ -287,12 +289,6 @@ def _predicted(
 ) -> NDArray[Any]:
     """The numbers as far from the base as the table says for each."""
     return BEST.restore(table.astype(of.dtype)[_classes(base, name)], base, of)
-
-
-def _table(numbers: NDArray[Any], base: NDArray[Any], of: Numbers, name: str) -> NDArray[np.uint16]:
-    """The distance that is most frequent in each class, the least of several."""
-    found: NDArray[np.uint16] = _counted(numbers, base, of, name, _COUNTED).argmax(1).astype("<u2")
-    return found
 
 
 def _counted(

@@ -248,11 +248,11 @@ def _plain(value: Any) -> Any:
 def _content(value: Any) -> dict[str, Any]:
     if not hasattr(value, "dtype"):
         return {"value": type(value).__name__}
-    told = tensor_of("constant", value)
-    data = bytearray(told.type.bytes_of(told.shape))
-    told.read_into(0, memoryview(data))
+    reader = tensor_of("constant", value)
+    data = bytearray(reader.type.bytes_of(reader.shape))
+    reader.read_into(0, memoryview(data))
     return {
-        "type": told.type.name,
-        "shape": list(told.shape),
+        "type": reader.type.name,
+        "shape": list(reader.shape),
         "sha256": sha256(data).hexdigest(),
     }

@@ -369,8 +369,8 @@ def _are_singles(
     fine &= whole | (rows["codec"] != NUMBERS[RAW])
     fine &= ((rows["depth"] == 0) == (rows["bases"] == 0)) & (rows["depth"] <= MAX_DEPTH)
     fine &= rows["param_bytes"] <= MAX_PARAM_BYTES
-    found: NDArray[np.bool_] = fine
-    return found
+    sound: NDArray[np.bool_] = fine
+    return sound
 
 
 def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[StoredFrame, ...]:
@@ -496,8 +496,8 @@ def _check_layout(row: _Row, planes: list[Plane], name: str) -> None:
     if NAMES[row.codec] != RAW:
         return
     sizes = [row.frame_bytes] * (row.frames - 1) + [row.last_frame_bytes]
-    found = [plane.size_bytes for plane in planes]
-    if row.planes != 1 or any(plane.codec for plane in planes) or found != sizes:
+    stored_sizes = [plane.size_bytes for plane in planes]
+    if row.planes != 1 or any(plane.codec for plane in planes) or stored_sizes != sizes:
         raise CorruptError(f"{name}: its frames have other sizes than it says")
 
 

@@ -420,13 +420,13 @@ def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fractio
 
 def _read_by(tree: _Tree, model: int) -> list[int]:
     """The tensors of a model, and the bases that they are read through."""
-    found = set(tree.problem.models[model])
-    pending = list(found)
+    reached = set(tree.problem.models[model])
+    pending = list(reached)
     while pending:
-        fresh = set(tree.option(pending.pop()).bases) - found
-        found |= fresh
+        fresh = set(tree.option(pending.pop()).bases) - reached
+        reached |= fresh
         pending += fresh
-    return sorted(found)
+    return sorted(reached)
 
 
 def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
@@ -483,15 +483,15 @@ class Scale:
         if size < LEAST_BYTES:
             return (plain,)
         chunk = self._chunk(number)
-        found = [plain]
+        measured = [plain]
         for base in (None, *candidates):
             bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
             ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
                 against = () if base is None else (base,)
-                found.append(self._measured(chunk, int(best[0] * size), best[1], against))
-        return (*found, *self._predicted(chunk, number))
+                measured.append(self._measured(chunk, int(best[0] * size), best[1], against))
+        return (*measured, *self._predicted(chunk, number))
 
     def _chunk(self, number: int) -> TensorChunk:
         """The first frames of a tensor."""

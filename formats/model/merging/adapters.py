@@ -86,16 +86,16 @@ class Adapter(msgspec.Struct, frozen=True):
         kinds = Counter(change.kind for change in self.changes.values())
         adapted = [name for name, one in self.changes.items() if one.kind in (LORA, IA3)]
         modules = {_module(name) for name in adapted}
-        told = [self.method]
-        told += _span("rank", (one.rank for one in self.changes.values()))
-        told += _span("scale", (one.scale for one in self.changes.values()))
+        phrases = [self.method]
+        phrases += _span("rank", (one.rank for one in self.changes.values()))
+        phrases += _span("scale", (one.scale for one in self.changes.values()))
         if adapted:
             named = ", ".join(sorted(modules)[:_SHOWN]) + (", ..." if len(modules) > _SHOWN else "")
-            told.append(f"{counted(len(adapted), 'tensor')} of {named}")
-        told += [f"{kinds[REPLACE]:,} replaced"] if kinds[REPLACE] else []
-        told += [f"{kinds[ADD]:,} added"] if kinds[ADD] else []
-        told += [f"{len(self.other):,} of unknown meaning"] if self.other else []
-        return ", ".join(told)
+            phrases.append(f"{counted(len(adapted), 'tensor')} of {named}")
+        phrases += [f"{kinds[REPLACE]:,} replaced"] if kinds[REPLACE] else []
+        phrases += [f"{kinds[ADD]:,} added"] if kinds[ADD] else []
+        phrases += [f"{len(self.other):,} of unknown meaning"] if self.other else []
+        return ", ".join(phrases)
 
 
 def adapter_of(lineage: Iterable[ProvenanceEdge]) -> tuple[ProvenanceEdge, Adapter] | None:
@@ -109,10 +109,10 @@ def _module(tensor: str) -> str:
 
 
 def _span(word: str, values: Iterable[float | None]) -> Sequence[str]:
-    told = sorted({value for value in values if value is not None})
-    if not told:
+    distinct = sorted({value for value in values if value is not None})
+    if not distinct:
         return ()
-    return (f"{word} {told[0]:g}" + (f" to {told[-1]:g}" if len(told) > 1 else ""),)
+    return (f"{word} {distinct[0]:g}" + (f" to {distinct[-1]:g}" if len(distinct) > 1 else ""),)
 
 
 _PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the adapter each takes
@@ -476,18 +476,22 @@ class _Finder:
                 return self._base.aliases.get(name, name)
         # One of both may be wrapped in another module.
         ends, whole = (f".{plain}.weight", f".{plain}"), f"{plain}.weight"
-        found = {
+        targets = {
             self._base.aliases.get(one, one)
             for one in self._base
             if one.endswith(ends) or whole.endswith(f".{one}")
         }
-        if len(found) != 1:
+        if len(targets) != 1:
             raise InvalidInputError(
                 f"the adapter is for {plain!r}, "
-                + (f"which may be {_listed(sorted(found))}" if found else "which the base has not")
+                + (
+                    f"which may be {_listed(sorted(targets))}"
+                    if targets
+                    else "which the base has not"
+                )
                 + f": it has {_listed(self._base)}"
             )
-        return found.pop()
+        return targets.pop()
 
     def _numeric(self, target: str) -> tuple[int, ...]:
         spec = self._base.spec(target)

@@ -492,12 +492,18 @@ def _recipe(
     origins: Mapping[str, _Origin], donors: Sequence[ModelRef], rule: str | None, seed: int
 ) -> dict[str, Any]:
     """Where each tensor came from: [donor, name there], "given", or the rule."""
-    told: dict[str, Any] = {
+    tensors_from: dict[str, Any] = {
         name: origin.name if origin.donor is None else [origin.donor, origin.name]
         for name, origin in origins.items()
     }
     digests = [donor.digest for donor in donors]
-    return {"verb": "construct", "donors": digests, "tensors": told, "rule": rule, "seed": seed}
+    return {
+        "verb": "construct",
+        "donors": digests,
+        "tensors": tensors_from,
+        "rule": rule,
+        "seed": seed,
+    }
 
 
 def _count(origins: Mapping[str, _Origin], donor: int) -> int:

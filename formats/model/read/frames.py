@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -107,7 +108,8 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         elif chosen is None:
             size = frame_bytes(self.type)
             for run in self.runs():
-                yield _run_fill(self, run, out[run.start * size : run.stop * size], planes)
+                room = out[run.start * size : run.stop * size]
+                yield partial(self.run_into, run, room, planes=planes)
         else:
             for run in _chosen_runs(self, chosen):
                 yield _part_fill(self, run, chosen, out, planes)
@@ -503,10 +505,6 @@ def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[ran
         if at == len(touched) or touched[at] != touched[at - 1] + 1:
             yield from tensor.runs(range(touched[start], touched[at - 1] + 1))
             start = at
-
-
-def _run_fill(tensor: StoredFrames, run: range, room: memoryview, planes: int | None) -> Fill:
-    return lambda: tensor.run_into(run, room, planes=planes)
 
 
 def _part_fill(

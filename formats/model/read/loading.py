@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import (
     TYPES_BY_TORCH_NAME,
@@ -117,30 +116,30 @@ NUMPY: Final = LoadOptions()
 
 def _float_type(dtype: Any, output: TensorOutput) -> Any:
     """The type of numpy's, or of torch's, that somebody calls so."""
-    found = _torch_type(dtype) if output == "torch" else _numpy_type(dtype)
-    name = str(found).removeprefix("torch.") if output == "torch" else getattr(found, "name", "")
-    if found is None or not name.startswith(_FLOATS):
+    kind = _torch_type(dtype) if output == "torch" else _numpy_type(dtype)
+    name = str(kind).removeprefix("torch.") if output == "torch" else getattr(kind, "name", "")
+    if kind is None or not name.startswith(_FLOATS):
         raise InvalidInputError(
             f"dtype {dtype!r:.60}: expected a type of floating-point numbers that {output} knows, "
             f"such as {_EXAMPLES}; other tensors are not converted"
         )
-    return found
+    return kind
 
 
 def _torch_device(device: Any) -> Any:
     """The torch device that somebody names, once it is known to be there."""
     torch = import_torch("ask for numpy arrays")
     try:
-        found = torch.device(device)
-        if found.type != "meta":
-            torch.empty(0, device=found)
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
     except (RuntimeError, TypeError, AssertionError, ValueError) as error:
-        said = str(error).strip().partition("\n")[0] if isinstance(device, str) else "no device"
+        reason = str(error).strip().partition("\n")[0] if isinstance(device, str) else "no device"
         raise InvalidInputError(
-            f"device {device!r:.60}: {said}. Expected one that torch has here, such as 'cpu' or "
+            f"device {device!r:.60}: {reason}. Expected one that torch has here, such as 'cpu' or "
             "'cuda:0'"
         ) from error
-    return found
+    return place
 
 
 def _share(shard: Any) -> tuple[int, int, int]:
@@ -157,14 +156,14 @@ def _share(shard: Any) -> tuple[int, int, int]:
 
 def _plane_count(planes: Any) -> int:
     try:
-        found = _whole(planes)
+        count = _whole(planes)
     except TypeError:
-        found = 0
-    if found < 1:
+        count = 0
+    if count < 1:
         raise InvalidInputError(
             f"planes={planes!r:.60}: expected at least 1: how many of the most significant bytes"
         )
-    return found
+    return count
 
 
 def _whole(value: Any) -> int:
@@ -187,8 +186,8 @@ def _torch_type(dtype: Any) -> Any:
         return dtype
     plain = _numpy_type(dtype)
     name = plain.name if plain is not None else str(dtype).removeprefix("torch.")
-    found = getattr(torch, name, None)
-    return found if isinstance(found, torch.dtype) else None
+    kind = getattr(torch, name, None)
+    return kind if isinstance(kind, torch.dtype) else None
 
 
 _SHOWN = 5
@@ -471,18 +470,13 @@ def as_wanted(
         dtype = options.dtype if made.is_floating_point() or made.is_complex() else None
         return made if dtype is None and options.device is None else made.to(options.device, dtype)
     if options.dtype is not None and element.numpy is None and element.name in ROUNDABLE:
-        return _as_numbers(data, element, shape).astype(options.dtype)
+        values = numbers(data, element)
+        assert values is not None, "a type that can be rounded to is one of numbers"
+        return values.reshape(shape).astype(options.dtype)
     array = array_of(data, element, shape)
     if options.dtype is None or array.dtype.kind not in "fc":
         return array
     return array.astype(options.dtype, copy=False)
-
-
-def _as_numbers(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Numbers of a type that numpy lacks."""
-    found = numbers(data, element)
-    assert found is not None, "a type that can be rounded to is one of numbers"
-    return found.reshape(shape)
 
 
 def _shape_of(tensor: LoadableTensor, index: ElementIndex) -> tuple[int, ...]:
@@ -506,9 +500,9 @@ def as_done(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:
         begun, ahead = begun + 1, ahead + read.size_bytes
         read.when_done(partial(done.put, read))
         while ahead > limit_bytes or (begun and not done.empty()):
-            found = done.get()
-            begun, ahead = begun - 1, ahead - found.size_bytes
-            yield found
-            del found
+            ready = done.get()
+            begun, ahead = begun - 1, ahead - ready.size_bytes
+            yield ready
+            del ready
     for _ in range(begun):
         yield done.get()

@@ -200,8 +200,8 @@ class TensorWriter:
             for name, given in self._bases.predictions.items()
         }
         for batch in batches(tensors, self._pack_bytes, later):
-            found = self._store_batch(batch)
-            for name, (print_, value) in found.items():
+            contents = self._store_batch(batch)
+            for name, (print_, value) in contents.items():
                 entries[name] = _entry(name, tensors[name], print_, value)
                 done += tensors[name].type.bytes_of(tensors[name].shape)
                 if progress is not None:
@@ -253,25 +253,25 @@ class TensorWriter:
         self, parts: Sequence[TensorPart]
     ) -> dict[str, tuple[Fingerprint | None, bytes | None]]:
         """The fingerprint of each tensor, or its value when that stands in the manifest."""
-        found: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
+        contents: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
         cut = [part for part in parts if self._is_cut(part)]
         for part in cut:
-            found[part.name] = self._store_cut(part), None
+            contents[part.name] = self._store_cut(part), None
         new: list[tuple[Fingerprint, TensorChunk]] = []
-        whole = [part for part in parts if part.name not in found]
+        whole = [part for part in parts if part.name not in contents]
         for chunk in read_chunks(whole, self._pool):
             part = chunk.part
             if part.size_bytes <= INLINE_BYTES:
-                found[part.name] = None, chunk.data.tobytes()
+                contents[part.name] = None, chunk.data.tobytes()
                 self._count(INLINE, part.size_bytes, part.size_bytes)
                 continue
             name = _fingerprint(part.reader, chunk.digests)
-            found[part.name] = name, None
+            contents[part.name] = name, None
             self._names[part.name] = name
             if self._is_new(name, part):
                 new.append((name, chunk))
         self._keep(new)
-        return found
+        return contents
 
     def _is_new(self, name: Fingerprint, part: TensorPart) -> bool:
         """Whether a tensor must be stored now; notes why when it need not."""
@@ -313,12 +313,12 @@ class TensorWriter:
             (chunk,) = read_chunks([cut], self._pool)
             digests += chunk.digests
             slots += self._pack([chunk])
-        found = _fingerprint(reader, digests)
+        after = _fingerprint(reader, digests)
         if before is not None:
-            _check_unchanged(part, before, found)
-        self._stored[found] = slots
-        self._names[part.name] = found
-        return found
+            _check_unchanged(part, before, after)
+        self._stored[after] = slots
+        self._names[part.name] = after
+        return after
 
     def _cut(self, part: TensorPart) -> Iterator[TensorPart]:
         """Parts no larger than a pack, each within one member of every base."""
@@ -402,11 +402,11 @@ class TensorWriter:
 
         None where those lie in several members: two tensors are cut alike if their bases were.
         """
-        reader, found = self._readers.get(name), self._names.get(name)
-        if reader is None or found is None:
+        reader, print_ = self._readers.get(name), self._names.get(name)
+        if reader is None or print_ is None:
             return None
         alike = (reader.type, tuple(reader.shape)) == (part.reader.type, tuple(part.reader.shape))
-        members = self._stored.get(found) or self._reused.get(found) or ()
+        members = self._stored.get(print_) or self._reused.get(print_) or ()
         slot = next((one for one in members if _covers(one, part, members)), None)
         return WrittenBase(reader, slot) if alike and slot is not None else None
 

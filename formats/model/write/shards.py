@@ -79,17 +79,17 @@ def store_shards(
     Returns:
         What `join_shards` needs to know of them.
     """
-    given = {shard_name(one): one for one in shards}
+    named = {shard_name(one): one for one in shards}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        readers = {name: one.reader for name, one in given.items()}
+        readers = {name: one.reader for name, one in named.items()}
         entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
     stored = []
-    for name, one in given.items():
+    for name, one in named.items():
         (whole,) = entries[name].pieces
         piece = TensorPiece(tuple(one.offset), whole.shape, whole.fingerprint, whole.value)
         element = one.reader.type
-        told = element.name, element.block_elements, element.block_bytes
-        stored.append(_Stored(one.name, told, tuple(one.shape), piece))
+        type_of = element.name, element.block_elements, element.block_bytes
+        stored.append(_Stored(one.name, type_of, tuple(one.shape), piece))
     return msgspec.msgpack.encode(_Told(tuple(stored), placement))
 
 
@@ -138,11 +138,11 @@ def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
             )
         if shard.shape == shard.piece.shape or 0 not in shard.piece.shape:  # others hold nothing
             boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
-    found = {}
+    entries = {}
     for name, (element, shape) in about.items():
         box = boxes.get(name, {})
         pieces = tuple(box[offset] for offset in sorted(box)) or (
             TensorPiece((0,) * len(shape), shape, None, b""),
         )  # nobody has an element
-        found[name] = TensorEntry(name, element[0], shape, pieces)
-    return found
+        entries[name] = TensorEntry(name, element[0], shape, pieces)
+    return entries
