@@ -26,7 +26,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
-from tensorrepo.formats.model.write.tensor_writer import WriteReport
+from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.untrusted.sandbox import QueryLimits

@@ -33,7 +33,7 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import Digest, digest_from_bytes
+from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
@@ -308,8 +308,7 @@ def _bases(similarity: Similarity) -> Iterator[str]:
     """What the model was encoded against, for people."""
     for base in similarity.bases:
         bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
-        digest = digest_from_bytes(base.model)
         tensors = output.counted(base.tensors, "tensor")
-        yield f"{tensors} encoded against {digest:.12}: {base.why}{bits}"
+        yield f"{tensors} encoded against {base.digest:.12}: {base.why}{bits}"
     if not similarity.bases:
         yield "no tensor was encoded against another model's"

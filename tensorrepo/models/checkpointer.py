@@ -252,8 +252,7 @@ def against_newest(
     placed = None
     if digest is not None:
         placed = decode_placement(context.core.objects.get(digest).payload, digest)
-    planned = next_step(placed, kept)
-    return DeltaOptions(before, planned.depth, worth=planned.worth)
+    return replace(next_step(placed, kept), base=before)
 
 
 def read_history(context: Context, run: str) -> MetricHistory:

@@ -15,8 +15,7 @@ from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
-from tensorrepo.formats.model.write.model_writer import WriteProgress, store_model
-from tensorrepo.formats.model.write.tensor_writer import WrittenModel
+from tensorrepo.formats.model.write.model_writer import WriteProgress, WrittenModel, store_model
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

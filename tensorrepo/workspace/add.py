@@ -30,7 +30,7 @@ from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.merging.adapters import declare
 from tensorrepo.formats.model.write.model_source import ModelSource
-from tensorrepo.formats.model.write.tensor_writer import WriteReport
+from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.repo.changes.transaction import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
