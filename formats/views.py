@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import RUN, id_table, ids_of_runs, runs_of_ids
 from tensorrepo.formats.dataset.read import (
@@ -148,7 +149,7 @@ def open_view(objects: ObjectSource, digest: Digest) -> StoredView:
     return view
 
 
-def physical_rows(dataset: StoredDataset, view: StoredView) -> NDArray[np.int64]:
+def physical_rows(dataset: StoredDataset, view: StoredView) -> Ints:
     """The rows of a view in its dataset, physical and ascending.
 
     Raises:
@@ -162,10 +163,9 @@ def physical_rows(dataset: StoredDataset, view: StoredView) -> NDArray[np.int64]
     return rows
 
 
-def live_numbers(dataset: StoredDataset, view: StoredView) -> NDArray[np.int64]:
+def live_numbers(dataset: StoredDataset, view: StoredView) -> Ints:
     """The rows of a view as numbers of the dataset's rows that are there, ascending."""
-    rows, live = physical_rows(dataset, view), live_rows(dataset)
-    return rows if live is None else live.live(rows)
+    return live_rows(dataset).live(physical_rows(dataset, view))
 
 
 def open_rows(

@@ -162,7 +162,6 @@ def _texts(
 
 
 def _fitting(words: list[str], pattern: str) -> set[str]:
-    """Those that fit."""
     try:
         fits = pc.match_substring_regex(pa.array(words, pa.string()), f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:
@@ -227,7 +226,7 @@ class Donor:
         model: digest of its manifest.
         shared: nodes in the longest common prefix.
         nodes: how many the one asked about has.
-        value: of the metric asked for; None where it has none.
+        value: value of the metric asked for; None where it has none.
         versions: where it stands.
     """
 
@@ -243,7 +242,7 @@ class Ranking:
     """Which donors come first.
 
     Attributes:
-        metric: of models; decides between equal prefixes.
+        metric: metric of models that decides between equal prefixes.
         by_metric: it counts first, among those that share at least half of the nodes.
         smallest: small values of the metric are good ones.
         limit: how many donors at most.

@@ -87,7 +87,7 @@ class LineageNode(msgspec.Struct, frozen=True, gc=False):
         kind: "dataset", "model", "run", "view", "file" or "url".
         key: its digest, the id of a run, or a URL.
         path: where it was found.
-        commit: of which `path` is meant, where that is known.
+        commit: commit whose `path` is meant, where that is known.
         stored: whether the repository has it still.
     """
 
@@ -108,38 +108,36 @@ class LineageStep(msgspec.Struct, frozen=True, gc=False):
     details: dict[str, Any]
 
 
-def ancestors(
+def walk(
     connection: Connection,
     starts: Sequence[str],
     *,
+    up: bool,
     depth: int | None = None,
     relations: Iterable[str] = (),
     limit: int = MOST_EDGES,
 ) -> list[LineageStep]:
-    """What some things came from, the nearest first.
+    """What some things came from, or what came from them, the nearest first.
 
     Args:
         connection: to a catalog that is up to date.
-        starts: digests, ids of runs.
+        starts: digests, ids of runs; of what came from something also URLs.
+        up: whether origins are asked for.
         depth: how many edges away at most; None: as far as it goes.
         relations: only over these; none: over all.
-        limit: of edges.
+        limit: most edges that are given.
     """
-    return _walk(connection, starts, depth, relations, limit, up=True)
+    if depth is not None and depth < 1:
+        raise InvalidInputError(f"depth {depth}: expected 1 or more")
+    words = sorted({relation_of(word) for word in relations})
+    hashes = sorted({hash_of(start) for start in starts})
+    given = {"starts": hashes, "words": words, "depth": depth, "most": limit}
+    rows = _asked(connection, _UNBOUND if depth is None else _BOUND, given, up=up)
+    return _steps(connection, rows, starts, up=up)
 
 
-def descendants(
-    connection: Connection,
-    starts: Sequence[str],
-    *,
-    depth: int | None = None,
-    relations: Iterable[str] = (),
-    limit: int = MOST_EDGES,
-) -> list[LineageStep]:
-    """What came from some things, the nearest first; arguments are those of `ancestors`. `starts`
-    may be URLs, too.
-    """
-    return _walk(connection, starts, depth, relations, limit, up=False)
+ancestors: Final = partial(walk, up=True)
+descendants: Final = partial(walk, up=False)
 
 
 def versions_of(connection: Connection, path: str) -> list[str]:
@@ -153,24 +151,6 @@ def trained_on(connection: Connection, path: str) -> list[LineageStep]:
     """Which models, of any commit, were trained on which versions of a dataset."""
     rows = _fetched(connection.execute(text(_OF_PATH.format(columns=_COLUMNS)), {"path": path}))
     return _steps(connection, rows, {row[_SUBJECT] for row in rows}, up=True)
-
-
-def _walk(
-    connection: Connection,
-    starts: Sequence[str],
-    depth: int | None,
-    relations: Iterable[str],
-    limit: int,
-    *,
-    up: bool,
-) -> list[LineageStep]:
-    if depth is not None and depth < 1:
-        raise InvalidInputError(f"depth {depth}: expected 1 or more")
-    words = sorted({relation_of(word) for word in relations})
-    hashes = sorted({hash_of(start) for start in starts})
-    given = {"starts": hashes, "words": words, "depth": depth, "most": limit}
-    rows = _asked(connection, _UNBOUND if depth is None else _BOUND, given, up=up)
-    return _steps(connection, rows, starts, up=up)
 
 
 def _asked(
@@ -239,7 +219,6 @@ def _by_subject(known: Mapping[str, PathAtCommit], row: EdgeRow) -> tuple[str, s
 
 
 def _each_once(rows: list[EdgeRow], far: int, order: Callable[[EdgeRow], Any]) -> Iterable[EdgeRow]:
-    """The edges of one thing, in order."""
     if len(rows) < 2:
         return rows
     rows.sort(key=order)

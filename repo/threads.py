@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, RLock, Thread, current_thread
@@ -228,8 +229,9 @@ class OrderedMap(Generic[S, T]):
     def _draw(self) -> tuple[int, S, int] | None:
         """The next item with its number and bytes; None when there are no more."""
         with self._drawing:
-            if not self._wait_for_room(0):
-                return None
+            with self._lock:
+                if not self._wait_for_room(0):
+                    return None
             try:
                 if self._items is None:
                     self._items = iter(self._source)
@@ -243,20 +245,19 @@ class OrderedMap(Generic[S, T]):
                     ticket, self._drawn = self._drawn, self._drawn + 1
                 self._arrive(ticket, None, error, 0)
                 return None
-            if not self._wait_for_room(size_bytes):
-                return None
             with self._lock:
+                if not self._wait_for_room(size_bytes):
+                    return None
                 ticket, self._drawn = self._drawn, self._drawn + 1
                 self._bytes += size_bytes
                 self._start_thread()
             return ticket, item, size_bytes
 
     def _wait_for_room(self, size_bytes: int) -> bool:
-        """Whether an item of so many bytes may begin, as soon as that is known."""
-        with self._lock:
-            while not self._ended and not self._has_room(size_bytes):
-                self._room.wait()
-            return not self._ended
+        """Whether an item of so many bytes may begin, as soon as that is known; holds the lock."""
+        while not self._ended and not self._has_room(size_bytes):
+            self._room.wait()
+        return not self._ended
 
     def _has_room(self, size_bytes: int) -> bool:
         outstanding = self._drawn - self._taken
@@ -271,7 +272,8 @@ class OrderedMap(Generic[S, T]):
         with self._lock:
             if not self._closed:
                 self._results[ticket] = result, failure, size_bytes
-            self._arrived.wake()
+            if ticket == self._taken:  # whoever takes waits for no other
+                self._arrived.wake()
         if failure is not None:
             self._end()
 
@@ -360,7 +362,7 @@ class _Room:
         return not self._calls or (self._calls < calls and self._bytes + size_bytes <= limit_bytes)
 
 
-class _Flights:
+class _Flights(ABC):
     """What functions and coroutines in flight have in common."""
 
     def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
@@ -379,8 +381,9 @@ class _Flights:
         self._room.fail(_aborted())
         self._end()
 
+    @abstractmethod
     def _end(self) -> None:
-        raise NotImplementedError
+        """End the threads, and what is under way where that can be."""
 
 
 class ThreadFlights(_Flights):

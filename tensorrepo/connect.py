@@ -108,10 +108,8 @@ def page_cache(
 ) -> PageDiskCache | None:
     """Where streams keep pages of remote datasets on this machine; None: nowhere.
 
-    Args:
-        machine: machine whose settings count.
-        folder: None: ``pages`` beside the cache of objects, below XDG_CACHE_HOME.
-        limit: None: what the user's setting ``cache.limit`` says; 0 keeps nothing.
+    Without a folder: in ``pages`` beside the cache of objects, below XDG_CACHE_HOME. Without a
+    limit: what the user's setting ``cache.limit`` says; 0 keeps nothing.
 
     Raises:
         InvalidInputError: `folder` cannot be a cache, because it holds other files for example.
@@ -136,12 +134,10 @@ def page_cache(
 
 
 def catalog_url(machine: Machine, repository_id: str, given: str | None = None) -> str:
-    """Where the catalog of a repository is: a file of this user's cache, if nobody says else.
+    """Where the catalog of a repository is: a file of this user's cache, if nothing else is set.
 
-    Args:
-        machine: machine whose settings count.
-        repository_id: what ``{id}`` in a URL stands for, and the file's name.
-        given: what the caller says; else TENSORREPO_CATALOG, else the setting ``catalog.url``.
+    First comes what the caller gave, then TENSORREPO_CATALOG, then the setting ``catalog.url``.
+    ``{id}`` in a URL stands for the repository's id.
     """
     told = given or machine.environment.get("TENSORREPO_CATALOG")
     told = told or read_config(machine.config_file).get("catalog.url")
@@ -161,11 +157,10 @@ def _expanded(path: Path, machine: Machine) -> Path:
 def allowed_outside(
     machine: Machine, more: Mapping[str, Mapping[str, str]] | None = None
 ) -> AllowedOutside:
-    """Who reads what is in no repository: what the user's settings and this command allow.
+    """Reader of data outside of repositories, as far as user settings and this command allow.
 
-    Args:
-        machine: machine whose settings count. Nothing in a repository or a workspace allows one.
-        more: further prefixes, each with the storage options that it needs.
+    `more` are further prefixes, each with the storage options that it needs. Nothing in a
+    repository or a workspace allows one.
     """
     given = parse_prefixes(read_config(machine.config_file).get("outside.allow", ""))
     prefixes: dict[str, Mapping[str, str]] = {

@@ -25,7 +25,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
@@ -58,10 +58,7 @@ from tensorrepo.repo.changes.transaction import begin_beside
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.writer import ObjectWriter
-
-if TYPE_CHECKING:
-    from tensorrepo.repository import Repository
-
+from tensorrepo.repository import Repository
 
 Path = tuple[str | int, ...]  # as torch writes it: numbers are places in lists
 _KEYS: Final = (bool, int, float, bytes, type(None))  # other keys that are no text become text
@@ -197,6 +194,7 @@ except ImportError as error:
     raise ImportError("tensorrepo.dcp needs torch: `pip install tensorrepo[torch]`") from error
 
 
+Plan = TypeVar("Plan", SavePlan, LoadPlan)
 _KEY: Final = "dcp"  # of a checkpoint's metadata
 _MOST_JSON_BYTES: Final = 64 << 20
 _SHOWN: Final = 5
@@ -273,7 +271,21 @@ class _Rank:
     untold: Untold
 
 
-class Writer(StorageWriter):
+class _NamedByStep(Generic[Plan]):
+    """What storage has in common whose checkpoints are named by run and step, never by a path."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
+        return False
+
+    def prepare_local_plan(self, plan: Plan) -> Plan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[Plan]) -> list[Plan]:
+        return plans
+
+
+class Writer(_NamedByStep[SavePlan], StorageWriter):
     """Stores one checkpoint of a run. Made alike on every rank."""
 
     def __init__(
@@ -302,22 +314,11 @@ class Writer(StorageWriter):
         self._metrics = numbers_of(metrics)
         self._start = start
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
-        """A checkpoint is named by its run and step, never by a path."""
-        return False
-
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         _refuse_path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
         pass
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
 
     def write_data(self, plan: SavePlan, planner: AnySavePlanner) -> Future[list[WriteResult]]:
         """Store what this rank holds; durable when the future is done."""
@@ -413,7 +414,7 @@ class Writer(StorageWriter):
             )
 
 
-class Reader(StorageReader):
+class Reader(_NamedByStep[LoadPlan], StorageReader):
     """Loads a checkpoint of a run, on any number of ranks. Only what a rank asks for is read."""
 
     def __init__(self, repository: Repository, run: str, step: int | None = None) -> None:
@@ -421,11 +422,6 @@ class Reader(StorageReader):
         self._context = repository.context
         self._run, self._step = check_run_name(run), step
         self._model: StoredModel | None = None
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
-        """A checkpoint is named by its run and step, never by a path."""
-        return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         _refuse_path(checkpoint_id)
@@ -444,12 +440,6 @@ class Reader(StorageReader):
         self, metadata: Metadata, is_coordinator: bool, *_: Any, **__: Any
     ) -> None:
         pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
 
     def read_data(self, plan: LoadPlan, planner: AnyLoadPlanner) -> Future[None]:
         """Read what the plan names into the tensors of the planner."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -52,20 +52,13 @@ class EntryDescription:
 
     path: str
     kind: str
-    shape: str
+    content: str
     bytes: int
     digest: Digest
     details: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "kind": self.kind,
-            "content": self.shape,
-            "bytes": self.bytes,
-            "digest": self.digest,
-            "details": list(self.details),
-        }
+        return asdict(self) | {"details": list(self.details)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +201,12 @@ def _preview_dataset(dataset: StoredDataset, start: int, rows: int) -> Preview:
 
 
 def _preview_model(model: StoredModel) -> Preview:
-    specs = [(name, model.spec(name)) for name in model]
-    text: list[tuple[str, ...]] = [
-        (name, str(spec.type.name), str(list(spec.shape)), f"{spec.size_bytes:,}")
-        for name, spec in specs
-    ]
     plain = [
-        {
-            "name": name,
-            "dtype": str(spec.type.name),
-            "shape": list(spec.shape),
-            "bytes": spec.size_bytes,
-        }
-        for name, spec in specs
+        {"name": name, "dtype": spec.type.name, "shape": list(spec.shape), "bytes": spec.size_bytes}
+        for name, spec in ((name, model.spec(name)) for name in model)
+    ]
+    text: list[tuple[str, ...]] = [
+        (str(each["name"]), str(each["dtype"]), str(each["shape"]), f"{each['bytes']:,}")
+        for each in plain
     ]
     return Preview(("tensor", "dtype", "shape", ">bytes"), text, plain)

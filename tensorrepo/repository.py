@@ -119,11 +119,10 @@ class RepositoryHistory:
         Raises:
             ConflictError: `conflicts` names paths and reasons. Nothing changed.
         """
-        other = self.resolve(ref)
         return merge(
             self.context.core,
             into,
-            other.digest,
+            self.resolve(ref).digest,
             author=self.author,
             message=message or f"Merge {ref} into {into}",
             called=ref,

@@ -7,17 +7,13 @@ author of commits, and RANK and WORLD_SIZE of a distributed job.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tensorrepo import connect
 from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repository import Repository
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def machine() -> connect.Machine:
@@ -80,12 +76,11 @@ def reopen(origin: RepositoryOrigin) -> Context:
 
 def _open(origin: RepositoryOrigin) -> Context:
     here = machine()
-    more = {prefix: dict(options) for prefix, options in origin.outside}
     core = connect.connect(
         origin.url,
         dict(origin.storage_options),
         here,
-        more_outside=more,
+        more_outside={prefix: dict(options) for prefix, options in origin.outside},
     )
     return Context(core, origin, here, reopen)
 

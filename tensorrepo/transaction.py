@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import (
     check_instance,
@@ -18,16 +19,14 @@ from tensorrepo.formats.common.arguments import (
     wrong,
 )
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.common.provenance import (
-    FINE_TUNED_FROM,
-    ProvenanceEdge,
-)
+from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.graph.graph import Graph
+from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
-from tensorrepo.formats.model.write.tensor_writer import WriteReport
+from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -42,19 +41,15 @@ from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
-    construct,
+    checked_metrics,
     known_models,
-    merge,
     placed,
     save,
-    slice_out,
+    stage_new,
     to_store,
 )
 from tensorrepo.verbs.provenance import edges_from, training_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 
 @dataclass(slots=True, repr=False)
@@ -96,8 +91,7 @@ class Transaction:
             schema = columns
         else:
             schema = Schema.of(mapping("columns", columns, "types"))
-        edges = edges_from(derived_from, how)
-        link = write_dataset(self.core.objects, schema, (), edges=edges)
+        link = write_dataset(self.core.objects, schema, (), edges=edges_from(derived_from, how))
         self.core.stage(path, Entry(Kind.DATASET, link.digest))
         return self.dataset(name)
 
@@ -183,8 +177,7 @@ class Transaction:
             InvalidInputError, UnsupportedError: a file that cannot be adopted; names it.
         """
         path = path_in("datasets", name)
-        entry = self.core.entry(path)
-        if entry is not None and not append:
+        if self.core.entry(path) is not None and not append:
             raise ConflictError(f"{path} exists: append=True puts the rows behind its own")
         given = [paths] if isinstance(paths, str | Path) else listed("paths", paths)
         chosen = None if columns is None else tuple(columns)
@@ -240,7 +233,9 @@ class Transaction:
             check_instance("graph", graph, Graph, made_by)
         lineage = training_edges(trained_on)
         if parent is not None:
-            lineage.insert(0, self._parent_edge(parent))
+            origin = self._model(parent, "parent")
+            edge = ProvenanceEdge(FINE_TUNED_FROM, origin.path, origin.digest, origin.commit)
+            lineage.insert(0, edge)
         if adapter_of is not None:
             given = adapter_of
             under = self._model(given, "adapter_of") if isinstance(given, str) else given
@@ -304,11 +299,14 @@ class Transaction:
             scale=scale,
             strict=strict,
         )
-        merge(self.core, path_in("models", name), recipe, parents, under, metrics=metrics)
+        checked = checked_metrics(metrics)
+        made = merge_models(self.core.objects, recipe, parents, under, metrics=checked)
+        stage_new(self.core, path_in("models", name), made)
 
     def slice_model(self, name: str, source: Model, first: str, last: str) -> None:
         """The sub-network between two nodes of a model's graph, both included, as a new model."""
-        slice_out(self.core, path_in("models", name), placed(source), first, last)
+        made = slice_model(self.core.objects, placed(source), first, last)
+        stage_new(self.core, path_in("models", name), made)
 
     def construct_model(
         self,
@@ -336,8 +334,10 @@ class Transaction:
         kinds = "a graph, a model or a state dict"
         check_instance("target", target, Graph | Model | Mapping, kinds)
         wanted = target.stored if isinstance(target, Model) else target
-        path = path_in("models", name)
-        construct(self.core, path, wanted, found, tensors=tensors, rule=rule, seed=seed)
+        made = construct_model(
+            self.core.objects, wanted, found, tensors=tensors, rule=rule, seed=seed
+        )
+        stage_new(self.core, path_in("models", name), made)
 
     def save_file(self, name: str, content: bytes | Path) -> None:
         """Store a file as it is."""
@@ -385,8 +385,9 @@ class Transaction:
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
             if error is None:
+                paths = ", ".join(sorted(self.core.staged)[:5])
                 self.commit = self.core.commit(
-                    self.message or _usual_message(self.core.staged),
+                    self.message or f"Change {paths or 'nothing'}",
                     author=self.context.author,
                     metadata=self.metadata,
                 )
@@ -397,10 +398,6 @@ class Transaction:
 
     def __repr__(self) -> str:
         return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
-
-    def _parent_edge(self, parent: str) -> ProvenanceEdge:
-        model = self._model(parent, "parent")
-        return ProvenanceEdge(FINE_TUNED_FROM, model.path, model.digest, model.commit)
 
     def _model(self, at: str, what: str) -> Model:
         ref, path = split_path(text(what, at))
@@ -428,7 +425,3 @@ def begin_transaction(
     """See `Repository.transaction`."""
     name, said = text("branch", branch), text("message", message)
     return Transaction(context, begin(context.core, name, unchanged=unchanged), said)
-
-
-def _usual_message(staged: Mapping[str, Any]) -> str:
-    return f"Change {', '.join(sorted(staged)[:5])}" if staged else "Change nothing"

@@ -1,1 +1,1 @@
-"""What several formats share."""
+"""What several formats share. Touches no storage."""

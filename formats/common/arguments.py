@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, nan
 from operator import index
 from pathlib import Path
@@ -21,11 +21,7 @@ MOST_WORD = (1 << 64) - 1
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """A whole number in ``[least, most]``.
-
-    Raises:
-        InvalidInputError: it is another one, or none.
-    """
+    """A whole number in ``[least, most]``. Raises InvalidInputError."""
     try:
         found = None if _is_bool(value) else index(value)
     except TypeError:
@@ -42,11 +38,7 @@ def word(name: str, value: Any) -> int:
 
 
 def real(name: str, value: Any, least: float, most: float = inf) -> float:
-    """A finite number in ``[least, most]``.
-
-    Raises:
-        InvalidInputError: it is another one, or none.
-    """
+    """A finite number in ``[least, most]``. Raises InvalidInputError."""
     try:
         found = nan if isinstance(value, str | bytes) or _is_bool(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -91,28 +83,24 @@ def _power(number: int) -> str:
     return f"2^{exponent} - 1" if number == (1 << exponent) - 1 and exponent > 20 else f"{number:,}"
 
 
-def check_instance(what: str, value: Any, kinds: Any, expected: str) -> None:
-    """Raises InvalidInputError, which says what was expected, for a value of another class."""
+def check_instance(what: str, value: Any, kinds: Any, expected: str) -> Any:
+    """`value`, which is of one of these classes; InvalidInputError says what was expected."""
     if not isinstance(value, kinds):
         raise wrong(what, expected, value)
+    return value
 
 
 def text(what: str, value: Any) -> str:
-    """`value`, which is text.
-
-    Raises:
-        InvalidInputError: it is something else.
-    """
-    if not isinstance(value, str):
-        raise wrong(what, "text", value)
-    return value
+    """`value`, which is text. Raises InvalidInputError."""
+    said: str = check_instance(what, value, str, "text")
+    return said
 
 
 def ref_text(value: Any) -> str:
     """`value`, which may name a commit. Raises InvalidInputError."""
-    if not isinstance(value, str):
-        raise wrong("a ref", "the name of a branch, a tag or a commit, such as 'main'", value)
-    return value
+    expected = "the name of a branch, a tag or a commit, such as 'main'"
+    ref: str = check_instance("a ref", value, str, expected)
+    return ref
 
 
 def file_path(what: str, value: Any) -> Path:
@@ -171,6 +159,12 @@ def several(value: Any, *single: type) -> tuple[Any, ...]:
     if isinstance(value, (str, *single)) or not isinstance(value, Iterable):
         return (value,)
     return tuple(value)
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many there are beside them: ``'a', 'b' and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
 
 
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories that a terminal acts upon

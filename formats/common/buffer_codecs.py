@@ -254,11 +254,12 @@ def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: in
         dtype = packed_dtype(item_bytes)
         found = unpack(stored, raw_bytes // dtype.itemsize, dtype)
         return found.view(np.uint8).data.toreadonly()
-    raw = _decompress(stored, raw_bytes)
+    raw = decompress_zstd(stored, raw_bytes)
     return _unshuffle(raw, item_bytes) if codec == Codec.SHUFFLE_ZSTD else memoryview(raw)
 
 
-def _decompress(stored: memoryview, raw_bytes: int) -> bytes:
+def decompress_zstd(stored: memoryview, raw_bytes: int) -> bytes:
+    """The `raw_bytes` bytes in one zstd frame. Raises CorruptError."""
     try:
         # The decoder allocates what the frame claims: compare that before it does.
         claimed = zstandard.get_frame_parameters(stored).content_size
@@ -328,7 +329,7 @@ def encode_chosen(choice: CodecChoice, data: memoryview, item_bytes: int) -> tup
     if codec is not Codec.NONE:
         stored = encode_buffer(codec, data, item_bytes)
         size = memoryview(stored).nbytes
-        if _pays(size, data.nbytes) and data.nbytes <= most_raw_bytes(codec, size):
+        if size <= data.nbytes * 3 // 4 and data.nbytes <= most_raw_bytes(codec, size):
             return codec, stored
     return Codec.NONE, data
 
@@ -356,7 +357,3 @@ def _sample(items: NDArray[Any]) -> NDArray[np.uint8]:
     count = max(1, SAMPLE_BYTES // SAMPLE_PLACES // items.shape[1])
     starts = np.linspace(0, len(items) - count, SAMPLE_PLACES, dtype=np.int64).tolist()
     return np.concatenate([items[start : start + count] for start in starts]).reshape(-1)
-
-
-def _pays(stored_bytes: int, raw_bytes: int) -> bool:
-    return stored_bytes <= raw_bytes * 3 // 4

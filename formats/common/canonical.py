@@ -9,8 +9,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -57,7 +58,7 @@ def decode_canonical(
         kind: what they hold.
         what: how messages call it.
         check: raises InvalidInputError when the parts do not fit together.
-        version: of the format that is read.
+        version: version of the format that is read.
 
     Raises:
         UnsupportedError: a newer version of the format.
@@ -78,3 +79,10 @@ def decode_canonical(
     if not same:
         raise CorruptError(f"{what}: its bytes are not the canonical ones for what they say")
     return value
+
+
+def check_sorted(what: str, keys: Iterable[Any]) -> None:
+    """Whether keys of things called `what` ascend, each there once. Raises InvalidInputError."""
+    for before, after in pairwise(keys):
+        if before >= after:
+            raise InvalidInputError(f"{what} {after!r:.80} is out of order or twice there")

@@ -20,41 +20,22 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 
 DTypeLike = str | np.dtype[Any] | type
 Ints = NDArray[np.int64]  # row numbers, offsets, counts
+Bools = NDArray[np.bool_]  # whether each row, or page, is one of some kind
 
-CODES: Final = {
-    "bool": 1,
-    "int8": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "uint8": 6,
-    "uint16": 7,
-    "uint32": 8,
-    "uint64": 9,
-    "float16": 10,
-    "float32": 11,
-    "float64": 12,
-    "complex64": 13,
-    "complex128": 14,
-    "bfloat16": 15,
-    "float8_e4m3fn": 16,
-    "float8_e5m2": 17,
-}
+_CODED: Final = (  # the first has code 1
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+    "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+CODES: Final = {name: code for code, name in enumerate(_CODED, 1)}
 _NAMES: Final = {code: name for name, code in CODES.items()}
 # Their `dtype.kind` is "V" or "f", and their scalars are no np.floating: ask `is_float`.
 SMALL_FLOATS: Final[dict[str, np.dtype[Any]]] = {
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _CODED[14:]
 }
 
 
 def element_dtype(name: str) -> np.dtype[Any]:
-    """The little-endian numpy dtype of a stored element type.
-
-    Raises:
-        InvalidInputError: no such type.
-    """
+    """The little-endian numpy dtype of a stored element type. Raises InvalidInputError."""
     if name in SMALL_FLOATS:
         return SMALL_FLOATS[name]
     if name not in CODES:

@@ -31,11 +31,7 @@ def as_plain(value: Any) -> Any:
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
-    """Whether `value` is JSON (numbers may also be NaN and infinite).
-
-    Raises:
-        InvalidInputError: it is not; says where.
-    """
+    """Whether `value` is JSON (numbers may also be NaN and infinite). Raises InvalidInputError."""
     if depth > MAX_JSON_NESTING:
         raise InvalidInputError(f"{where:.200}: nested deeper than {MAX_JSON_NESTING}")
     if isinstance(value, dict):

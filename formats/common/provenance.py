@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tensorrepo.formats.common.json import check_json
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 
+T = TypeVar("T")
 DERIVED_FROM: Final = "derived-from"
 TRAINED_ON: Final = "trained-on"
 FINE_TUNED_FROM: Final = "fine-tuned-from"
@@ -66,7 +67,7 @@ class ProvenanceEdge(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         relation: a word, such as `TRAINED_ON`; others are carried along.
-        path: of the origin where it was found: ``datasets/photos``, ``runs/exp1``, or a URL.
+        path: path of the origin where it was found: ``datasets/photos``, ``runs/exp1``, or a URL.
         digest: 64 hex digits; "" where the origin is not of a repository.
         commit: 64 hex digits, of which `path` is meant.
         details: JSON. Of `TRAINED_ON`: "seed", "epoch" and "position", the place that the stream
@@ -81,13 +82,24 @@ class ProvenanceEdge(msgspec.Struct, frozen=True, array_like=True):
 
     def to_json(self) -> dict[str, Any]:
         """As a map with all members, which is how a dataset holds it."""
-        return {
-            "relation": self.relation,
-            "path": self.path,
-            "digest": self.digest,
-            "commit": self.commit,
-            "details": self.details,
-        }
+        return msgspec.structs.asdict(self)
+
+
+def details_of(
+    lineage: Iterable[ProvenanceEdge], relation: str, kind: type[T]
+) -> tuple[ProvenanceEdge, T] | None:
+    """The first edge of that relation, and its details as a `kind`; None without one.
+
+    Raises:
+        CorruptError: what the edge says is not to be understood.
+    """
+    for edge in lineage:
+        if edge.relation == relation:
+            try:
+                return edge, msgspec.convert(edge.details, kind)
+            except msgspec.ValidationError as error:
+                raise CorruptError(f"lineage {relation} {edge.path}: {error}") from error
+    return None
 
 
 def relation_of(word: str) -> str:
@@ -97,11 +109,7 @@ def relation_of(word: str) -> str:
 
 
 def check_edge(edge: ProvenanceEdge) -> ProvenanceEdge:
-    """The edge, when it is well-formed.
-
-    Raises:
-        InvalidInputError: it is not; says what.
-    """
+    """The edge, when it is well-formed. Raises InvalidInputError."""
     if not edge.relation or len(edge.relation) > _MAX_WORD:
         raise InvalidInputError(f"lineage: relation {edge.relation!r:.80}")
     if edge.digest:

@@ -100,119 +100,50 @@ def _size_of(name: str, block_elements: int, block_bytes: int, shape: tuple[int,
     return size
 
 
-# In the order of safetensors' own list: its writer puts later types first.
-TYPES: Final = {
-    name: TensorType(name, elements, size)
-    for name, elements, size in (
-        ("BOOL", 1, 1),
-        ("F4", 2, 1),
-        ("F6_E2M3", 4, 3),
-        ("F6_E3M2", 4, 3),
-        ("U8", 1, 1),
-        ("I8", 1, 1),
-        ("F8_E5M2", 1, 1),
-        ("F8_E4M3", 1, 1),
-        ("F8_E8M0", 1, 1),
-        ("F8_E4M3FNUZ", 1, 1),
-        ("F8_E5M2FNUZ", 1, 1),
-        ("I16", 1, 2),
-        ("U16", 1, 2),
-        ("F16", 1, 2),
-        ("BF16", 1, 2),
-        ("I32", 1, 4),
-        ("U32", 1, 4),
-        ("F32", 1, 4),
-        ("C64", 1, 8),
-        ("F64", 1, 8),
-        ("I64", 1, 8),
-        ("U64", 1, 8),
-        # Ours: safetensors has no name for these.
-        ("C32", 1, 4),
-        ("C128", 1, 16),
-        ("OPAQUE", 1, 1),
-        # ONNX's: several in a byte, the first one lowest.
-        ("I4", 2, 1),
-        ("U4", 2, 1),
-        ("I2", 4, 1),
-        ("U2", 4, 1),
-        # GGUF's: scales and small integers together.
-        ("Q1_0", 128, 18),
-        ("Q4_0", 32, 18),
-        ("Q4_1", 32, 20),
-        ("Q5_0", 32, 22),
-        ("Q5_1", 32, 24),
-        ("Q8_0", 32, 34),
-        ("Q8_1", 32, 40),
-        ("Q2_K", 256, 84),
-        ("Q3_K", 256, 110),
-        ("Q4_K", 256, 144),
-        ("Q5_K", 256, 176),
-        ("Q6_K", 256, 210),
-        ("Q8_K", 256, 292),
-        ("IQ1_S", 256, 50),
-        ("IQ1_M", 256, 56),
-        ("IQ2_XXS", 256, 66),
-        ("IQ2_XS", 256, 74),
-        ("IQ2_S", 256, 82),
-        ("IQ3_XXS", 256, 98),
-        ("IQ3_S", 256, 110),
-        ("IQ4_NL", 32, 18),
-        ("IQ4_XS", 256, 136),
-        ("TQ1_0", 256, 54),
-        ("TQ2_0", 256, 66),
-        ("MXFP4", 32, 17),
-        ("NVFP4", 64, 36),
-    )
-}
+# Names of each block form (elements, bytes), in the order of safetensors' own list: its writer puts
+# later types first. GGUF's blocks hold scales and small integers together.
+_FORMS: Final = (
+    ((1, 1), "BOOL"),
+    ((2, 1), "F4"),
+    ((4, 3), "F6_E2M3 F6_E3M2"),
+    ((1, 1), "U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ"),
+    ((1, 2), "I16 U16 F16 BF16"),
+    ((1, 4), "I32 U32 F32"),
+    ((1, 8), "C64 F64 I64 U64"),
+    # Ours: safetensors has no name for these.
+    ((1, 4), "C32"), ((1, 16), "C128"), ((1, 1), "OPAQUE"),
+    # ONNX's: several in a byte, the first one lowest.
+    ((2, 1), "I4 U4"), ((4, 1), "I2 U2"),
+    ((128, 18), "Q1_0"), ((32, 18), "Q4_0 IQ4_NL"), ((32, 20), "Q4_1"), ((32, 22), "Q5_0"),
+    ((32, 24), "Q5_1"), ((32, 34), "Q8_0"), ((32, 40), "Q8_1"), ((256, 84), "Q2_K"),
+    ((256, 110), "Q3_K IQ3_S"), ((256, 144), "Q4_K"), ((256, 176), "Q5_K"), ((256, 210), "Q6_K"),
+    ((256, 292), "Q8_K"), ((256, 50), "IQ1_S"), ((256, 56), "IQ1_M"), ((256, 74), "IQ2_XS"),
+    ((256, 66), "IQ2_XXS TQ2_0"), ((256, 82), "IQ2_S"), ((256, 98), "IQ3_XXS"),
+    ((256, 136), "IQ4_XS"), ((256, 54), "TQ1_0"), ((32, 17), "MXFP4"), ((64, 36), "NVFP4"),
+)  # fmt: skip
+TYPES: Final = {name: TensorType(name, *form) for form, names in _FORMS for name in names.split()}
 SAFETENSORS_TYPES: Final = tuple(TYPES)[:22]
 _NUMPY: Final = {
-    "BOOL": np.dtype("?"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "I16": np.dtype("<i2"),
-    "U16": np.dtype("<u2"),
-    "F16": np.dtype("<f2"),
-    "I32": np.dtype("<i4"),
-    "U32": np.dtype("<u4"),
-    "F32": np.dtype("<f4"),
-    "C64": np.dtype("<c8"),
-    "F64": np.dtype("<f8"),
-    "I64": np.dtype("<i8"),
-    "U64": np.dtype("<u8"),
-    "C128": np.dtype("<c16"),
-}
+    name: np.dtype(code)
+    for name, code in {
+        "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2",
+        "I32": "<i4", "U32": "<u4", "F32": "<f4", "C64": "<c8", "F64": "<f8", "I64": "<i8",
+        "U64": "<u8", "C128": "<c16",
+    }.items()
+}  # fmt: skip
+ML_DTYPES: Final = {
+    "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
 # By numpy's name, and by those of the ml_dtypes package, which numpy shows for its arrays.
 _BY_NUMPY_NAME: Final = {str(dtype.name): name for name, dtype in _NUMPY.items()} | {
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    word: name for name, word in ML_DTYPES.items()
 }
 TORCH_NAMES: Final = {
-    "BOOL": "bool",
+    **{name: str(dtype.name) for name, dtype in _NUMPY.items()},
+    **ML_DTYPES,
     "F4": "float4_e2m1fn_x2",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
     "C32": "complex32",
-    "C128": "complex128",
 }
 TYPES_BY_TORCH_NAME: Final = {torch: TYPES[name] for name, torch in TORCH_NAMES.items()}
 
@@ -382,18 +313,24 @@ def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[
     return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
 
 
+def import_torch(instead: str) -> Any:
+    """The package torch; UnsupportedError, which says what to do `instead`, where it is missing."""
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
+        ) from error
+    return torch
+
+
 def torch_of(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> Any:
     """The tensor as a torch tensor that shares the (writable) memory of `data`.
 
     Raises:
         UnsupportedError: torch is not installed, or has no such type.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed: `pip install tensorrepo[torch]`, or ask for numpy arrays"
-        ) from error
+    torch = import_torch("ask for numpy arrays")
     dtype = getattr(torch, TORCH_NAMES.get(element.name, ""), None)
     if dtype is None:
         raise UnsupportedError(f"torch has no type {element.name}; ask for numpy arrays")

@@ -7,7 +7,7 @@ cell. Rows are followed by id, so compaction hides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -47,8 +47,8 @@ class RowBlame:
     Attributes:
         added: the commit that added it, or brought it back.
         deleted: the commit that deleted it; None: it is there.
-        last: the commit whose values are blamed: the newest one that has the row.
-        columns: by column id, the commit that brought the value.
+        last: newest commit that has the row; its values are blamed.
+        columns: commit that brought the value, by column id.
     """
 
     added: Digest
@@ -57,12 +57,8 @@ class RowBlame:
     columns: dict[str, Digest]
 
 
-def blame_row(
-    history: DatasetHistory, tip: Digest, row_id: NDArray[Any], columns: Iterable[str] | None = None
-) -> RowBlame:
-    """Where a row and its values came from.
-
-    `row_id` is ROW_ID ``(1,)``; `columns` are ids, None: all that the row has.
+def blame_row(history: DatasetHistory, tip: Digest, row_id: NDArray[Any]) -> RowBlame:
+    """Where a row and its values came from; `row_id` is ROW_ID ``(1,)``.
 
     Raises:
         NotFoundError: no version up to `tip` has a row of that id.
@@ -73,17 +69,15 @@ def blame_row(
         deleted, last = _deletion(history, tip, row_id)
         step = history(last)
     assert step.dataset is not None, "it has the row"
-    there = {column.id for column in step.dataset.schema.columns}
-    wanted = there if columns is None else there & set(columns)
-    found = _origins(history, last, row_id, {ROW, *wanted})
+    columns = {column.id for column in step.dataset.schema.columns}
+    found = _origins(history, last, row_id, {ROW, *columns})
     return RowBlame(found.pop(ROW), deleted, last, found)
 
 
 def has_row(dataset: StoredDataset, row_id: NDArray[Any]) -> bool:
     """Whether there is a row of that id, and not deleted."""
     row = row_id_table(dataset).find(row_id)
-    live = live_rows(dataset)
-    return bool(row[0] >= 0) and (live is None or bool(live.live(row)[0] >= 0))
+    return bool(live_rows(dataset).live(row)[0] >= 0)
 
 
 def _origins(

@@ -24,13 +24,14 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import (
     check_default,
     coerce_column,
+    default_range,
     default_row,
     default_values,
 )
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike, as_type
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
 from tensorrepo.formats.dataset.writing.column_write import (
@@ -267,11 +268,9 @@ def _default_tallies(
     """
     counted = tallies(schema, dataset)
     for column in new if dataset.root.rows else ():
-        row, tally = default_values(column), counted[column.id]
+        tally = counted[column.id]
         tally.nulls = dataset.root.rows if default_row(column) is None else 0
-        if isinstance(row, FixedValues) and not column.storage.shape:
-            bounds = range_of(row.values, row.valid)
-            tally.min, tally.max = bounds.smallest, bounds.largest
+        tally.min, tally.max = default_range(column)
     return counted
 
 

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.external.foreign import ForeignReader
 from tensorrepo.formats.dataset.external.links import read_links
 from tensorrepo.formats.dataset.external.outside import Nothing, Outside
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows, unpack_deletions
@@ -71,10 +72,7 @@ ABSENT_BYTES = 1 << 30
 
 
 def check_absent(
-    columns: Mapping[str, ColumnIndex],
-    rows: range | NDArray[np.int64],
-    *,
-    limit_bytes: int = ABSENT_BYTES,
+    columns: Mapping[str, ColumnIndex], rows: range | Ints, *, limit_bytes: int = ABSENT_BYTES
 ) -> None:
     """Refuse to make more rows of defaults at once than `limit_bytes` hold.
 
@@ -101,7 +99,7 @@ def _row_bytes(index: ColumnIndex) -> int:
     return 0 if index.default is None else index.default.nbytes + 1
 
 
-def _absent_rows(index: ColumnIndex, rows: range | NDArray[np.int64]) -> int:
+def _absent_rows(index: ColumnIndex, rows: range | Ints) -> int:
     """How many of `rows` no page holds; of a range with steps no fewer."""
     if index.default is None or not len(rows):
         return 0
@@ -184,7 +182,7 @@ class StoredDataset:
         found = self._columns(resolve_rows(key, self.rows))
         return {column.name: present(column, values) for column, values in found}
 
-    def _columns(self, rows: range | NDArray[np.int64]) -> Iterator[tuple[Column, ColumnValues]]:
+    def _columns(self, rows: range | Ints) -> Iterator[tuple[Column, ColumnValues]]:
         columns = self.schema.visible.columns
         names = [column.name for column in columns]
         return zip(columns, read_live(self, names, rows), strict=True)
@@ -260,9 +258,9 @@ class ColumnView:
                 f"a region is of one row, [row, slices...]; got {row!r:.60} for the row. "
                 "Of several rows, read them first: [rows][:, slices...]"
             )
-        number, live = _row_number(int(row), self.dataset.rows), live_rows(self.dataset)
-        physical = number if live is None else int(live.physical(np.array([number]))[0])
-        return region_of(page_reader(self.dataset, self.column.name), physical, region)
+        number = _row_number(int(row), self.dataset.rows)
+        physical = live_rows(self.dataset).physical(np.array([number]))[0]
+        return region_of(page_reader(self.dataset, self.column.name), int(physical), region)
 
     def __iter__(self) -> Iterator[Any]:
         for batch in iterate(self.dataset, [self.column.name]):
@@ -307,7 +305,7 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
-def narrowed(dataset: StoredDataset, rows: NDArray[np.int64]) -> StoredDataset:
+def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     """A dataset with only some of its rows there, as if the others were deleted.
 
     `rows` are physical, ascending, each once, none of them deleted; the digest stays that of the
@@ -365,9 +363,7 @@ def fragment_records(dataset: StoredDataset) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, FRAGMENT), *leaves])
 
 
-def _placed_leaves(
-    dataset: StoredDataset,
-) -> Iterator[tuple[Leaf, Links, NDArray[np.int64], NDArray[np.int64]]]:
+def _placed_leaves(dataset: StoredDataset) -> Iterator[tuple[Leaf, Links, Ints, Ints]]:
     """Leaves with their links, and of each fragment its first row in the dataset and its rows."""
     first = 0
     for leaf, links in dataset_leaves(dataset):
@@ -376,12 +372,12 @@ def _placed_leaves(
         first += int(rows.sum())
 
 
-def live_rows(dataset: StoredDataset) -> LiveRows | None:
-    """Which rows are not deleted; None: all. Read once per handle."""
+def live_rows(dataset: StoredDataset) -> LiveRows:
+    """Which rows are not deleted. Read once per handle."""
     memory = dataset._memory  # noqa: SLF001
-    if dataset.root.deleted and memory.live is None:
+    if memory.live is None:
         dead = [np.zeros(0, np.int64)]
-        for leaf, links, starts, rows in _placed_leaves(dataset):
+        for leaf, links, starts, rows in _placed_leaves(dataset) if dataset.root.deleted else ():
             for at, each in sorted(read_deletions(dataset.objects, leaf, links).items()):
                 dead.append(starts[at] + unpack_deletions(each, int(rows[at])))
         memory.live = LiveRows(dataset.root.rows, np.concatenate(dead))
@@ -471,22 +467,23 @@ def read_rows(dataset: StoredDataset, name: str, key: RowNumbers | range) -> Col
 
 
 def read_live(
-    dataset: StoredDataset, names: Sequence[str], rows: range | NDArray[np.int64]
+    dataset: StoredDataset, names: Sequence[str], rows: range | Ints
 ) -> list[ColumnValues]:
     """Live rows of several columns, copied; of those in a store in the same rounds of requests."""
     readers = [page_reader(dataset, name) for name in names]
     live = live_rows(dataset)
     if isinstance(rows, range) and rows.step == 1 and len(rows):
-        start, stop = _physical_range(live, rows)
+        start, last = live.physical(np.array([rows.start, rows.stop - 1])).tolist()
+        stop = last + 1
         check_absent(_indexes(dataset, names), range(start, stop))
-        alive = None if live is None else live.alive(start, stop)
+        alive = live.alive(start, stop)
         if alive is None:
             return read_columns(readers, range(start, stop))
         return read_columns(readers, start + alive)
     if isinstance(rows, range):
         check_absent(_indexes(dataset, names), rows)  # before there is a number for each
         rows = np.arange(rows.start, rows.stop, rows.step)
-    physical = rows if live is None else live.physical(rows)
+    physical = live.physical(rows)
     check_absent(_indexes(dataset, names), physical)
     return read_columns(readers, physical)
 
@@ -495,15 +492,7 @@ def _indexes(dataset: StoredDataset, names: Iterable[str]) -> dict[str, ColumnIn
     return {name: column_index(dataset, name) for name in names}
 
 
-def _physical_range(live: LiveRows | None, rows: range) -> tuple[int, int]:
-    """The physical rows that hold the live ones of `rows`."""
-    if live is None:
-        return rows.start, rows.stop
-    ends = live.physical(np.array([rows.start, rows.stop - 1]))
-    return int(ends[0]), int(ends[1]) + 1
-
-
-def resolve_rows(key: RowNumbers | range, rows: int) -> range | NDArray[np.int64]:
+def resolve_rows(key: RowNumbers | range, rows: int) -> range | Ints:
     """Row numbers in ``[0, rows)``; negative ones count from the end.
 
     Raises:
@@ -558,7 +547,7 @@ def scan(
     stop: int | None = None,
     *,
     max_bytes: int = BATCH_BYTES,
-) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
     """Rows in order, cut where pages of the columns end, with their physical numbers.
 
     `start` and `stop` are physical rows; deleted ones between them are left out. A batch holds no
@@ -573,7 +562,7 @@ def scan(
         step = max(1, int(max_bytes / max(row_bytes, 1.0)))
         for low in range(start, end, step):
             high = min(end, low + step)
-            alive = None if live is None else live.alive(low, high)
+            alive = live.alive(low, high)
             values = {name: cursor.slice(low, high) for name, cursor in cursors.items()}
             if alive is None:
                 yield np.arange(low, high), values

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.changing.spool import Spool, SpoolWriter
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, widen_column
@@ -54,8 +55,6 @@ from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
 from tensorrepo.formats.native.row_digests import BEST, new_lanes
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-
-Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +283,7 @@ def _mix(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
     BEST.mix(data, (values.offsets - start) * size, values.valid, lanes)
 
 
-def _mix_fixed(
-    lanes: NDArray[np.uint64], values: NDArray[Any], valid: NDArray[np.bool_] | None
-) -> None:
+def _mix_fixed(lanes: NDArray[np.uint64], values: NDArray[Any], valid: Bools | None) -> None:
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     row_bytes = values.itemsize * prod(values.shape[1:])
     BEST.mix(data, np.arange(len(values) + 1) * row_bytes, valid, lanes)
@@ -305,7 +302,7 @@ class _StoredRows:
         keys: values of the key, a column each.
     """
 
-    physical: Whole
+    physical: Ints
     contents: ContentTable
     keys: list[pa.Array]
 
@@ -384,14 +381,14 @@ class _SourceRows:
         self.rows += count
         self.bytes += sum(each.nbytes for each in values)
 
-    def _go_on_behind(self, numbers: Whole) -> None:
+    def _go_on_behind(self, numbers: Ints) -> None:
         known = np.flatnonzero(numbers >= 0)
         last = int(known[-1]) if len(known) else -1
         if last >= 0:
             self._next = int(self.stored.contents.first_row[numbers[last]]) + 1
         self._next += len(numbers) - 1 - last
 
-    def _take_from_left(self, numbers: Whole) -> NDArray[np.bool_]:
+    def _take_from_left(self, numbers: Ints) -> Bools:
         """Which rows have a content that no row of the dataset is left for."""
         is_new = numbers < 0
         known = numbers[~is_new]
@@ -404,7 +401,7 @@ class _SourceRows:
         return is_new
 
     def _put(
-        self, rows: Whole, forms: Sequence[ColumnValues], added: Sequence[ColumnValues]
+        self, rows: Ints, forms: Sequence[ColumnValues], added: Sequence[ColumnValues]
     ) -> None:
         taken = [each.take(rows) for each in (*forms, *added)]
         self._spool.add(self._columns.compared, taken)
@@ -430,7 +427,7 @@ class _SourceRows:
                     raise
         return align_rows(self.stored.contents.numbers, numbers)
 
-    def _matched(self, numbers: Whole) -> Alignment:
+    def _matched(self, numbers: Ints) -> Alignment:
         """Rows matched by key: by content where that is the same, for the key is part of it."""
         contents = self.stored.contents
         _check_unique(self._key, self.stored.keys, "this is no key of the dataset as it is: ")
@@ -448,7 +445,7 @@ class _SourceRows:
         is_free[partner[partner >= 0]] = False
         return Alignment(partner, is_equal, np.flatnonzero(is_free), 0)
 
-    def places(self, wanted: Whole) -> Whole:
+    def places(self, wanted: Ints) -> Ints:
         """Rows of the spool that hold rows of the source which differ from their partners."""
         numbers, spooled = np.concatenate(self._numbers), np.concatenate(self._spooled)
         place = np.full(self.rows, -1, np.int64)
@@ -473,7 +470,7 @@ def _check_unique(columns: tuple[Column, ...], keys: Sequence[pa.Array], where: 
         raise InvalidInputError(f"{where}{error}") from error
 
 
-def _taken(arrays: Sequence[pa.Array], rows: Whole) -> list[pa.Array]:
+def _taken(arrays: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
     return [array.take(pa.array(rows)) for array in arrays]
 
 
@@ -495,7 +492,7 @@ class _Edit:
     ) -> ObjectLink:
         """The new root; the old one where nothing differs."""
         aligned, dataset = self.aligned, self._with_wider_columns(source)
-        dataset = self._without_deleted(dataset, budget_bytes)
+        dataset = self._without_deleted(dataset)
         dataset = self._with_added_columns(dataset, source, codec, budget_bytes)
         changed = np.flatnonzero((aligned.partner >= 0) & ~aligned.is_equal)
         dataset = self._with_values(dataset, source, changed, budget_bytes)
@@ -527,11 +524,11 @@ class _Edit:
                 dataset = self._open(wider)
         return dataset
 
-    def _without_deleted(self, dataset: StoredDataset, budget_bytes: int) -> StoredDataset:
+    def _without_deleted(self, dataset: StoredDataset) -> StoredDataset:
         rows = self.aligned.deleted
         if not len(rows):
             return dataset
-        return self._open(delete_rows(self.objects, dataset, rows, budget_bytes=budget_bytes))
+        return self._open(delete_rows(self.objects, dataset, rows))
 
     def _with_added_columns(
         self, dataset: StoredDataset, source: _SourceRows, codec: CodecChoice, budget_bytes: int
@@ -547,7 +544,7 @@ class _Edit:
         return dataset
 
     def _with_values(
-        self, dataset: StoredDataset, source: _SourceRows, changed: Whole, budget_bytes: int
+        self, dataset: StoredDataset, source: _SourceRows, changed: Ints, budget_bytes: int
     ) -> StoredDataset:
         """Set the cells of rows of the source that differ from their partners."""
         if not len(changed):
@@ -570,7 +567,7 @@ class _Edit:
             return wide
         narrow = target.storage.element
 
-        def narrowed(rows: Whole, places: Whole) -> ColumnValues:
+        def narrowed(rows: Ints, places: Ints) -> ColumnValues:
             values = wide(rows, places)
             assert isinstance(values, FixedValues), "else the column was widened"
             return replace(values, values=values.values.astype(narrow))

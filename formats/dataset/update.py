@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.changing.patch import (
     UpdateProgress,
     ValueChanger,
@@ -46,25 +46,21 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
-def delete_rows(
-    objects: ObjectSink, dataset: StoredDataset, where: Where, *, budget_bytes: int = BUDGET_BYTES
-) -> ObjectLink:
+def delete_rows(objects: ObjectSink, dataset: StoredDataset, where: Where) -> ObjectLink:
     """Delete rows; those that are not there, or no more, are passed over.
-
-    `budget_bytes` bounds the memory used, beside 8 bytes a chosen row.
 
     Returns:
         Link of the new root; of the old one when no row was deleted.
     """
     rows = choose_rows(dataset, where, strict=False).rows
-    with editing(objects, dataset, budget_bytes) as edit:
+    with editing(objects, dataset, BUDGET_BYTES) as edit:
         for number, fragments in by_leaf(dataset, rows):
             edit.tree.edit(_deletions(dataset, number, fragments, rows), number)
         return edit.tree.finish()
 
 
 def _deletions(
-    dataset: StoredDataset, number: int, fragments: Sequence[FragmentRows], rows: NDArray[np.int64]
+    dataset: StoredDataset, number: int, fragments: Sequence[FragmentRows], rows: Ints
 ) -> Iterator[tuple[int, FragmentEdit]]:
     """The edits of one leaf."""
     leaf, links = read_leaf(dataset.objects, dataset.links, dataset.root.leaves[number])
@@ -90,15 +86,15 @@ def update_rows(
     """Give rows other values. Values that a row has already are not written.
 
     Args:
-        objects: where to store.
-        dataset: what to change.
-        where: which rows, see `where`.
-        values: by column: a value for all rows (None: null); values for each row, in the order in
+        objects: store of the objects.
+        dataset: dataset to change.
+        where: rows to change, see `Where`.
+        values: values by column: one for all rows (None: null); one for each row, in the order in
             which `where` names them (of a predicate: in the order of the dataset); or a function
             that is given some of the rows as a `pyarrow.RecordBatch` and gives a value for each.
-        columns: what functions are given; None: all columns that are not hidden.
+        columns: columns that functions are given; None: all that are not hidden.
         budget_bytes: bound of the memory used, beside the values given and one row.
-        progress: called now and then with rows looked at and bytes of new values so far.
+        progress: callback for rows looked at and bytes of new values so far.
 
     Returns:
         Link of the new root; of the old one when no value differs.
@@ -142,7 +138,7 @@ def _function_source(
     chosen = dataset.schema.select(names)
     schema = chosen.to_arrow()
 
-    def source(rows: NDArray[np.int64], _: NDArray[np.int64]) -> ColumnValues:
+    def source(rows: Ints, _: Ints) -> ColumnValues:
         found = read_columns([page_reader(dataset, name) for name in names], rows)
         arrays = [
             to_arrow_array(each.type, values)

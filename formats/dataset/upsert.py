@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Bools
 from tensorrepo.formats.dataset.changing.spool import Spool, SpoolWriter
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
 from tensorrepo.formats.dataset.schema.coerce import coerce_batch
@@ -150,13 +150,10 @@ def _match(dataset: StoredDataset, table: KeyTable) -> Chosen:
             f"key {table.text(at)} names {len(found)} rows of the dataset, such as {found[0]} and "
             f"{found[1]}: an upsert needs a key that tells rows apart"
         )
-    live = live_rows(dataset)
-    return Chosen(rows if live is None else live.physical(rows), places, table.rows)
+    return Chosen(live_rows(dataset).physical(rows), places, table.rows)
 
 
-def _check_complete(
-    schema: Schema, spool: Spool, table: KeyTable, is_new: NDArray[np.bool_]
-) -> None:
+def _check_complete(schema: Schema, spool: Spool, table: KeyTable, is_new: Bools) -> None:
     """New rows need a value in every column."""
     for column in schema.visible.columns:
         has_value = column.name in spool.schema or column.nullable or column.default is not None

@@ -61,18 +61,18 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     """Store the rows of `batches` as a dataset, or behind those of `base`.
 
     Args:
-        objects: where to store; only what is new is stored, the root last.
+        objects: store of the objects; only what is new is stored, the root last.
         schema: the columns. With `base` it must have the same ones.
         batches: batches of any size; each is columns, an Arrow batch or table, or a list of rows. A
             batch may be reused by its owner once the next one is asked for.
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
         budget_bytes: bound of the memory used, beside one batch (two lasting ones) and one row.
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
-        codec: tried on every page and tile, kept where it saves a quarter; "auto" tries a sample.
-        rng: gives fragments their uids.
-        misfits: what to do about rows that do not fit, and then the report of them; None: raise.
-        edges: what the rows came from, noted beside the lineage of `base`.
-        progress: called after every batch with rows and bytes written so far.
+        codec: codec tried on every page and tile, kept where it saves a quarter; "auto" tries some.
+        rng: source of the fragments' uids.
+        misfits: treatment of rows that do not fit, and then the report of them; None: raise.
+        edges: origins of the rows, noted beside the lineage of `base`.
+        progress: callback for rows and bytes written so far, after every batch.
 
     Returns:
         Link of the DATASET root.

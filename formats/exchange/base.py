@@ -12,22 +12,23 @@ The last line that matches decides. What lies in a folder that is left out canno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorrepo.formats.common.damage import damage, refusals, sentence
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
+    from tensorrepo.formats.dataset.schema.schema import ColumnBatch, InputBatch, Schema
 
 
 BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 # zlib never expands more than this, so a header that promises more than file bytes times this lies.
 DEFLATE_LIMIT = 1032
 MAX_NOTES = 20
+Grouped = TypeVar("Grouped")
 MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the rest is counted
 
 
@@ -166,6 +167,85 @@ class ObjectFormat:
 def file_bytes(path: Path) -> int:
     with refusals(path, "file"):
         return path.stat().st_size
+
+
+def origin_of(path: Path, format_name: str, files: Collection[Path]) -> ImportOrigin:
+    """The origin of rows that came from these files, named `path` as a whole."""
+    return ImportOrigin(str(path), format_name, len(files), sum(map(file_bytes, files)))
+
+
+def source_files(
+    path: Path, wanted: Callable[[str], bool], what: str, hidden: tuple[str, ...] = (".",)
+) -> list[Path]:
+    """`path` itself, or the files of a folder whose names in small letters are `wanted`, in order.
+
+    Left out are ignored files, and those below names that begin like `hidden`. `what` says which
+    files are looked for.
+    """
+    if not path.is_dir():
+        return [path]
+    ignore = read_ignore(path)
+    files = []
+    with refusals(path, "folder"):
+        for file in sorted(path.rglob("*")):
+            relative = file.relative_to(path)
+            left_out = any(part.startswith(hidden) for part in relative.parts) or any(
+                ignore.leaves_out(str(part), is_folder=part != relative)
+                for part in (relative, *relative.parents[:-1])
+            )
+            if wanted(file.name.lower()) and file.is_file() and not left_out:
+                files.append(file)
+    if not files:
+        raise damage(path, f"holds no {what}")
+    return files
+
+
+def grouped(
+    sized: Iterable[tuple[Grouped, int]], limit: int = BATCH_BYTES
+) -> Iterator[list[Grouped]]:
+    """What comes with its bytes, in groups of at most `limit` bytes, or of one that is larger."""
+    group: list[Grouped] = []
+    held = 0
+    for each, size in sized:
+        if group and held + size > limit:
+            yield group
+            group, held = [], 0
+        group.append(each)
+        held += size
+    if group:
+        yield group
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Rows as columns; a column that a row lacks is null there."""
+    held = list(rows)
+    return {name: [row.get(name) for row in held] for name in names}
+
+
+def first_of(sized: Iterable[tuple[Grouped, int]], most: int, limit: int) -> list[Grouped]:
+    """The first of what comes with its bytes: `most` of them, or fewer of `limit` bytes."""
+    first: list[Grouped] = []
+    held = 0
+    for each, size in sized:
+        first.append(each)
+        held += size
+        if len(first) >= most or held >= limit:
+            break
+    return first
+
+
+def with_split(parts: Sequence[Iterable[ColumnBatch]]) -> Iterator[ColumnBatch]:
+    """The batches of splits, one after the other; if there are several, a column tells which."""
+    for number, batches in enumerate(parts):
+        for batch in batches:
+            rows = len(next(iter(batch.values())))
+            yield {**batch, "split": [number] * rows} if len(parts) > 1 else batch
+
+
+def split_note(rows: Mapping[str, int], unit: str) -> str:
+    """What to say of a source that has several splits, and of how many rows each."""
+    counts = ", ".join(f"{name} ({count} {unit})" for name, count in rows.items())
+    return f"splits {counts}: column 'split' tells them apart; option split takes one"
 
 
 def shorten_notes(notes: list[str]) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn
@@ -45,6 +46,7 @@ _MAPPED_BYTES = 1 << 20
 # Arrow's other allocators reserve as much at once as a child may take. glibc's maps and unmaps each
 # large buffer unless told to keep them, which takes more time than reading does.
 _ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's: whoever forks has one thread
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TOP_PAD_": str(16 << 20),
@@ -63,6 +65,8 @@ _TITLES = {
     "arrow": "Arrow file",
     "lmdb": "LMDB file",
     "lance": "Lance dataset",
+    "hdf5": "HDF5 file",
+    "footer": "Parquet footer",
 }
 
 
@@ -76,7 +80,7 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
     Args:
         reader: one of the readers that `child_main` knows.
         files: read in any order, each as often as its batches are asked for.
-        options: of the reader.
+        options: options of the reader.
 
     Raises:
         NotFoundError, PermissionDenied: a file that cannot be opened.
@@ -90,12 +94,8 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
     opened = {}
     for number, file in enumerate(files):
         schema, rows = child.schema(file)
-        opened[file] = TableFile(schema, rows, _batches_of(child, number, file))
+        opened[file] = TableFile(schema, rows, partial(child.batches, number, file))
     return opened
-
-
-def _batches_of(child: _Child, number: int, file: Path) -> Callable[[], Iterator[pa.RecordBatch]]:
-    return lambda: child.batches(number, file)
 
 
 class _Child:
@@ -105,7 +105,7 @@ class _Child:
         self, reader: str, files: Sequence[Path], options: dict[str, object] | None = None
     ) -> None:
         self._title = _TITLES[reader]
-        self._socket = _server().fork()
+        self._socket = _server().fork(reader)
         self._process: int | None = None
         self._lock = Lock()
         request = {
@@ -250,12 +250,14 @@ class _Server:
         self._owner = os.getpid()
         atexit.register(self.close)
 
-    def fork(self) -> socket.socket:
-        """The end of a socket whose other end a new child has."""
+    def fork(self, reader: str) -> socket.socket:
+        """The end of a socket whose other end a new child has, to run a reader in."""
         near, far = socket.socketpair()
         with far:
             try:
-                socket.send_fds(self._control, [b"f"], [far.fileno()])
+                socket.send_fds(
+                    self._control, [bytes([child_main.READERS.index(reader)])], [far.fileno()]
+                )
             except OSError as problem:
                 near.close()
                 raise UnsupportedError(f"the importers' process is gone: {problem}") from problem

@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from math import prod
 from struct import Struct
 from typing import IO, Any
 
@@ -91,6 +93,72 @@ def _parquet_file(path: str) -> pq.ParquetFile:
     )
 
 
+def _library(module: str, what: str, extra: str, package: str = "") -> Any:
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        raise Refusal(
+            f"{what} need {package or module}, which is not installed: "
+            f"`pip install tensorrepo[{extra}]`",
+            "UnsupportedError",
+        ) from problem
+
+
+_FOOTER_SCHEMA = pa.schema(
+    [
+        ("rows", pa.int64()),  # of the row group
+        ("path", pa.list_(pa.string())),
+        ("compressed_bytes", pa.int64()),
+        ("uncompressed_bytes", pa.int64()),
+        ("nulls", pa.int64()),  # null where the file does not say
+    ]
+)
+
+
+def open_footer(path: str) -> TableFile:
+    """What the footer of a Parquet file says of columns' chunks, a batch for each row group."""
+    metadata = pq.read_metadata(path)
+    leaves = [leaf for field in metadata.schema.to_arrow_schema() for leaf in _leaves(field)]
+    if len(leaves) != metadata.num_columns:
+        raise Refusal(f"{metadata.num_columns} columns, its schema has {len(leaves)}")
+    return TableFile(_FOOTER_SCHEMA, None, lambda: _footer_groups(metadata, leaves))
+
+
+def _leaves(field: pa.Field, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the columns that a field is stored as."""
+    kind, path = getattr(field.type, "storage_type", field.type), (*above, field.name)
+    inner: list[pa.Field] = []
+    if pa.types.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    elif pa.types.is_struct(kind):
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+    elif getattr(kind, "value_field", None) is not None:
+        inner = [kind.value_field]
+    if not inner:
+        yield path
+    for each in inner:
+        yield from _leaves(each, path)
+
+
+def _footer_groups(
+    metadata: pq.FileMetaData, leaves: list[tuple[str, ...]]
+) -> Iterator[pa.RecordBatch]:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        told = [chunk.statistics for chunk in chunks]
+        nulls = [each.null_count if each and each.has_null_count else None for each in told]
+        columns = [
+            [group.num_rows] * len(chunks),
+            leaves,
+            [chunk.total_compressed_size for chunk in chunks],
+            [chunk.total_uncompressed_size for chunk in chunks],
+            nulls,
+        ]
+        arrays = [pa.array(c, kind) for c, kind in zip(columns, _FOOTER_SCHEMA.types, strict=True)]
+        yield pa.record_batch(arrays, schema=_FOOTER_SCHEMA)
+
+
 STREAM_MAGIC = b"\xff\xff\xff\xff"
 _END_MARK = STREAM_MAGIC + bytes(4)
 
@@ -130,13 +198,7 @@ _MAX_DATABASES = 128
 
 def open_lmdb(path: str, database: str | None = None) -> TableFile:
     """The entries of one database of an LMDB file in the order of keys, read without locking it."""
-    try:
-        import lmdb
-    except ImportError as problem:
-        raise Refusal(
-            "LMDB files need lmdb, which is not installed: `pip install tensorrepo[lmdb]`",
-            "UnsupportedError",
-        ) from problem
+    lmdb = _library("lmdb", "LMDB files", "lmdb")
     with open(path, "rb") as file:
         if file.read(LMDB_MAGIC_AT + 4)[LMDB_MAGIC_AT:] != LMDB_MAGIC.to_bytes(4, "little"):
             raise Refusal("is no LMDB file: its first page does not say so. Is it cut short?")
@@ -263,13 +325,7 @@ def open_lance(
 
 
 def _lance_dataset(path: str, version: int | str | None) -> Any:
-    try:
-        import lance
-    except ImportError as problem:
-        raise Refusal(
-            "Lance datasets need pylance, which is not installed: `pip install tensorrepo[lance]`",
-            "UnsupportedError",
-        ) from problem
+    lance = _library("lance", "Lance datasets", "lance", package="pylance")
     wanted = int(version) if isinstance(version, str) and version.isdigit() else version
     try:
         return lance.dataset(path, version=wanted)
@@ -310,12 +366,235 @@ def _refers(column: pa.Array) -> bool:
     return any(uri for uri in held.field("blob_uri").to_pylist())
 
 
+MAX_CHUNK_BYTES = 512 << 20  # of HDF5: a chunk is decompressed whole
+_CHUNK_CACHE_BYTES = 64 << 20
+_MAX_DEPTH = 32
+_MAX_DATASETS = 65_535
+_UNKNOWN_LENGTH_ROWS = 64  # of one read, when nothing tells how long they are
+HDF5_FACTS_KEY = b"tensorrepo.hdf5"  # of a field's metadata: JSON of what it is
+HDF5_NOTES_KEY = b"tensorrepo.hdf5_notes"  # of the schema's metadata: a JSON array of texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Hdf5Column:
+    """A column and where its values lie: `member` of a compound type, or "" for all.
+
+    `in_place` ones lie in one piece, as they are wanted: the importing process reads them itself.
+    """
+
+    field: pa.Field
+    in_place: bool
+    path: str
+    member: str
+    rows: int
+    row_bytes: int
+
+
+def open_hdf5(path: str, most_bytes: int, columns: list[str] | None = None) -> TableFile:
+    """The datasets of an HDF5 file that have the same number of rows, none above `most_bytes`.
+
+    Values of fixed size come as their little-endian bytes, texts and arrays of varying length as
+    bytes too; the metadata of a field say what they are. Nulls come for other types, and for
+    values whose offset in the file they say: no library need parse these.
+    """
+    h5py = _library("h5py", "HDF5 files", "hdf5")
+    datasets: dict[str, Any] = {}
+    notes: list[str] = []
+    by_name: dict[str, _Hdf5Column] = {}
+    with h5py.File(path, "r", locking=False) as file:
+        _walk_groups(file, "", 0, datasets, notes, set())
+        for name, dataset in datasets.items():
+            for column in _hdf5_columns(name, dataset, columns):
+                _check_sizes(name, dataset, os.stat(path).st_size, most_bytes)
+                by_name[column.field.name] = column
+    chosen = _chosen_columns(by_name, columns)
+    metadata = {HDF5_NOTES_KEY: json.dumps(notes)}
+    schema = pa.schema([column.field for column in chosen], metadata)
+    return TableFile(schema, chosen[0].rows, lambda: _hdf5_batches(path, chosen, schema))
+
+
+def _walk_groups(
+    group: Any, prefix: str, depth: int, datasets: dict[str, Any], notes: list[str], seen: set[int]
+) -> None:
+    """All datasets below a group. Links inside the file say again what is there already."""
+    import h5py
+
+    if depth > _MAX_DEPTH or len(datasets) > _MAX_DATASETS:
+        raise Refusal(f"has groups more than {_MAX_DEPTH} deep, or too many datasets")
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        return
+    seen.add(address)
+    for name in group:
+        inner = f"{prefix}{name}"
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            raise Refusal(f"{inner!r} is a link to another file, {link.filename!r}")
+        if isinstance(link, h5py.SoftLink):
+            notes.append(f"passed over: {inner} is a link to {link.path}")
+            continue
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            _walk_groups(item, f"{inner}/", depth + 1, datasets, notes, seen)
+        elif isinstance(item, h5py.Dataset) and item.shape:
+            datasets[inner] = item
+        else:
+            notes.append(f"passed over: {inner} has no rows")
+
+
+def _hdf5_columns(name: str, dataset: Any, columns: list[str] | None) -> Iterator[_Hdf5Column]:
+    """The columns that a dataset becomes: one, or one for each member of its compound type."""
+    whole = name.replace("/", ".")
+    dtype = dataset.dtype
+    members = {f"{whole}.{member}": member for member in dtype.names or ()} or {whole: ""}
+    wanted = {
+        column: member for column, member in members.items() if columns is None or column in columns
+    }
+    if not wanted:
+        return
+    if dataset.is_virtual or dataset.external:
+        raise Refusal(f"{name!r} lies in other files, which are not followed")
+    for column, member in wanted.items():
+        kind = dtype[member] if member else dtype
+        shape = (*dataset.shape[1:], *kind.shape)
+        row_bytes = max(_POINTER_BYTES, kind.base.itemsize * prod(shape))
+        offset = None if member else _plain_offset(dataset)
+        field = _hdf5_field(column, kind.base, shape, offset)
+        rows = int(dataset.shape[0])
+        yield _Hdf5Column(field, offset is not None, name, member, rows, row_bytes)
+
+
+def _plain_offset(dataset: Any) -> int | None:
+    """Where the rows lie in the file, if they do in one piece and as little-endian numbers."""
+    import h5py
+
+    kind = dataset.dtype.base
+    if dataset.chunks or kind.kind not in tuple("biufc") or kind.newbyteorder("<") != kind:
+        return None
+    if dataset.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
+        return None  # whatever its offset says
+    stored, plain = dataset.id.get_type(), h5py.h5t.py_create(dataset.dtype, logical=True)
+    return dataset.id.get_offset() if stored.equal(plain) else None
+
+
+def _check_sizes(name: str, dataset: Any, stored: int, most_bytes: int) -> None:
+    """Refuse a header that promises more than the file can hold."""
+    promised = dataset.dtype.itemsize * prod(dataset.shape)
+    if promised > most_bytes:
+        raise Refusal(f"{name!r} promises {promised} bytes, and the file has {stored}")
+    chunk = dataset.dtype.itemsize * prod(dataset.chunks or (0,))
+    if chunk > MAX_CHUNK_BYTES:
+        raise Refusal(
+            f"{name!r} has chunks of {chunk} bytes, more than {MAX_CHUNK_BYTES}. Repack it"
+        )
+
+
+def _hdf5_field(name: str, kind: Any, shape: tuple[int, ...], offset: int | None) -> pa.Field:
+    """How the rows of a NumPy type travel, and in the field's metadata what they are."""
+    import h5py
+
+    facts: dict[str, Any] = {"dtype": kind.str, "shape": shape}
+    element = h5py.check_vlen_dtype(kind)
+    if h5py.check_string_dtype(kind) is not None and not shape:
+        facts["kind"], arrow = "text", pa.large_binary()
+    elif element is not None and not shape and getattr(element, "kind", "") in tuple("biuf"):
+        facts |= {"kind": "ragged", "dtype": element.str}
+        arrow = pa.large_binary()
+    elif kind.kind in tuple("biufc"):
+        words = None if shape else h5py.check_enum_dtype(kind)
+        facts |= {"kind": "fixed", "dtype": kind.newbyteorder("<").str, "words": words}
+        facts["offset"] = offset
+        arrow = pa.binary(kind.itemsize * prod(shape)) if offset is None else pa.null()
+    else:
+        facts |= {"kind": "other", "dtype": str(kind)}
+        arrow = pa.null()
+    return pa.field(name, arrow, metadata={HDF5_FACTS_KEY: json.dumps(facts, default=int)})
+
+
+def _chosen_columns(
+    by_name: dict[str, _Hdf5Column], columns: list[str] | None
+) -> list[_Hdf5Column]:
+    """The columns to read, in the order asked for."""
+    for name in columns or ():
+        if name not in by_name:
+            raise Refusal(f"has no dataset {name!r}", "NotFoundError")
+    chosen = list(by_name.values()) if columns is None else [by_name[name] for name in columns]
+    if not chosen:
+        raise Refusal("holds no datasets with rows")
+    if len({column.rows for column in chosen}) > 1:
+        shown = ", ".join(f"{column.field.name} {column.rows}" for column in chosen[:8])
+        raise Refusal(f"its datasets have different numbers of rows: {shown}. Say columns=")
+    return chosen
+
+
+def _hdf5_batches(
+    path: str, columns: list[_Hdf5Column], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows in steps of bounded bytes."""
+    row_bytes = sum(column.row_bytes for column in columns)
+    step = max(1, _BATCH_BYTES // row_bytes)
+    if pa.large_binary() not in schema.types:
+        yield from _hdf5_steps(path, columns, schema, step)
+        return
+    # Small batches go together, since each pays for a file in memory.
+    waiting: list[pa.RecordBatch] = []
+    rows = held = 0
+    for batch in _hdf5_steps(path, columns, schema, min(step, _UNKNOWN_LENGTH_ROWS)):
+        waiting.append(batch)
+        rows, held = rows + batch.num_rows, held + batch.nbytes
+        if held >= _BATCH_BYTES or rows >= step:
+            yield pa.concat_batches(waiting)
+            waiting, rows, held = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _hdf5_steps(
+    path: str, columns: list[_Hdf5Column], schema: pa.Schema, step: int
+) -> Iterator[pa.RecordBatch]:
+    import h5py
+
+    rows = columns[0].rows
+    cache_bytes = _CHUNK_CACHE_BYTES // len(columns)
+    with h5py.File(path, "r", locking=False, rdcc_nbytes=cache_bytes) as file:
+        sources = [(file[column.path], column) for column in columns]
+        for start in range(0, rows, step):
+            stop = min(rows, start + step)
+            arrays = [_hdf5_values(dataset, column, start, stop) for dataset, column in sources]
+            yield pa.record_batch(arrays, schema=schema)
+
+
+def _hdf5_values(dataset: Any, column: _Hdf5Column, start: int, stop: int) -> pa.Array:
+    if len(dataset) < stop:
+        raise Refusal(f"{column.path!r} became shorter while it was read")
+    if column.in_place:
+        return pa.nulls(stop - start)
+    rows = dataset.fields(column.member)[start:stop] if column.member else dataset[start:stop]
+    kind = column.field.type
+    if pa.types.is_large_binary(kind):
+        return pa.array(
+            [
+                row.rstrip(b"\0") if isinstance(row, bytes) else row.tobytes()
+                for row in rows.tolist()
+            ],
+            kind,
+        )
+    elements = rows.astype(rows.dtype.newbyteorder("<"), order="C", copy=False)
+    return pa.Array.from_buffers(kind, stop - start, [None, pa.py_buffer(elements)])
+
+
 _READERS: dict[str, Callable[..., TableFile]] = {
     "parquet": open_parquet,
     "arrow": open_arrow,
     "lmdb": open_lmdb,
     "lance": open_lance,
+    "hdf5": open_hdf5,
+    "footer": open_footer,
 }
+READERS = tuple(_READERS)
+# What the server loads once, for all later children: it starts no threads. Lance's core does.
+_PRELOADED = {"hdf5": "h5py"}
+_LOADED = {"lance": "lance"}  # by the child
 
 
 def serve(control: int) -> None:
@@ -324,9 +603,10 @@ def serve(control: int) -> None:
     server = socket.socket(fileno=control)
     process = os.getpid()
     while True:
-        message, passed, _, _ = socket.recv_fds(server, 1, 1)
-        if not message:
+        reader, passed, _, _ = socket.recv_fds(server, 1, 1)
+        if not reader:
             return
+        _load(_PRELOADED.get(READERS[reader[0]]))
         if not os.fork():
             server.close()
             _die_with(process)
@@ -359,11 +639,16 @@ def _answer(connection: socket.socket) -> None:
         os._exit(0)
 
 
-def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket) -> None:
-    if request["reader"] == "lance":
-        sys.modules.pop("numpy", None)  # Lance needs it, whatever pyarrow does without
+def _load(library: str | None) -> None:
+    if library is not None:
+        if sys.modules.get("numpy", "") is None:  # it needs it, whatever pyarrow does without
+            del sys.modules["numpy"]
         with suppress(ImportError):  # said by its reader
-            import lance  # noqa: F401 - before the time that a file may take begins to run
+            import_module(library)
+
+
+def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket) -> None:
+    _load(_LOADED.get(request["reader"]))  # before the time that a file may take begins to run
     answers.sendall(os.getpid().to_bytes(8, "little"))
     os.chdir(request["folder"])
     _bound(request["memory_bytes"])

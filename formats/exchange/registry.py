@@ -50,7 +50,7 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Open
     Args:
         path: a local file or folder.
         format: its name, when content and suffix shall not decide.
-        options: of the format; values may be the texts of a command line.
+        options: options of the format; values may be the texts of a command line.
 
     Raises:
         NotFoundError: no such path.
@@ -112,7 +112,7 @@ def export(
         overwrite: replace what is there.
         columns: only these, in this order.
         progress: told the bytes of rows written so far.
-        options: of the format.
+        options: options of the format.
 
     Returns:
         The path written.
@@ -288,7 +288,7 @@ def _candidate(path: Path) -> Candidate:
     with refusals(path, "file"):
         status = path.stat()
         if path.is_dir():
-            names = tuple(_first_names(path))
+            names = tuple(islice(_names(path), _MAX_NAMES))
             if not names:
                 raise damage(path, "is a folder without files (hidden and ignored ones left out)")
             return Candidate(path, b"", names, is_folder=True)
@@ -302,12 +302,8 @@ def _candidate(path: Path) -> Candidate:
     )
 
 
-def _first_names(folder: Path) -> Iterator[PurePath]:
-    """Some files below `folder`, hidden and ignored ones left out."""
-    return islice(_names(folder), _MAX_NAMES)
-
-
 def _names(folder: Path) -> Iterator[PurePath]:
+    """The files below `folder`, hidden and ignored ones left out."""
     ignore = read_ignore(folder)
     for parent, folders, files in os.walk(folder):
         here = PurePath(parent).relative_to(folder)

@@ -1,1 +1,1 @@
-"""Encoded images."""
+"""Encoded images. Touches no storage."""

@@ -50,7 +50,6 @@ class TensorChange:
     """
 
     spec: TensorSpec
-    blocks: int
     changed: int | None = None
     incomparable: int = 0
     max_abs: float | None = None
@@ -60,7 +59,8 @@ class TensorChange:
 
     @property
     def changed_fraction(self) -> float | None:
-        return None if self.changed is None else self.changed / self.blocks
+        blocks = self.spec.size_bytes // self.spec.type.block_bytes
+        return None if self.changed is None else self.changed / blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,7 @@ def measure_change(
 ) -> TensorChange:
     """Measure a tensor that both models have, in one type and shape.
 
-    Args:
-        before: one side.
-        after: the other.
-        spec: of the tensor.
-        whole: read frames that are equal, too: without, there are no norm and no cosine.
+    Only with `whole` frames that are equal are read, too, and there are a norm and a cosine.
     """
     sums = _Sums(spec)
     for old, new in _frame_pairs(before.tensor(spec.name), after.tensor(spec.name), whole=whole):
@@ -95,7 +91,6 @@ def measure_change(
     cosine = fsum(sums.dots) / norms[0] / norms[1] if all(norms) else None
     return TensorChange(
         spec,
-        spec.size_bytes // spec.type.block_bytes,
         sums.changed,
         sums.incomparable,
         sums.largest,
@@ -103,11 +98,6 @@ def measure_change(
         norms[0] if known and whole else None,
         cosine if known and whole else None,
     )
-
-
-def unmeasured(spec: TensorSpec) -> TensorChange:
-    """A change of which nothing else is known."""
-    return TensorChange(spec, spec.size_bytes // spec.type.block_bytes)
 
 
 def rank_layers(changes: Iterable[TensorChange]) -> tuple[LayerMovement, ...]:
@@ -212,9 +202,7 @@ def _differs(old: memoryview, new: memoryview, block_bytes: int) -> Any:
 def contents_of(models: Sequence[StoredModel], name: str) -> tuple[bytes, ...]:
     """Of each model what is equal for those in which the tensor has the same bits.
 
-    Args:
-        models: each has the tensor, all in one type and shape.
-        name: of the tensor.
+    All have it, in one type and shape.
     """
     grids = {_grid(model, name) for model in models}
     if len(grids) > 1:
@@ -268,10 +256,6 @@ class ModelDiff:
     def layers(self) -> tuple[LayerMovement, ...]:
         """Layers with tensors that changed, those that moved most first."""
         return rank_layers(self.changed)
-
-    @property
-    def same_tensors(self) -> bool:
-        return not (self.added or self.removed or self.retyped or self.changed)
 
     @property
     def summary(self) -> str:
@@ -354,46 +338,30 @@ def diff_models(
     after = open_model(objects, new) if new is not None else None
     left, right = _specs(before), _specs(after)
     common = [(left[name], right[name]) for name in left if name in right]
-    alike = [pair for pair in common if _alike(*pair)]
-    changed = [one for one, other in alike if not _equal(before, after, one.name)]
+    alike = [pair for pair in common if pair[0].form == pair[1].form]
+    sides = [side for side in (before, after) if side is not None]
+    changed = [one for one, _ in alike if len(set(contents_of(sides, one.name))) > 1]
     return ModelDiff(
         added=tuple(spec for name, spec in right.items() if name not in left),
         removed=tuple(spec for name, spec in left.items() if name not in right),
-        retyped=tuple(pair for pair in common if not _alike(*pair)),
+        retyped=tuple(pair for pair in common if pair[0].form != pair[1].form),
         changed=tuple(
             measure_change(before, after, right[spec.name], whole=whole)
             if measure and before is not None and after is not None
-            else unmeasured(right[spec.name])
+            else TensorChange(right[spec.name])
             for spec in changed
         ),
         unchanged=len(alike) - len(changed),
         files=_different(_files(before), _files(after)),
-        metrics=_different(_metrics(before), _metrics(after)),
-        config=_different(_config(before), _config(after)),
+        metrics=_different(*({} if side is None else side.metrics for side in (before, after))),
+        config=_different(
+            *({} if side is None else model_config(side) for side in (before, after))
+        ),
     )
 
 
 def _specs(model: StoredModel | None) -> dict[str, TensorSpec]:
     return {name: model.spec(name) for name in model.keys()} if model is not None else {}  # noqa: SIM118  # a Model is no dict
-
-
-def _alike(old: TensorSpec, new: TensorSpec) -> bool:
-    return old.type == new.type and old.shape == new.shape
-
-
-def _equal(before: StoredModel | None, after: StoredModel | None, name: str) -> bool:
-    if before is None or after is None:
-        return False
-    old, new = contents_of([before, after], name)
-    return old == new
-
-
-def _metrics(model: StoredModel | None) -> Mapping[str, Any]:
-    return model.metrics if model is not None else {}  # a model without tensors is falsy
-
-
-def _config(model: StoredModel | None) -> Mapping[str, Any]:
-    return model_config(model) if model is not None else {}
 
 
 def _files(model: StoredModel | None) -> dict[str, str]:

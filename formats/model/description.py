@@ -15,7 +15,7 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge, relation_of
 from tensorrepo.formats.model.comparison import layer_of
 from tensorrepo.formats.model.graph.derived import natural_key
-from tensorrepo.formats.model.graph.graph import INPUT, Graph, graph_hash, prefix_hashes
+from tensorrepo.formats.model.graph.graph import INPUT, graph_hash, prefix_hashes
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.merging.adapters import adapter_of
@@ -80,17 +80,10 @@ class ModelDescription:
     def to_json(self) -> dict[str, Any]:
         layers = [asdict(layer) for layer in self.layers]
         lineage = [
-            {
-                "relation": relation_of(edge.relation),
-                "path": edge.path,
-                "digest": edge.digest,
-                "commit": edge.commit,
-                "details": edge.details,
-            }
-            for edge in self.lineage
+            edge.to_json() | {"relation": relation_of(edge.relation)} for edge in self.lineage
         ]
-        told = {name: getattr(self, name) for name in ModelDescription.__dataclass_fields__}
-        return told | {"layers": layers, "lineage": lineage}
+        fields = {name: getattr(self, name) for name in ModelDescription.__dataclass_fields__}
+        return fields | {"layers": layers, "lineage": lineage}
 
 
 def describe_model(model: StoredModel) -> ModelDescription:
@@ -100,6 +93,7 @@ def describe_model(model: StoredModel) -> ModelDescription:
     types: Counter[str] = Counter()
     for spec in specs:
         types[spec.type.name] += prod(spec.shape)
+    operations = Counter(node.op for node in graph.nodes if node.op != INPUT)
     own = {name: file.size_bytes for name, file in model.files.items()}
     given_back = {name: file.size_bytes for name, file in model.originals.items()}
     return ModelDescription(
@@ -113,7 +107,7 @@ def describe_model(model: StoredModel) -> ModelDescription:
         layers=_layers(model),
         graph=graph.source,
         graph_hash=graph_hash(prefix_hashes(graph).values()),
-        operations=_operations(graph),
+        operations=dict(sorted(operations.items(), key=lambda item: (-item[1], item[0]))),
         files=dict(sorted({**own, **given_back}.items())),
         metrics=dict(model.metrics),
         metadata=dict(model.metadata),
@@ -122,9 +116,9 @@ def describe_model(model: StoredModel) -> ModelDescription:
 
 
 def _edge_text(edge: ProvenanceEdge) -> str:
-    found = approximation_of([edge])
-    if found is not None:
-        return f"{LOSSY_OF} what was saved: {found.text}"
+    approximation = approximation_of([edge])
+    if approximation is not None:
+        return f"{LOSSY_OF} what was saved: {approximation.text}"
     at = f" in commit {edge.commit:.12}" if edge.commit else ""
     adapter = adapter_of([edge])
     if adapter is not None:
@@ -141,8 +135,3 @@ def _layers(model: StoredModel) -> tuple[Layer, ...]:
         Layer(name, len(sizes), sum(one for one, _ in sizes), sum(size for _, size in sizes))
         for name, sizes in sorted(grouped.items(), key=lambda item: natural_key(item[0]))
     )
-
-
-def _operations(graph: Graph) -> dict[str, int]:
-    counts = Counter(node.op for node in graph.nodes if node.op != INPUT)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

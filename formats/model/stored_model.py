@@ -6,12 +6,12 @@ as they are asked for, in parallel, and every byte is verified before it is retu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorOutput, TensorType
@@ -22,31 +22,35 @@ from tensorrepo.formats.model.layout.manifest import (
     TensorEntry,
     decode_manifest,
 )
-from tensorrepo.formats.model.layout.placement import decode_placement
+from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.read.frames import (
     PackReader,
     PiecedTensor,
     StoredFrames,
     tensor_chunks,
 )
-from tensorrepo.formats.model.read.load_options import LoadOptions, RankShard, matching, memory_of
 from tensorrepo.formats.model.read.loading import (
+    NUMPY,
     REMOTE_BATCH_BYTES,
     LoadableTensor,
+    LoadOptions,
     TensorRead,
     as_done,
     batches,
+    matching,
+    memory_of,
     open_tensors,
 )
 from tensorrepo.formats.model.read.selection import ElementIndex
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+T = TypeVar("T", Manifest, Placement)
 DEFAULT_THREADS: Final = 8
 READ_AHEAD_BYTES: Final = 256 << 20
 _BATCHES_AHEAD: Final = 8  # at least, of small tensors
@@ -66,6 +70,11 @@ class TensorSpec:
     size_bytes: int
     fingerprint: str | None
     alias_of: str | None
+
+    @property
+    def form(self) -> tuple[TensorType, tuple[int, ...]]:
+        """Type and shape."""
+        return self.type, self.shape
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -172,12 +181,7 @@ class StoredModel:
     ) -> Any:
         """``model[name][index]``, of which only the frames that it touches are read.
 
-        Args:
-            name: a tensor.
-            index: integers, slices with a positive step, an ellipsis.
-            output: "numpy" or "torch".
-            planes: as for `load`.
-            threads: how many runs of frames are read at a time.
+        Indices are integers, slices with a positive step, an ellipsis; the rest is as for `load`.
         """
         options = LoadOptions(output=output, planes=planes)
         with ThreadPoolExecutor(threads) as pool:
@@ -188,65 +192,38 @@ class StoredModel:
         self,
         names: Iterable[str] | None = None,
         *,
-        output: TensorOutput = "numpy",
-        copy: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        shard: RankShard | None = None,
-        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
+        **options: Any,
     ) -> dict[str, Any]:
         """Several tensors, or all.
 
         Args:
-            names: which; None means all.
-            output: "numpy" or "torch".
-            copy: False: numpy arrays are read-only, and mapped where they lie on a local disk.
-            device: a torch device to put them on.
-            dtype: what floating-point tensors are converted to.
-            shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
-                to that rank, and only its frames are read. Tensors without that dimension come
-                whole.
-            planes: only so many of the most significant bytes of each number, the others are 0:
-                two of an F32 are exactly its BF16 truncation, for half of the bytes.
-            threads: how many runs of frames are read at a time.
+            names: names of the wanted tensors; None means all.
+            threads: number of runs of frames that are read at a time.
+            options: attributes of `LoadOptions`.
 
         Returns:
             Arrays by name. Aliases are the same object as their tensor; no others share memory.
         """
         wanted = self._wanted(names)
-        options = LoadOptions(output, copy, device, dtype, shard, planes)
-        loaded = dict(self._iterate(wanted, options, threads, READ_AHEAD_BYTES))
+        loaded = dict(self.iter_tensors(wanted, LoadOptions(**options), threads=threads))
         return {name: loaded[name] for name in wanted}
 
     def iter_tensors(
         self,
-        names: Iterable[str] | None = None,
+        names: Iterable[str],
+        options: LoadOptions = NUMPY,
         *,
-        output: TensorOutput = "numpy",
-        copy: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        shard: RankShard | None = None,
-        planes: int | None = None,
         threads: int = DEFAULT_THREADS,
         budget_bytes: int = READ_AHEAD_BYTES,
     ) -> Iterator[tuple[str, Any]]:
         """Tensors as they are there, in any order, while others are being read.
 
         `budget_bytes` bounds what is being read or waits to be handed out, beside the one tensor in
-        hand. An alias comes right after its tensor and is the same object. Arguments else as for
-        `load`.
+        hand. An alias comes right after its tensor and is the same object.
         """
-        wanted = self._wanted(names)
-        options = LoadOptions(output, copy, device, dtype, shard, planes)
-        return self._iterate(wanted, options, threads, budget_bytes)
-
-    def _iterate(
-        self, wanted: list[str], options: LoadOptions, threads: int, budget_bytes: int
-    ) -> Iterator[tuple[str, Any]]:
         names_of: dict[str, list[str]] = {}
-        for name in wanted:
+        for name in names:
             names_of.setdefault(self._target(name), []).append(name)
         with ThreadPoolExecutor(threads) as pool:
             batch_bytes = min(REMOTE_BATCH_BYTES, budget_bytes // _BATCHES_AHEAD)
@@ -328,6 +305,10 @@ class StoredModel:
                 f"{original.sha256.hex():.12}, its parts make {hasher.hexdigest():.12}"
             )
 
+    def file(self, name: str) -> bytes:
+        """All bytes of a file, as `file_chunks` gives them."""
+        return b"".join(bytes(chunk) for chunk in self.file_chunks(name))
+
     def _original_chunks(self, original: Original, pool: Executor) -> Iterator[Buffer]:
         at, literals = 0, memoryview(self.literals(original))
         for part in original.parts:
@@ -353,10 +334,10 @@ class StoredModel:
             raise InvalidInputError(f"names={names!r}: expected several, such as [{names!r}]")
         if names is None:
             return list(self.keys())
-        found = list(names) if isinstance(names, Iterable) else [names]
-        if not all(isinstance(name, str) for name in found):
+        wanted = list(names) if isinstance(names, Iterable) else [names]
+        if not all(isinstance(name, str) for name in wanted):
             raise InvalidInputError(f"names={names!r:.80}: expected names of tensors")
-        return found
+        return wanted
 
     def _target(self, name: str) -> str:
         target = self.aliases.get(name, name)
@@ -374,33 +355,29 @@ def open_model(objects: ObjectSource, entry: Entry) -> StoredModel:
     """
     if entry.kind is not Kind.MODEL or entry.storage is None:
         raise InvalidInputError(f"{entry.kind.label} {entry.digest:.12} is no model")
-    envelope = _get(objects, entry.digest, Kind.MODEL)
-    manifest = decode_manifest(envelope.payload, entry.digest)
-    _check_links(envelope, manifest.links(), entry.digest)
-    envelope = _get(objects, entry.storage, Kind.PLACEMENT)
-    placement = decode_placement(envelope.payload, entry.storage)
-    _check_links(envelope, placement.links(), entry.storage)
-    packs = PackReader(objects, placement, {link.digest: link for link in envelope.links})
+    manifest, _ = _read(objects, entry.digest, Kind.MODEL, decode_manifest)
+    placement, links = _read(objects, entry.storage, Kind.PLACEMENT, decode_placement)
+    packs = PackReader(objects, placement, {link.digest: link for link in links})
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     aliases = {alias.name: alias.target for alias in manifest.aliases}
     return StoredModel(entry, manifest, objects, packs, tensors, aliases)
 
 
-def _get(objects: ObjectSource, digest: Digest, kind: Kind) -> Envelope:
+def _read(
+    objects: ObjectSource, digest: Digest, kind: Kind, decode: Callable[[Buffer, Digest], T]
+) -> tuple[T, Sequence[ObjectLink]]:
+    """A document, which names exactly the objects that its object links to, and those links."""
     envelope = objects.get(digest)
     if envelope.kind is not kind:
         raise CorruptError(
             f"object {digest:.12}: expected a {kind.label}, found a {envelope.kind.label}"
         )
-    return envelope
-
-
-def _check_links(envelope: Envelope, expected: tuple[Digest, ...], digest: Digest) -> None:
-    found = tuple(link.digest for link in envelope.links)
-    if found != tuple(sorted(expected)):
+    document = decode(envelope.payload, digest)
+    if [link.digest for link in envelope.links] != sorted(document.links()):
         raise CorruptError(
-            f"{envelope.kind.label} {digest:.12}: its links are not the objects that it names"
+            f"{kind.label} {digest:.12}: its links are not the objects that it names"
         )
+    return document, envelope.links
 
 
 def _missing(what: str, name: str, names: Iterable[str]) -> str:

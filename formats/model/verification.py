@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -31,12 +32,7 @@ class VerificationReport:
 def verify_model(
     model: StoredModel, progress: Callable[[int], None] = lambda _done: None
 ) -> VerificationReport:
-    """Read all of a model.
-
-    Args:
-        model: the stored one.
-        progress: told the bytes of tensors done so far.
-    """
+    """Read all of a model. `progress` is told the bytes of tensors done so far."""
     faults: list[str] = []
     done = 0
 
@@ -46,37 +42,26 @@ def verify_model(
             done += len(chunk)
             progress(done)
 
-    for name in model.tensors:
-        _try(faults, lambda name=name: read(name))  # type: ignore[misc]  # mypy cannot infer it
-    for name, file in model.files.items():
-        expected = file.sha256
-        _try(faults, lambda name=name, sha=expected: _check_file(model, name, sha))  # type: ignore[misc]
-    for name in model.originals:
-        _try(faults, lambda name=name: _consume(model, name))  # type: ignore[misc]
-    _try(faults, lambda: model_graph(model))
+    checks: list[Callable[[], object]] = [partial(read, name) for name in model.tensors]
+    checks += [partial(_check_file, model, name) for name in (*model.files, *model.originals)]
+    checks.append(partial(model_graph, model))
+    for check in checks:
+        try:
+            check()
+        except (CorruptError, NotFoundError) as error:
+            faults.append(str(error))
     return VerificationReport(
         len(model.tensors), len(model.files) + len(model.originals), done, tuple(faults)
     )
 
 
-def _try(faults: list[str], check: Callable[[], object]) -> None:
-    try:
-        check()
-    except (CorruptError, NotFoundError) as error:
-        faults.append(str(error))
-
-
-def _consume(model: StoredModel, name: str) -> None:
-    for _ in model.file_chunks(name):
-        pass  # checked at the end, by its SHA-256
-
-
-def _check_file(model: StoredModel, name: str, expected: bytes) -> None:
-    hasher = sha256()
+def _check_file(model: StoredModel, name: str) -> None:
+    file, hasher = model.files.get(name), sha256()
     for chunk in model.file_chunks(name):
-        hasher.update(chunk)
-    if hasher.digest() != expected:
+        if file is not None:  # of one that is made of tensors the sum is checked already
+            hasher.update(chunk)
+    if file is not None and hasher.digest() != file.sha256:
         raise CorruptError(
             f"file {name!r} of model {model.entry.digest:.12}: expected SHA-256 "
-            f"{expected.hex():.12}, found {hasher.hexdigest():.12}"
+            f"{file.sha256.hex():.12}, found {hasher.hexdigest():.12}"
         )

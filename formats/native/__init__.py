@@ -1,1 +1,4 @@
-"""Kernels in C, each beside a twin in numpy or Python with identical results."""
+"""Kernels in C, each beside a twin in numpy or Python with identical results.
+
+Touches no storage.
+"""

@@ -44,7 +44,7 @@ class FileBatch:
     """What was found out about the first files of some.
 
     Attributes:
-        records: of RECORD, one for each of these files.
+        records: array of RECORD, one for each of these files.
         error: the number by which the system refused the file behind them, if it did.
     """
 

@@ -18,14 +18,13 @@ import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
+from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
 from tensorrepo.formats.runs.run_record import MAX_METRICS, Metric, MetricPoint, check_metric_name
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest
@@ -33,7 +32,6 @@ from tensorrepo.repo.ids import Buffer, Digest
 VERSION: Final = 1
 CHUNK_POINTS: Final = 1 << 16  # of one object
 _WIDTH: Final = 8  # bytes of a step, a time, a value
-_NS_IN_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +53,6 @@ class MetricPoints:
 
     def __getitem__(self, rows: slice) -> MetricPoints:
         return MetricPoints(self.steps[rows], self.values[rows], self.times_ms[rows])
-
-    @property
-    def times_ns(self) -> NDArray[np.int64]:
-        return self.times_ms * _NS_IN_MS
 
 
 class _StoredSeries(msgspec.Struct, frozen=True, array_like=True):
@@ -94,9 +88,7 @@ def decode_points(
 ) -> dict[str, MetricPoints]:
     """What `encode_points` wrote into the payload of object `digest`; `only` one metric of it.
 
-    Raises:
-        CorruptError: not well-formed.
-        UnsupportedError: another version.
+    Errors: `decode_canonical`.
     """
     chunk = decode_canonical(payload, _Chunk, f"metrics {digest:.12}", _check, version=VERSION)
     return {
@@ -123,9 +115,7 @@ def join_points(parts: Iterable[MetricPoints]) -> MetricPoints:
 
 
 def _check(chunk: _Chunk) -> None:
-    for before, after in pairwise(chunk.series):
-        if before.name >= after.name:
-            raise InvalidInputError(f"metric {after.name!r:.80} is out of order or twice there")
+    check_sorted("metric", [series.name for series in chunk.series])
     for one in chunk.series:
         sizes = {len(one.steps), len(one.times), len(one.values)}
         if one.points < 1 or sizes != {one.points * _WIDTH}:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
-from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
+from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.repo.errors import InvalidInputError
@@ -136,31 +135,18 @@ class RunDocument(msgspec.Struct, frozen=True):
 
 
 def encode_run(run: RunDocument) -> bytes:
-    """Payload of a run's object.
-
-    Raises:
-        InvalidInputError: what no run may have.
-    """
+    """Payload of a run's object. Raises InvalidInputError."""
     check_run(run)
     return encode_canonical(run, "run")
 
 
 def decode_run(payload: Buffer, digest: Digest) -> RunDocument:
-    """The run in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: another version.
-    """
+    """The run in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, RunDocument, f"run {digest:.12}", check_run, version=VERSION)
 
 
 def check_run_name(name: str) -> str:
-    """`name`, when it may name a run.
-
-    Raises:
-        InvalidInputError: it may not.
-    """
+    """`name`, when it may name a run. Raises InvalidInputError."""
     if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise InvalidInputError(
             f"run {name!r:.80}: expected letters, digits, '.', '_' and '-', not starting with '.' "
@@ -179,11 +165,7 @@ def check_metric_name(name: str) -> str:
 
 
 def check_run(run: RunDocument) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     check_run_name(run.name)
     parse_digest(run.id)
     if run.status not in STATUSES:
@@ -209,9 +191,7 @@ def chunk_names(digests: Iterable[Digest]) -> tuple[bytes, ...]:
 
 
 def _check_metrics(metrics: tuple[Metric, ...]) -> None:
-    for before, after in pairwise(metrics):
-        if before.name >= after.name:
-            raise InvalidInputError(f"metric {after.name!r:.80} is out of order or twice there")
+    check_sorted("metric", [metric.name for metric in metrics])
     for metric in metrics:
         check_metric_name(metric.name)
         bounded = metric.points > metric.not_finite

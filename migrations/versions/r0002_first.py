@@ -86,44 +86,30 @@ _TABLES = {
     "registered_version": "*model *version:whole commit path digest description metadata",
     "registered_alias": "*model *alias version:whole commit",
 }
-# Table and columns of each index.
+# Columns of each index, whose name begins with that of its table.
 _INDEXES = {
-    "ref_update_of_ref": ("ref_update", "ref generation"),
-    "ref_of_commit": ("ref", "commit"),
-    "commit_parent_of_parent": ("commit_parent", "parent"),
-    "entry_change_of_new": ("entry_change", "new"),
-    "entry_change_of_path": ("entry_change", "path"),
-    "entry_of_digest": ("entry", "digest"),
-    "dataset_column_of_name": ("dataset_column", "name"),
-    "model_version_of_architecture": ("model_version", "architecture"),
-    "model_version_of_graph": ("model_version", "graph"),
-    "model_tensor_of_fingerprint": ("model_tensor", "fingerprint"),
-    "tensor_piece_of_fingerprint": ("tensor_piece", "fingerprint"),
-    "placement_of_placement": ("placement", "placement"),
-    "tensor_storage_of_fingerprint": ("tensor_storage", "fingerprint"),
-    "tensor_storage_of_member": ("tensor_storage", "pack member"),
-    "graph_of_hash": ("graph", "hash"),
-    "node_of_op": ("node", "op"),
-    "node_of_prefix": ("node", "prefix graph"),
-    "edge_of_target": ("edge", "graph target"),
-    "metric_of_name": ("metric", "name value"),
-    "metric_of_run": ("metric", "run name step"),
-    "parameter_of_name": ("parameter", "name value"),
-    "run_of_id": ("run", "id"),
-    "run_of_name": ("run", "name"),
-    "run_metric_of_name": ("run_metric", "name min"),
-    "lineage_edge_of_origin": ("lineage_edge", "origin_hash subject_hash"),
-    "lineage_edge_of_subject": ("lineage_edge", "subject_hash origin_hash"),
-    "registered_version_of_digest": ("registered_version", "digest"),
-}
+    "ref_update_of_ref": "ref generation", "ref_of_commit": "commit",
+    "commit_parent_of_parent": "parent", "entry_change_of_new": "new",
+    "entry_change_of_path": "path", "entry_of_digest": "digest", "dataset_column_of_name": "name",
+    "model_version_of_architecture": "architecture", "model_version_of_graph": "graph",
+    "model_tensor_of_fingerprint": "fingerprint", "tensor_piece_of_fingerprint": "fingerprint",
+    "placement_of_placement": "placement", "tensor_storage_of_fingerprint": "fingerprint",
+    "tensor_storage_of_member": "pack member", "graph_of_hash": "hash", "node_of_op": "op",
+    "node_of_prefix": "prefix graph", "edge_of_target": "graph target",
+    "metric_of_name": "name value", "metric_of_run": "run name step",
+    "parameter_of_name": "name value", "run_of_id": "id", "run_of_name": "name",
+    "run_metric_of_name": "name min", "lineage_edge_of_origin": "origin_hash subject_hash",
+    "lineage_edge_of_subject": "subject_hash origin_hash",
+    "registered_version_of_digest": "digest",
+}  # fmt: skip
 
 
 def upgrade() -> None:
     for table, columns in _TABLES.items():
         parts = [_COLUMN.fullmatch(column) for column in columns.split()]
         _create(table, [part for part in parts if part is not None])
-    for index, (table, columns) in _INDEXES.items():
-        op.create_index(index, table, columns.split())
+    for index, columns in _INDEXES.items():
+        op.create_index(index, index.partition("_of_")[0], columns.split())
 
 
 def downgrade() -> None:

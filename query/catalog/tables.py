@@ -17,6 +17,7 @@ order on either.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -90,376 +91,225 @@ METADATA: Final = MetaData()
 FINITE, NAN, PLUS_INFINITY, MINUS_INFINITY = "finite", "nan", "+inf", "-inf"
 
 
-def _key(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
-    return Column(name, kind, primary_key=True, autoincrement=False)
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {
+    "text": TEXT_TYPE, "whole": WHOLE, "flag": FLAG, "real": REAL, "bytes": BYTES,
+}  # fmt: skip
+_COLUMN: Final = re.compile(r"(?P<key>\*?)(?P<name>\w+)(?::(?P<type>\w+))?(?P<nullable>\??)")
 
 
-def _some(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
-    return Column(name, kind, nullable=False)
+def _table(name: str, columns: str, **indexes: str) -> Table:
+    """A table, and its indexes: ``<name>_of_...``, each with its columns.
 
-
-def _maybe(name: str, kind: TypeEngine[Any] = TEXT_TYPE) -> Column[Any]:
-    return Column(name, kind, nullable=True)
-
-
-def _table(name: str, *parts: Column[Any] | Index) -> Table:
+    ``*`` stands before the columns of the primary key, ``?`` behind those that may be null, and the
+    type, unless it is text, behind a colon.
+    """
+    parts = [
+        *map(_column, columns.split()),
+        *(Index(f"{name}_{of}", *within.split()) for of, within in indexes.items()),
+    ]
     return Table(name, METADATA, *parts, sqlite_strict=True)
+
+
+def _column(text: str) -> Column[Any]:
+    told = _COLUMN.fullmatch(text)
+    assert told is not None, text
+    kind = _TYPES[told["type"] or "text"]
+    if told["key"]:
+        return Column(told["name"], kind, primary_key=True, autoincrement=False)
+    return Column(told["name"], kind, nullable=bool(told["nullable"]))
 
 
 # ------------------------------------------------------------------------------ the log
 
 # One row, `id` 1: of which repository, and after which record, the catalog is a picture.
-cursor = _table(
-    "cursor",
-    _key("id", WHOLE),
-    _some("repository"),
-    _some("generation", WHOLE),
-    _some("digest"),  # of that record's bytes: another one there means another past
-    _some("shallow"),  # JSON list of the commits whose parents the repository did not have
-)
+# `digest` of that record's bytes: another one there means another past; `shallow` is JSON list of
+# the commits whose parents the repository did not have.
+cursor = _table("cursor", "*id:whole repository generation:whole digest shallow")
 
+# `place` of the entry in its record; `reason`: why it did not.
 log_record = _table(
     "log_record",
-    _key("generation", WHOLE),
-    _key("place", WHOLE),  # of the entry in its record
-    _some("txn"),
-    _some("kind"),
-    _some("actor"),
-    _some("time_ns", WHOLE),
-    _some("note"),
-    _some("applied", FLAG),
-    _some("reason"),  # why it did not
+    "*generation:whole *place:whole txn kind actor time_ns:whole note applied:flag reason",
 )
 
 # The reflog: what each applied entry did to each ref. Histories of aliases come from here.
 ref_update = _table(
-    "ref_update",
-    _key("generation", WHOLE),
-    _key("place", WHOLE),
-    _key("ref"),
-    _maybe("old"),
-    _maybe("new"),
-    Index("ref_update_of_ref", "ref", "generation"),
+    "ref_update", "*generation:whole *place:whole *ref old? new?", of_ref="ref generation"
 )
 
-ref = _table(
-    "ref",
-    _key("name"),  # the full one: heads/main
-    _some("space"),  # what stands before the first slash: heads, tags, runs, ...
-    _some("commit"),
-    Index("ref_of_commit", "commit"),
-)
+# `name`: the full one: heads/main; `space`: what stands before the first slash: heads, tags,
+# runs, ....
+ref = _table("ref", "*name space commit", of_commit="commit")
 
 # ------------------------------------------------------------------------------ commits
 
-commit = _table(
-    "commit",
-    _key("digest"),
-    _some("generation", WHOLE),  # 1 + the largest parent's
-    _some("author"),
-    _some("message"),
-    _some("time_ns", WHOLE),
-    _some("metadata"),  # JSON
-)
+# `generation`: 1 + the largest parent's; `metadata` is JSON.
+commit = _table("commit", "*digest generation:whole author message time_ns:whole metadata")
 
-commit_parent = _table(
-    "commit_parent",
-    _key("commit"),
-    _key("place", WHOLE),
-    _some("parent"),
-    Index("commit_parent_of_parent", "parent"),
-)
+commit_parent = _table("commit_parent", "*commit *place:whole parent", of_parent="parent")
 
 # What a commit changed against its first parent. A row with `new` is the version of `path` that
 # this commit made; every path of every commit goes back to one such row.
+# `kind` of the entry: dataset, model, blob, ...; `storage`: the placement of `new` as the tree
+# names it, see `placement`.
 entry_change = _table(
-    "entry_change",
-    _key("commit"),
-    _key("path"),
-    _some("kind"),  # of the entry: dataset, model, blob, ...
-    _maybe("old"),
-    _maybe("new"),
-    _maybe("storage"),  # the placement of `new` as the tree names it, see `placement`
-    Index("entry_change_of_path", "path"),
-    Index("entry_change_of_new", "new"),
+    "entry_change", "*commit *path kind old? new? storage?", of_path="path", of_new="new"
 )
 
 # The whole tree that each ref has now.
-entry = _table(
-    "entry",
-    _key("ref"),
-    _key("path"),
-    _some("kind"),
-    _some("digest"),
-    _maybe("storage"),
-    Index("entry_of_digest", "digest"),
-)
+entry = _table("entry", "*ref *path kind digest storage?", of_digest="digest")
 
 # ------------------------------------------------------------------------------ datasets
 
+# `rows`: those that are there; `properties` is JSON.
 dataset_version = _table(
     "dataset_version",
-    _key("digest"),
-    _some("rows", WHOLE),  # those that are there
-    _some("deleted", WHOLE),
-    _some("column_count", WHOLE),
-    _some("fragments", WHOLE),
-    _some("stored_bytes", WHOLE),
-    _some("raw_bytes", WHOLE),
-    _some("properties"),  # JSON
+    "*digest rows:whole deleted:whole column_count:whole fragments:whole stored_bytes:whole "
+    "raw_bytes:whole properties",
 )
 
+# `type`: in words: "tensor<uint8>[28, 28]"; `dtype` of the elements; `shape` of a row: JSON list,
+# null where unknown; `min`: as a number; rounded to 64 bits where an integer needs more;
+# `min_key`: 8 bytes, big-endian: ordered as the values are, exactly.
 dataset_column = _table(
     "dataset_column",
-    _key("dataset"),
-    _key("place", WHOLE),
-    _some("name"),
-    _some("type"),  # in words: "tensor<uint8>[28, 28]"
-    _maybe("dtype"),  # of the elements
-    _maybe("shape"),  # of a row: JSON list, null where unknown
-    _some("nulls", WHOLE),
-    _maybe("min", REAL),  # as a number; rounded to 64 bits where an integer needs more
-    _maybe("max", REAL),
-    _maybe("min_key", BYTES),  # 8 bytes, big-endian: ordered as the values are, exactly
-    _maybe("max_key", BYTES),
-    _some("stored_bytes", WHOLE),
-    _some("raw_bytes", WHOLE),
-    Index("dataset_column_of_name", "name"),
+    "*dataset *place:whole name type dtype? shape? nulls:whole min:real? max:real? "
+    "min_key:bytes? max_key:bytes? stored_bytes:whole raw_bytes:whole",
+    of_name="name",
 )
 
 # ------------------------------------------------------------------------------ models
 
+# `architecture`: fingerprint of names, shapes and types; `graph`: key of `graph`; `metadata` is
+# JSON.
 model_version = _table(
     "model_version",
-    _key("digest"),
-    _some("tensor_count", WHOLE),
-    _some("elements", WHOLE),
-    _some("bytes", WHOLE),
-    _some("architecture"),  # fingerprint of names, shapes and types
-    _maybe("graph"),  # key of `graph`
-    _some("metadata"),  # JSON
-    Index("model_version_of_architecture", "architecture"),
-    Index("model_version_of_graph", "graph"),
+    "*digest tensor_count:whole elements:whole bytes:whole architecture graph? metadata",
+    of_architecture="architecture",
+    of_graph="graph",
 )
 
+# `shape` is JSON list; `fingerprint`: null for one stored inline, or in pieces: see
+# `tensor_piece`.
 model_tensor = _table(
     "model_tensor",
-    _key("model"),
-    _key("place", WHOLE),
-    _some("name"),
-    _some("dtype"),
-    _some("shape"),  # JSON list
-    _some("elements", WHOLE),
-    _some("bytes", WHOLE),
-    _maybe("fingerprint"),  # null for one stored inline, or in pieces: see `tensor_piece`
-    Index("model_tensor_of_fingerprint", "fingerprint"),
+    "*model *place:whole name dtype shape elements:whole bytes:whole fingerprint?",
+    of_fingerprint="fingerprint",
 )
 
 # The pieces of tensors that were stored in several.
+# `place` of the tensor.
 tensor_piece = _table(
     "tensor_piece",
-    _key("model"),
-    _key("place", WHOLE),  # of the tensor
-    _key("piece", WHOLE),
-    _some("bytes", WHOLE),
-    _maybe("fingerprint"),
-    Index("tensor_piece_of_fingerprint", "fingerprint"),
+    "*model *place:whole *piece:whole bytes:whole fingerprint?",
+    of_fingerprint="fingerprint",
 )
 
 # Where the tensors of a model lie now: `stated` is the placement that trees name, `placement` the
 # one that took its place by repacking, or the same.
-placement = _table(
-    "placement",
-    _key("model"),
-    _key("stated"),
-    _some("placement"),
-    Index("placement_of_placement", "placement"),
-)
+placement = _table("placement", "*model *stated placement", of_placement="placement")
 
 # The members of packs that a placement names: those that hold a tensor (`part` counts them within
 # it), and those that are bases of such and no tensor of the model (no fingerprint).
+# `depth`: bases that a read of it goes through.
 tensor_storage = _table(
     "tensor_storage",
-    _key("placement"),
-    _key("pack"),
-    _key("member", WHOLE),
-    _maybe("fingerprint"),
-    _some("part", WHOLE),
-    _some("codec"),
-    _some("stored_bytes", WHOLE),
-    _some("depth", WHOLE),  # bases that a read of it goes through
-    Index("tensor_storage_of_fingerprint", "fingerprint"),
-    Index("tensor_storage_of_member", "pack", "member"),
+    "*placement *pack *member:whole fingerprint? part:whole codec stored_bytes:whole depth:whole",
+    of_fingerprint="fingerprint",
+    of_member="pack member",
 )
 
 # What a member is a delta of: another member of the same placement.
 member_base = _table(
-    "member_base",
-    _key("placement"),
-    _key("pack"),
-    _key("member", WHOLE),
-    _key("place", WHOLE),
-    _some("base_pack"),
-    _some("base_member", WHOLE),
+    "member_base", "*placement *pack *member:whole *place:whole base_pack base_member:whole"
 )
 
 # ------------------------------------------------------------------------------ architecture
 
 # Models of one architecture share its rows.
-graph = _table(
-    "graph",
-    _key("digest"),  # of the graph's bytes
-    _some("source"),  # export, fx, onnx, names or given
-    _some("nodes", WHOLE),
-    _some("hash"),  # of the architecture, whatever its nodes are called
-    Index("graph_of_hash", "hash"),
-)
+# `digest` of the graph's bytes; `source`: export, fx, onnx, names or given; `hash` of the
+# architecture, whatever its nodes are called.
+graph = _table("graph", "*digest source nodes:whole hash", of_hash="hash")
 
+# `place`: behind those that it takes from; `attributes` is JSON; `depth` of the longest way from
+# an input; `prefix`: hash of all that leads to it.
 node = _table(
     "node",
-    _key("graph"),
-    _key("place", WHOLE),  # behind those that it takes from
-    _some("name"),
-    _some("op"),
-    _some("attributes"),  # JSON
-    _some("depth", WHOLE),  # of the longest way from an input
-    _some("prefix"),  # hash of all that leads to it
-    Index("node_of_prefix", "prefix", "graph"),
-    Index("node_of_op", "op"),
+    "*graph *place:whole name op attributes depth:whole prefix",
+    of_prefix="prefix graph",
+    of_op="op",
 )
 
 # By places of nodes.
+# `role`: the argument of `target`; `output` of `source`.
 edge = _table(
-    "edge",
-    _key("graph"),
-    _key("source", WHOLE),
-    _key("target", WHOLE),
-    _key("role"),  # the argument of `target`
-    _some("output", WHOLE),  # of `source`
-    Index("edge_of_target", "graph", "target"),
+    "edge", "*graph *source:whole *target:whole *role output:whole", of_target="graph target"
 )
 
-node_parameter = _table(
-    "node_parameter", _key("graph"), _key("node", WHOLE), _key("role"), _some("tensor")
-)
+node_parameter = _table("node_parameter", "*graph *node:whole *role tensor")
 
 # ------------------------------------------------------------------------------ runs and lineage
 
 # `owner` is the digest of a model or of a run's document; `run` the name of the run, if any.
 metric = _table(
     "metric",
-    _key("owner"),
-    _key("place", WHOLE),
-    _maybe("run"),
-    _some("name"),
-    _maybe("step", WHOLE),
-    _maybe("value", REAL),
-    _some("kind"),
-    _maybe("time_ns", WHOLE),
-    Index("metric_of_name", "name", "value"),
-    Index("metric_of_run", "run", "name", "step"),
+    "*owner *place:whole run? name step:whole? value:real? kind time_ns:whole?",
+    of_name="name value",
+    of_run="run name step",
 )
 
-parameter = _table(
-    "parameter",
-    _key("owner"),
-    _key("name"),
-    _some("value"),  # JSON
-    Index("parameter_of_name", "name", "value"),
-)
+# `value` is JSON.
+parameter = _table("parameter", "*owner *name value", of_name="name value")
 
+# `digest` of the document; `id`: stays the same when the document is written anew: lineage names
+# runs by it; `status`: running, finished, failed or interrupted; `due_ns`: while it runs it is
+# written anew before this; `environment` is JSON.
 run = _table(
     "run",
-    _key("digest"),  # of the document
-    _some("id"),  # stays the same when the document is written anew: lineage names runs by it
-    _some("name"),
-    _some("status"),  # running, finished, failed or interrupted
-    _some("started_ns", WHOLE),
-    _some("written_ns", WHOLE),
-    _some("due_ns", WHOLE),  # while it runs it is written anew before this
-    _maybe("ended_ns", WHOLE),
-    _maybe("error"),
-    _some("author"),
-    _maybe("code_commit"),
-    _maybe("code_dirty", FLAG),
-    _some("environment"),  # JSON
-    Index("run_of_name", "name"),
-    Index("run_of_id", "id"),
+    "*digest id name status started_ns:whole written_ns:whole due_ns:whole ended_ns:whole? "
+    "error? author code_commit? code_dirty:flag? environment",
+    of_name="name",
+    of_id="id",
 )
 
 # What became of each metric of a run; the points themselves stay in the repository. The smallest
 # and the largest are of finite values. `metric` has the last one, too.
+# `run`: digest of the document.
 run_metric = _table(
     "run_metric",
-    _key("run"),  # digest of the document
-    _key("name"),
-    _some("points", WHOLE),
-    _some("not_finite", WHOLE),
-    _some("last_step", WHOLE),
-    _maybe("last", REAL),
-    _some("last_kind"),
-    _maybe("min", REAL),
-    _maybe("min_step", WHOLE),
-    _maybe("max", REAL),
-    _maybe("max_step", WHOLE),
-    Index("run_metric_of_name", "name", "min"),
+    "*run *name points:whole not_finite:whole last_step:whole last:real? last_kind min:real? "
+    "min_step:whole? max:real? max_step:whole?",
+    of_name="name min",
 )
 
 # "`subject` was <relation> `origin`", as the object `stated_by` says; see
 # formats/common/provenance.py. What has no digest is known by its path. `subject_hash` and
 # `origin_hash` are `edges.hash_of` the two ends: a walk goes by them, as an index of whole digests
 # is five times as large.
+# `detail` is JSON.
 lineage_edge = _table(
     "lineage_edge",
-    _key("stated_by"),
-    _key("place", WHOLE),
-    _some("subject_kind"),
-    _some("subject"),
-    _some("relation"),
-    _some("origin_kind"),
-    _some("origin_path"),
-    _maybe("origin"),
-    _maybe("origin_commit"),
-    _some("detail"),  # JSON
-    _some("subject_hash", WHOLE),
-    _some("origin_hash", WHOLE),
-    Index("lineage_edge_of_subject", "subject_hash", "origin_hash"),
-    Index("lineage_edge_of_origin", "origin_hash", "subject_hash"),
+    "*stated_by *place:whole subject_kind subject relation origin_kind origin_path origin? "
+    "origin_commit? detail subject_hash:whole origin_hash:whole",
+    of_subject="subject_hash origin_hash",
+    of_origin="origin_hash subject_hash",
 )
 
 # ------------------------------------------------------------------------------ views
 
-view_version = _table(
-    "view_version",
-    _key("digest"),
-    _some("sql"),
-    _some("dataset"),  # the version of the dataset that it was made of
-    _maybe("dataset_path"),
-    _maybe("commit"),
-    _some("rows", WHOLE),
-)
+# `dataset`: the version of the dataset that it was made of.
+view_version = _table("view_version", "*digest sql dataset dataset_path? commit? rows:whole")
 
 # ------------------------------------------------------------------------------ registry
 
-registered_model = _table(
-    "registered_model",
-    _key("name"),
-    _some("description"),
-    _some("metadata"),  # JSON
-)
+# `metadata` is JSON.
+registered_model = _table("registered_model", "*name description metadata")
 
+# `metadata` is JSON.
 registered_version = _table(
     "registered_version",
-    _key("model"),
-    _key("version", WHOLE),
-    _some("commit"),
-    _some("path"),
-    _some("digest"),
-    _some("description"),
-    _some("metadata"),  # JSON
-    Index("registered_version_of_digest", "digest"),
+    "*model *version:whole commit path digest description metadata",
+    of_digest="digest",
 )
 
-registered_alias = _table(
-    "registered_alias", _key("model"), _key("alias"), _some("version", WHOLE), _some("commit")
-)
+registered_alias = _table("registered_alias", "*model *alias version:whole commit")

@@ -335,7 +335,6 @@ def _outcome(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
 
 
 def _of_column(node: ExpressionNode, known: Mapping[str, str]) -> bool | None:
-    """The value of what one column is asked for."""
     match node:
         case ArrowCall("is_valid" | "is_null" as function, (ColumnRef(name),)) if name in known:
             return function == "is_valid"

@@ -46,8 +46,8 @@ class Settings:
     """What a query may use.
 
     Attributes:
-        memory: of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
-        threads: of DuckDB; None: one for each core.
+        memory: size of DuckDB's own tables, as it takes sizes; beyond it, it writes to `spill`.
+        threads: number of DuckDB's threads; None: one for each core.
         spill: folder for what does not fit into memory; None: one of its own, which goes with the
             connection; "": nothing is spilt.
         external: whether files and extensions may be used, and settings changed.
@@ -119,8 +119,7 @@ class DuckSession:
                     f"SQL: expected one statement, found several: {text!r:.200}"
                 )
             self._add_functions(names)
-            find = partial(self.tables.find, scanned=self.scanned)
-            add_tables(self.connection, names, find)
+            add_tables(self.connection, names, partial(self.tables.find, scanned=self.scanned))
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)

@@ -118,7 +118,7 @@ class _Pairs:
         self._rows = rows
         if self.one.shape != self.two.shape or not np.array_equal(rows, others):
             raise InvalidInputError(
-                f"{name} takes two tensors of as many elements, got {_kind(one)} and {_kind(two)} "
+                f"{name} takes two tensors of as many elements, got {one.type} and {two.type} "
                 "that differ in some row"
             )
 
@@ -183,10 +183,6 @@ def _one(array: pa.ChunkedArray | pa.Array) -> pa.Array:
 def _rows(lists: pa.Array) -> NDArray[Any]:
     flat: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(len(lists), -1 if len(lists) else 0)
-
-
-def _kind(array: pa.Array) -> str:
-    return str(array.type)
 
 
 def _spread(found: pa.Array, valid: pa.Array) -> pa.Array:

@@ -257,8 +257,7 @@ class _Part:
     def _numbers(
         self, start: int, stop: int
     ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
-        live = live_rows(self.dataset)
-        alive = None if live is None else live.alive(start, stop)
+        alive = live_rows(self.dataset).alive(start, stop)
         yield np.arange(start, stop) if alive is None else start + alive, {}
 
     def _batch(self, rows: NDArray[np.int64], values: dict[str, ColumnValues]) -> pa.RecordBatch:
@@ -271,8 +270,7 @@ class _Part:
         if name in self.dataset.schema:
             return sql_array(self.dataset.schema.column(name), values[name])
         if name == NUMBER:
-            live = live_rows(self.dataset)
-            return pa.array(rows if live is None else live.live(rows))
+            return pa.array(live_rows(self.dataset).live(rows))
         return _row_ids(self.dataset, rows)
 
 

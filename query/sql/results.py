@@ -1,7 +1,7 @@
 """Query results: lazy rows, interruptible by Ctrl-C.
 
-Nothing is read before somebody asks, and what was handed out is not kept. DuckDB
-works on a thread of its own, so that Ctrl-C is heard while it does.
+Nothing is read before rows are taken, and what was handed out is not kept. DuckDB works on a thread
+of its own, so that Ctrl-C is heard while it does.
 """
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ class Result:
 
     def _open(self) -> pa.RecordBatchReader:
         if self._reader is None:
-            begin = partial(self.relation.to_arrow_reader, BATCH_ROWS)
-            self._reader = self._interruptible(begin)
+            self._reader = self._interruptible(partial(self.relation.to_arrow_reader, BATCH_ROWS))
         return self._reader
 
     def _rest(self) -> Iterator[pa.RecordBatch]:

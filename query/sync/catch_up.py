@@ -12,8 +12,7 @@ A commit stays while a ref or a retained value names it, or a commit that stays 
 History has no circles, so it is enough to look at what was dropped, and then at the parents of what
 went: the cost is that of the garbage, not of the history.
 
-Another catalog is made beside it, in a temporary file, and both are read in one order. Wherever
-they differ, the catalog is wrong.
+To verify a catalog, another one is made in a temporary file, and both are read in one order.
 """
 
 from __future__ import annotations
@@ -344,36 +343,19 @@ class Walk:
 
 
 def _commit_rows(new: NewCommit) -> TableRows:
-    """The rows of one commit."""
     commit = new.commit
-    yield (
-        tables.commit,
-        (
-            new.digest,
-            commit.generation,
-            commit.author,
-            commit.message,
-            commit.time_ns,
-            as_json(dict(commit.metadata)),
-        ),
-    )
+    told = (commit.generation, commit.author, commit.message, commit.time_ns)
+    yield tables.commit, (new.digest, *told, as_json(dict(commit.metadata)))
     for place, parent in enumerate(commit.parents):
         yield tables.commit_parent, (new.digest, place, parent)
     for change in new.changes:
         old, now = change.old, change.new
         either = now or old
         assert either is not None, "a change has a side"
-        yield (
-            tables.entry_change,
-            (
-                new.digest,
-                change.path,
-                either.kind.label,
-                None if old is None else old.digest,
-                None if now is None else now.digest,
-                None if now is None else now.storage,
-            ),
-        )
+        digests = (None if old is None else old.digest, None if now is None else now.digest)
+        storage = None if now is None else now.storage
+        row = (new.digest, change.path, either.kind.label, *digests, storage)
+        yield tables.entry_change, row
 
 
 class _Filling:

@@ -98,19 +98,11 @@ def kind_of_path(path: str) -> str:
 def dataset_rows(objects: ObjectSource, entry: Entry) -> TableRows:
     """The rows of a dataset that a tree names. Reads its root alone."""
     root = decode_root(objects.get(entry.digest).payload)
-    yield (
-        tables.dataset_version,
-        (
-            entry.digest,
-            root.rows - root.deleted,
-            root.deleted,
-            len(root.schema.columns),
-            sum(leaf.fragments for leaf in root.leaves),
-            root.stored_bytes,
-            sum(each.raw_bytes for each in root.statistics),
-            as_json(root.properties),
-        ),
-    )
+    counts = (root.rows - root.deleted, root.deleted, len(root.schema.columns))
+    fragments = sum(leaf.fragments for leaf in root.leaves)
+    sizes = (root.stored_bytes, sum(each.raw_bytes for each in root.statistics))
+    row = (entry.digest, *counts, fragments, *sizes, as_json(root.properties))
+    yield tables.dataset_version, row
     known = zip(root.schema.columns, root.statistics, strict=True)
     for place, (column, statistics) in enumerate(known):
         yield tables.dataset_column, _column_row(entry.digest, place, column, statistics)
@@ -135,19 +127,10 @@ def _column_row(dataset: str, place: int, column: Column, known: ColumnStatistic
     scalar = storage.layout is ColumnLayout.FIXED and not storage.shape
     ends = (known.min, known.max) if scalar else (None, None)
     numbers = [None if key is None else value_of_key(key, storage.dtype) for key in ends]
-    return (
-        dataset,
-        place,
-        column.name,
-        type_in_words(column.type),
-        None if binary else storage.dtype,
-        None if binary else json.dumps(storage.shape),
-        known.nulls,
-        *(bounded(number) for number in numbers),
-        *(None if key is None else key.to_bytes(8, "big") for key in ends),
-        known.stored_bytes,
-        known.raw_bytes,
-    )
+    type_of = (None, None) if binary else (storage.dtype, json.dumps(storage.shape))
+    keys = [None if key is None else key.to_bytes(8, "big") for key in ends]
+    told = (known.nulls, *map(bounded, numbers), *keys, known.stored_bytes, known.raw_bytes)
+    return (dataset, place, column.name, type_in_words(column.type), *type_of, *told)
 
 
 _MOST_KEPT_ROWS: Final = 1 << 16
@@ -205,18 +188,11 @@ class ModelRows:
         types = manifest.type_table()
         tensors = [_tensor(entry.digest, place, tensor, types[tensor.type])
                    for place, tensor in enumerate(manifest.tensors)]  # fmt: skip
-        yield (
-            tables.model_version,
-            (
-                entry.digest,
-                len(tensors),
-                sum(row[_ELEMENTS] for row in tensors),
-                sum(row[_BYTES] for row in tensors),
-                architecture_fingerprint(_shapes(manifest, types)),
-                graph[0][1][0] if graph else None,
-                as_json(manifest.metadata),
-            ),
-        )
+        sums = (sum(row[_ELEMENTS] for row in tensors), sum(row[_BYTES] for row in tensors))
+        architecture = architecture_fingerprint(_shapes(manifest, types))
+        key = graph[0][1][0] if graph else None
+        told = (*sums, architecture, key, as_json(manifest.metadata))
+        yield tables.model_version, (entry.digest, len(tensors), *told)
         yield from ((tables.model_tensor, row) for row in tensors)
         yield from _pieces(entry.digest, manifest, types)
         yield from graph
@@ -244,24 +220,11 @@ def placement_rows(objects: ObjectSource, digest: Digest) -> TableRows:
     placement = decode_placement(objects.get(digest).payload, digest)
     packs = [pack.pack.hex() for pack in placement.packs]
     for fingerprint, part, member in _members(placement):
-        yield (
-            tables.tensor_storage,
-            (
-                digest,
-                packs[member.pack],
-                member.member,
-                fingerprint,
-                part,
-                member.codec,
-                member.stored_bytes,
-                member.depth,
-            ),
-        )
+        place_in = (packs[member.pack], member.member)
+        told = (fingerprint, part, member.codec, member.stored_bytes, member.depth)
+        yield tables.tensor_storage, (digest, *place_in, *told)
         for place, (pack, base) in enumerate(member.bases):
-            yield (
-                tables.member_base,
-                (digest, packs[member.pack], member.member, place, packs[pack], base),
-            )
+            yield tables.member_base, (digest, *place_in, place, packs[pack], base)
 
 
 def _members(placement: Placement) -> Iterator[tuple[str | None, int, MemberEntry]]:
@@ -276,16 +239,9 @@ _ELEMENTS, _BYTES = 5, 6  # of `tables.model_tensor`
 
 def _tensor(model: str, place: int, tensor: TensorEntry, element: TensorType) -> TableRow:
     whole = tensor.pieces[0] if len(tensor.pieces) == 1 else None
-    return (
-        model,
-        place,
-        tensor.name,
-        tensor.type,
-        json.dumps(tensor.shape),
-        prod(tensor.shape),
-        element.bytes_of(tensor.shape),
-        None if whole is None else _fingerprint(whole),
-    )
+    sizes = prod(tensor.shape), element.bytes_of(tensor.shape)
+    told = (tensor.name, tensor.type, json.dumps(tensor.shape), *sizes)
+    return (model, place, *told, None if whole is None else _fingerprint(whole))
 
 
 def _pieces(model: str, manifest: Manifest, types: Mapping[str, TensorType]) -> TableRows:
@@ -328,10 +284,8 @@ def _metrics(model: str, metrics: Mapping[str, Any]) -> TableRows:
 def view_rows(objects: ObjectSource, entry: Entry) -> TableRows:
     """The rows of a view that a tree names. Reads one object."""
     view = open_view(objects, entry.digest)
-    yield (
-        tables.view_version,
-        (entry.digest, view.sql, view.dataset, view.path, view.commit, view.rows),
-    )
+    told = (view.sql, view.dataset, view.path, view.commit, view.rows)
+    yield tables.view_version, (entry.digest, *told)
     made = ProvenanceEdge(DERIVED_FROM, view.path, view.dataset, view.commit, {"sql": view.sql})
     yield from edge_rows(entry.digest, "view", [made])
 

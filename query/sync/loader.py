@@ -1,7 +1,7 @@
 """Bulk loader of catalog rows: prepared statements or COPY.
 
-SQLite takes a prepared statement and a list, PostgreSQL a stream of COPY. Rows wait in memory
-until they are many or large; whoever asks the tables meanwhile calls `flush` first.
+SQLite takes a prepared statement and a list, PostgreSQL a stream of COPY. Rows wait in memory until
+they are many or large; a query of the tables meanwhile has to be preceded by `flush`.
 """
 
 from __future__ import annotations

@@ -184,44 +184,20 @@ def _rows_at(repository: RepositoryCore, commit: Digest, name: str) -> TableRows
 def _run_row(digest: Digest, run: RunDocument) -> tuple[object, ...]:
     newest = run.attempts[-1] if run.attempts else None
     code = None if newest is None else newest.code
-    return (
-        digest,
-        run.id,
-        run.name,
-        run.status,
-        run.started_ns,
-        run.written_ns,
-        run.due_ns,
-        run.ended_ns,
-        run.error,
-        run.author,
-        None if code is None else code.commit,
-        None if code is None else code.dirty,
-        as_json({} if newest is None else newest.environment),
-    )
+    times = run.started_ns, run.written_ns, run.due_ns, run.ended_ns
+    version = (None, None) if code is None else (code.commit, code.dirty)
+    environment = as_json({} if newest is None else newest.environment)
+    told = (*times, run.error, run.author, *version, environment)
+    return (digest, run.id, run.name, run.status, *told)
 
 
 def _metric_rows(digest: Digest, run: RunDocument) -> TableRows:
     for place, metric in enumerate(run.metrics):
         last, kind = number(metric.last.value)
-        yield (
-            tables.metric,
-            (digest, place, run.name, metric.name, metric.last.step, last, kind, None),
-        )
-        yield (
-            tables.run_metric,
-            (
-                digest,
-                metric.name,
-                metric.points,
-                metric.not_finite,
-                metric.last.step,
-                last,
-                kind,
-                *_at(metric.min),
-                *_at(metric.max),
-            ),
-        )
+        step, told = metric.last.step, (metric.points, metric.not_finite)
+        yield tables.metric, (digest, place, run.name, metric.name, step, last, kind, None)
+        ends = (*_at(metric.min), *_at(metric.max))
+        yield tables.run_metric, (digest, metric.name, *told, step, last, kind, *ends)
 
 
 def _lineage_rows(digest: Digest, run: RunDocument) -> TableRows:
@@ -240,26 +216,13 @@ def log_rows(log: RepositoryLog, base: LogView, stop: int) -> Iterator[TableRows
     """For each record from the one after `base` up to `stop`, excluded, its rows."""
     folding = Folding(base.state)  # one for all: copying the state for each would cost its refs
     for record in log.records(base.generation + 1, stop):
-        verdicts = folding.add(record, log.read_bulk)
-        yield _record_rows(log, record, verdicts)
+        yield _record_rows(log, record, folding.add(record, log.read_bulk))
 
 
 def _record_rows(log: RepositoryLog, record: LogRecord, verdicts: tuple[Verdict, ...]) -> TableRows:
     for place, (entry, verdict) in enumerate(zip(record.entries, verdicts, strict=True)):
-        yield (
-            tables.log_record,
-            (
-                record.gen,
-                place,
-                entry.txn,
-                entry.kind,
-                entry.actor,
-                entry.time_ns,
-                entry.note,
-                verdict.applied,
-                verdict.reason,
-            ),
-        )
+        told = (entry.txn, entry.kind, entry.actor, entry.time_ns, entry.note)
+        yield tables.log_record, (record.gen, place, *told, verdict.applied, verdict.reason)
         for update in _updates(log, entry) if verdict.applied else ():
             row = (record.gen, place, update.ref, update.old, update.new)
             yield tables.ref_update, row

@@ -33,8 +33,6 @@ MOST_FILES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A table that the other process reads."""
-
     number: int
     schema: pa.Schema
     shown: tuple[str, ...]
@@ -92,7 +90,6 @@ class _Asking:
         return unpacked(body).batches if body else []
 
     def _newly_ended(self) -> list[int]:
-        """Each once."""
         return [self.ended.pop() for _ in range(len(self.ended))]
 
 
@@ -128,8 +125,7 @@ def answer(pipe: Pipe) -> None:
     found = {}
     for number, table in enumerate(request["tables"]):
         schema = unpacked(pipe.receive()[1]).schema
-        served = _Served(number, schema, tuple(table["shown"]), asking)
-        found[tuple(table["path"])] = served
+        found[tuple(table["path"])] = _Served(number, schema, tuple(table["shown"]), asking)
     memory = f"{limits['memory_bytes'] // 1000}KB"
     connection = Settings(memory, threads=1, spill="", external=False).connect()
     names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))

@@ -7,7 +7,7 @@ terabytes: compressed buffers, buffers that share their bytes, and values that t
 
 Every head has one of a few forms and nothing else. A filter comes as the tree of it, and is built
 anew from the few functions that DuckDB pushes down: Arrow's own decoder of expressions is not made
-for bytes of somebody who wants to break it.
+for hostile bytes.
 """
 
 from __future__ import annotations

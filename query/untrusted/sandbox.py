@@ -73,11 +73,11 @@ class QueryLimits:
     """What a query that nobody vouches for may take.
 
     Attributes:
-        seconds: of looking its names up, and from when its process is ready until its last row is
+        seconds: time to look its names up, and from when its process is ready until its last row is
             taken; then it is killed.
-        memory_bytes: of the process that answers it, beyond what it takes to begin.
-        rows: of the result.
-        bytes: of the result; a value counts as one at least, null too.
+        memory_bytes: memory of the process that answers it, beyond what it takes to begin.
+        rows: number of rows of the result.
+        bytes: size of the result; a value counts as one at least, null too.
     """
 
     seconds: float = 10.0

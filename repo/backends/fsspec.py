@@ -78,8 +78,7 @@ class FsspecBackend:
         return f"FsspecBackend({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        reopen = partial(FsspecBackend, guarantee=self.guarantee)
-        return reopen, (self.url, self._options)
+        return partial(FsspecBackend, guarantee=self.guarantee), (self.url, self._options)
 
     def read(self, key: str) -> bytes:
         with self._asking("read", key):
@@ -233,8 +232,7 @@ def _explain(error: Exception, what: str, options: Mapping[str, str]) -> Error:
         return UnsupportedError(f"{message}. This file system lacks what a repository needs.")
     if isinstance(error, TypeError):
         return InvalidInputError(f"{message}. Check the storage options.")
-    transient = isinstance(error, (ConnectionError, TimeoutError))
-    return StorageError(message, transient=transient)
+    return StorageError(message, transient=isinstance(error, (ConnectionError, TimeoutError)))
 
 
 def _scrub(text: str, options: Mapping[str, str]) -> str:

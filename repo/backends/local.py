@@ -5,11 +5,11 @@ an acknowledged key is durable, a taken name is noticed, and a crash leaves only
 libraries check for the name and then write (two winners), or never fsync.
 
 Every call starts at the root and opens one folder after the other without following links, so that
-a link inside a repository that came from somebody else never leads out of it. Each method is one
-step whose order matters: tests record and interrupt them here.
+a link inside a foreign repository never leads out of it. Each method is one step whose order
+matters: tests record and interrupt them here.
 
 `link` is exclusive and `fsync` means it on local file systems. On network and user-space ones it
-depends on the server, so they get one writer at a time unless somebody who knows says otherwise.
+depends on the server, so they get one writer at a time unless the option `force` says otherwise.
 """
 
 from __future__ import annotations

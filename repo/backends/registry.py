@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -97,15 +97,12 @@ _ROUNDS = 3
 _WRITERS = 8
 
 
-def probe(backend: Backend, *, name: Callable[[], str] = lambda: secrets.token_hex(8)) -> Guarantee:
+def probe(backend: Backend) -> Guarantee:
     """What the store really guarantees: what it declares, or less.
 
     A race that is won once proves nothing, so a store that declares `SINGLE_WRITER` keeps it; a
-    race that two writers won proves that it must not be called more than that.
-
-    Args:
-        backend: the store; it holds no other keys afterwards than before.
-        name: makes names that nobody used.
+    race that two writers won proves that it must not be called more than that. The store holds no
+    other keys afterwards than before.
 
     Raises:
         UnsupportedError: what was written cannot be read back at once.
@@ -113,7 +110,7 @@ def probe(backend: Backend, *, name: Callable[[], str] = lambda: secrets.token_h
     """
     if backend.guarantee is Guarantee.READ_ONLY:
         return Guarantee.READ_ONLY
-    kept = all(_race(backend, f"probe-{name()}") for _ in range(_ROUNDS))
+    kept = all(_race(backend, f"probe-{secrets.token_hex(8)}") for _ in range(_ROUNDS))
     return backend.guarantee if kept else Guarantee.SINGLE_WRITER
 
 

@@ -111,8 +111,7 @@ class RemoteReader:
             self._check_exists(key)
         else:
             with self._asking("read", key, past_end_is_short=True):
-                found = obstore.get_range(store, check_key(key), start=start, end=stop)
-                data = memoryview(found)
+                data = memoryview(obstore.get_range(store, check_key(key), start=start, end=stop))
         check_length(where, start, stop, data.nbytes)
         return data
 
@@ -293,49 +292,34 @@ _CLIENT_OPTIONS = frozenset(
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SHORTEST_SECRET = 6  # shorter values are words, and words must stay readable in messages
 
+
+def _called_so(prefix: str, names: str) -> dict[str, str]:
+    """Variables that are called as the settings are, behind a prefix."""
+    return {prefix + name.upper(): name for name in names.split()}
+
+
 # Environment variable: setting. The first one that is set wins.
 _ENVIRONMENT: dict[str, dict[str, str]] = {
     "s3": {
-        "AWS_ACCESS_KEY_ID": "access_key_id",
-        "AWS_SECRET_ACCESS_KEY": "secret_access_key",
-        "AWS_SESSION_TOKEN": "session_token",
-        "AWS_ENDPOINT_URL_S3": "endpoint",
-        "AWS_ENDPOINT_URL": "endpoint",
-        "AWS_ENDPOINT": "endpoint",
-        "AWS_REGION": "region",
+        **dict.fromkeys(("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "endpoint"),
+        **_called_so("AWS_", "endpoint access_key_id secret_access_key session_token region"),
         "AWS_DEFAULT_REGION": "region",
-        "AWS_ALLOW_HTTP": "allow_http",
-        "AWS_SKIP_SIGNATURE": "skip_signature",
-        "AWS_REQUEST_PAYER": "request_payer",
-        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
+        **_called_so("AWS_", "allow_http skip_signature request_payer"),
+        **_called_so("AWS_", "virtual_hosted_style_request"),
     },
     "gs": {
-        "GOOGLE_APPLICATION_CREDENTIALS": "application_credentials",
-        "GOOGLE_SERVICE_ACCOUNT": "service_account",
+        **_called_so("GOOGLE_", "application_credentials service_account service_account_key"),
         "GOOGLE_SERVICE_ACCOUNT_PATH": "service_account",
-        "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
-        "GOOGLE_BEARER_TOKEN": "bearer_token",
-        "GOOGLE_BASE_URL": "base_url",
         "STORAGE_EMULATOR_HOST": "emulator",
-        "GOOGLE_ALLOW_HTTP": "allow_http",
-        "GOOGLE_SKIP_SIGNATURE": "skip_signature",
+        **_called_so("GOOGLE_", "bearer_token base_url allow_http skip_signature"),
     },
     "az": {
-        "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
+        **_called_so("AZURE_STORAGE_", "account_name account_key token endpoint"),
         "AZURE_STORAGE_ACCOUNT": "account_name",
-        "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
-        "AZURE_STORAGE_ACCESS_KEY": "account_key",
-        "AZURE_STORAGE_KEY": "account_key",
-        "AZURE_STORAGE_SAS_TOKEN": "sas_key",
-        "AZURE_STORAGE_SAS_KEY": "sas_key",
-        "AZURE_STORAGE_TOKEN": "token",
-        "AZURE_STORAGE_ENDPOINT": "endpoint",
-        "AZURE_ENDPOINT": "endpoint",
-        "AZURE_CLIENT_ID": "client_id",
-        "AZURE_CLIENT_SECRET": "client_secret",
-        "AZURE_TENANT_ID": "tenant_id",
-        "AZURE_ALLOW_HTTP": "allow_http",
-        "AZURE_SKIP_SIGNATURE": "skip_signature",
+        **dict.fromkeys(("AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_KEY"), "account_key"),
+        **dict.fromkeys(("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"), "sas_key"),
+        **_called_so("AZURE_", "endpoint client_id client_secret tenant_id"),
+        **_called_so("AZURE_", "allow_http skip_signature"),
     },
     "http": {},
 }
@@ -391,8 +375,7 @@ def find_place(
         InvalidInputError: no bucket, or credentials in the URL, or an endpoint without TLS that
             nobody allowed.
     """
-    parts = urlsplit(url)
-    kind = SCHEMES[parts.scheme.lower()]
+    kind = SCHEMES[urlsplit(url).scheme.lower()]
     _check_url(kind, url)
     settings = dict(_from_environment(kind, environment))
     settings |= dict(_from_options(kind, options))

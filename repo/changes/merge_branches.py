@@ -66,8 +66,8 @@ def merge(
         repository: where.
         branch: moves; it must exist.
         other: the commit to merge.
-        author: of the merge commit.
-        message: of the merge commit.
+        author: author of the merge commit.
+        message: message of the merge commit.
         called: what people call `other`, for messages: the branch that was named.
         strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
         by_path: other strategies, for single paths.
@@ -137,8 +137,7 @@ def _forward(
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         gc_fence.secure_commit(transaction.objects, view.state, other)
         moved = Update(transaction.ref, tip, other)
-        note = f"fast-forward to {other:.12}"
-        return (LogEntry(txn, "commit", author, time_ns, note, (moved,)),)
+        return (LogEntry(txn, "commit", author, time_ns, f"fast-forward to {other:.12}", (moved,)),)
 
     transaction.repository.append(decide)
 
@@ -178,7 +177,8 @@ def cherry_pick(
         branch: moves; it must exist.
         commit: the change to repeat; its author and metadata are kept.
         committer: who picks: the log names them, and theirs is the record to undo.
-        message: of the new commit; None: that of `commit`, and where it was picked from.
+        message: message of the new commit; None: that of `commit`, and where it was picked
+            from.
         mainline: the parent, counted from 1, against which a merge's change is taken.
         strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
         clock: UTC in ns.

@@ -140,8 +140,7 @@ def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) 
             "serves it ignores conditional writes; use another server, or a local folder."
         )
     identity = Identity(FORMAT, secrets.token_hex(16))
-    created = backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",))
-    if not created:
+    if not backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",)):
         raise ConflictError(
             f"there is a repository at {backend.url} already. Use it as it is, or name another URL."
         )

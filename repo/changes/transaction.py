@@ -4,10 +4,9 @@ Heavy work first, then one small atomic step: objects are put as they come, `com
 durable, and one record of the log makes them the branch. When the branch moved meanwhile the trees
 are merged three ways and the record is tried again: kilobytes, never tensors.
 
-Who calls what: `begin` reads the log once and pins it; `Transaction` collects; `commit` runs an
-`CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls anew for every head
-that it finds: compose the tree on that head, make its objects durable, pass the fence, say what to
-append.
+Who calls what: `begin` reads the log once and pins it; `CommitTransaction` collects; `commit` runs
+a `CommitAttempt` on the caller's thread, whose `decide` the log's `append` calls for every head: it
+composes the tree on that head, makes its objects durable, passes the fence and gives the entries.
 
 Checkpoints of a training are commits beside each other: each has the same parent, where the
 training began, and a ref of its own. As ancestors of one another none could ever be freed. One
@@ -131,8 +130,7 @@ class CommitAttempt:
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
             return around
         gone = {"id": self.closes_lease}
-        closed = LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone)
-        return (*around, closed)
+        return (*around, LogEntry(self.txn, "lease-close", actor, self.time_ns, data=gone))
 
     def _write_or_expire(self, tip: Digest | None) -> tuple[Digest, Commit]:
         try:
@@ -177,24 +175,15 @@ class CommitAttempt:
             for path in tx.staged
         }
         if any(staged.values()) or graves:
-            hits = self._hits_or_expire(view.state, graves, staged)
+            try:
+                hits = self._hits(view.state, graves, staged)
+            except NotFoundError as error:
+                raise CommitExpired(
+                    f"{tx.ref}: {error} It was collected since this commit began. Add it again."
+                ) from error
             gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation
-
-    def _hits_or_expire(
-        self,
-        state: State,
-        graves: tuple[Condemnation, ...],
-        staged: Mapping[str, tuple[Condemnation, ...]],
-    ) -> list[Digest]:
-        try:
-            return self._hits(state, graves, staged)
-        except NotFoundError as error:
-            raise CommitExpired(
-                f"{self.transaction.ref}: {error} It was collected since this commit began. "
-                "Add it again."
-            ) from error
 
     def _hits(
         self,
@@ -380,7 +369,7 @@ def begin(
         unchanged: paths that this change relies on: a commit that finds them changed conflicts.
         pin: the view to work from, instead of the newest.
         base: the commit to work from, instead of the branch's at the pin.
-        space: of refs, in which `branch` is a name.
+        space: space of refs in which `branch` is a name.
     """
     view = pin or repository.log.refresh()
     if view.state.read_only_reason:
@@ -417,11 +406,11 @@ def commit_beside(
     """Make the commit; its ref begins anew, whatever it named before.
 
     Args:
-        transaction: of `begin_beside`.
+        transaction: what `begin_beside` gave.
         parent: where the series began; None: nowhere.
-        message: of the commit.
-        author: of the commit.
-        metadata: of the commit.
+        message: message of the commit.
+        author: author of the commit.
+        metadata: metadata of the commit.
         drops: full names of refs that go in the same record, of those that a view has; at most
             `MOST_DROPPED` of them go at once.
         clock: UTC in ns.

@@ -186,11 +186,6 @@ def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     return objects.put(Kind.COMMIT, encode_commit(commit), links)
 
 
-def next_generation(parents: Iterable[Commit]) -> int:
-    """Generation of a commit with these parents."""
-    return 1 + max((parent.generation for parent in parents), default=0)
-
-
 def changed_paths(changes: Iterable[PathChange]) -> tuple[str, ...] | None:
     """What `Commit.changed` says of `changes` against the first parent; takes 257 at most."""
     paths = [change.path for change in islice(changes, MAX_CHANGED + 1)]
@@ -347,18 +342,14 @@ def walk(
         frontier.push_parents(digest, commit, marked)
 
 
-def merge_bases(objects: ObjectSource, a: Digest, b: Digest) -> tuple[Digest, ...]:
-    """All best common ancestors: common ancestors that no other common ancestor descends from.
-
-    By (generation, digest), largest first: the same for `a` and `b` swapped.
-    """
-    return best_common(objects, (a,), (b,))
-
-
 def best_common(
     objects: ObjectSource, left: Iterable[Digest], right: Iterable[Digest]
 ) -> tuple[Digest, ...]:
-    """Merge bases of two sets of commits, each taken as one commit with all of them as parents."""
+    """All best common ancestors: common ancestors that no other common ancestor descends from.
+
+    Of two sets of commits, each taken as one commit with all of them as parents. By (generation,
+    digest), largest first: the same for both sides swapped.
+    """
     marks = dict.fromkeys(left, _LEFT)
     for digest in right:
         marks[digest] = marks.get(digest, 0) | _RIGHT

@@ -156,7 +156,6 @@ class _Draft:
 def _merge_paths(
     objects: ObjectSink, trees: tuple[bytes, bytes, bytes], drivers: Drivers, context: MergeContext
 ) -> _Draft:
-    """Merge path by path what theirs changed."""
     base, ours, theirs = trees
     here = {change.path: change for change in differences(objects, base, ours)}
     draft = _Draft()
@@ -192,7 +191,6 @@ def _merge_path(
 def _join(
     objects: ObjectSink, path: str, versions: _Versions, drivers: Drivers, context: MergeContext
 ) -> Entry | Conflict:
-    """Ask the driver to join what both sides changed."""
     base, ours, theirs = versions
     if ours is None or theirs is None:
         gone, kept = ("ours", "theirs") if ours is None else ("theirs", "ours")

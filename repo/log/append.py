@@ -329,7 +329,7 @@ def resolve(
     """What became of a transaction whose outcome was unknown.
 
     Args:
-        log: of the same repository.
+        log: log of the same repository.
         txn: as CommitOutcomeUnknown named it.
         generation: as CommitOutcomeUnknown named it.
         settle: where its slot is still empty, fill it with a noop, for a definite answer: else

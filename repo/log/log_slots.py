@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Final, TypeVar
 
@@ -82,16 +82,8 @@ class Marker:
 
 
 def encode_marker(marker: Marker) -> bytes:
-    return canonical_json(
-        {
-            "gen": marker.gen,
-            "previous": marker.previous,
-            "found": marker.found,
-            "actor": marker.actor,
-            "time": marker.time_ns,
-            "note": marker.note,
-        }
-    )
+    raw = asdict(marker)
+    return canonical_json(raw | {"time": raw.pop("time_ns")})
 
 
 def marker_holds(data: bytes, gen: int, previous: Digest, found: Digest) -> bool:

@@ -296,21 +296,17 @@ class RepositoryLog:
         self, hint: Hint | None, known: Mapping[str, bytes | None]
     ) -> CheckpointBase | None:
         """The checkpoint to begin with: the hint's, or the newest; None for the beginning."""
-        base = None
-        if hint is not None and not hint.checkpoint and hint.generation <= STATE_INTERVAL:
-            return None
         if hint is not None and hint.checkpoint:
-            base = self._hinted_base(hint, known)
-        if base is not None:
-            return base
-        return newest_base(self.slots, self.report, paging=self.form.paging)
-
-    def _hinted_base(self, hint: Hint, known: Mapping[str, bytes | None]) -> CheckpointBase | None:
-        try:
-            return load_base(self.slots, hint.checkpoint, known, self.form.paging)
-        except Error as error:
-            self.report(f"skipping a checkpoint: {error}")
+            try:
+                base = load_base(self.slots, hint.checkpoint, known, self.form.paging)
+            except Error as error:
+                self.report(f"skipping a checkpoint: {error}")
+            else:
+                if base is not None:
+                    return base
+        elif hint is not None and hint.generation <= STATE_INTERVAL:
             return None
+        return newest_base(self.slots, self.report, paging=self.form.paging)
 
     def _follow(self, tip: Tip) -> Tip:
         """The newest tip from an older one; also reads its slot again, to notice a rewind."""
@@ -415,8 +411,7 @@ def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
     Raises:
         NotFoundError: there is no repository.
     """
-    slots = LogSlots(backend, workers=None, cache_bytes=0)
-    found = slots.read_many([IDENTITY_KEY, HINT_KEY])
+    found = LogSlots(backend, workers=None, cache_bytes=0).read_many([IDENTITY_KEY, HINT_KEY])
     identity = found[IDENTITY_KEY]
     if identity is None:
         raise NotFoundError(f"there is no repository at {backend.url}. `tensorrepo init` makes one")
@@ -424,5 +419,4 @@ def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
 
 
 def _tip_of(base: CheckpointBase) -> Tip:
-    view = LogView(base.start - 1, base.previous, base.state)
-    return Tip(view, base.start, base.bytes)
+    return Tip(LogView(base.start - 1, base.previous, base.state), base.start, base.bytes)

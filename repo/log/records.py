@@ -7,9 +7,8 @@ Canonical JSON: UTF-8, no white space, members sorted by the code points of thei
 of 64 bits and no other numbers, no escape that is not needed. Bytes that do not re-encode to
 themselves are no record, so equal records have equal bytes in every implementation.
 
-History is read record by record, and nearly every one is a commit or a tag: texts, digests and
-refs, no `data`. Their form is a type, which `msgspec` checks in one pass. What it refuses may be a
-record all the same: `decode_record` then looks closer, and says what is wrong.
+The form of a record is a type, which `msgspec` checks in one pass, for history is read record by
+record.
 
 Source:
     docs/spec/log.md, sections "Canonical JSON", "Record" and "Kinds".
@@ -20,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -28,70 +27,52 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
 
-Name = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-PlainInteger = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Name = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+MAX_REF_BYTES: Final = 1024
 
 
 # Members stand in the order of their names, as canonical JSON has them.
-class PlainUpdate(Struct, forbid_unknown_fields=True):
-    """One of `LogEntry.updates`."""
+class _StoredUpdate(Struct, forbid_unknown_fields=True):
+    new: _Name | None
+    old: _Name | None
+    # The rules of `names.check_ref` are for writers. The log asks only for what every version
+    # will ask for, or two versions could fold one record into different refs.
+    ref: Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f]{{1,{MAX_REF_BYTES}}}\Z")]
 
-    new: Name | None
-    old: Name | None
-    # So few characters that they fit in a ref's bytes, whichever they are.
-    ref: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,256}\Z")]
 
-
-class PlainEntry(Struct, forbid_unknown_fields=True):
-    """One of `Record.entries`, without `data`."""
-
+class _StoredEntry(Struct, forbid_unknown_fields=True):
     actor: str
     kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}\Z")]
     note: str
-    time: PlainInteger
+    time: _Integer
     txn: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
-    updates: list[PlainUpdate]
-    bulk: Name | UnsetType = UNSET
+    updates: list[_StoredUpdate]
+    bulk: _Name | UnsetType = UNSET
+    data: dict[str, Any] | UnsetType = UNSET
     signature: str | UnsetType = UNSET
 
 
-class PlainRecord(Struct, forbid_unknown_fields=True):
-    """One slot of the log."""
-
-    entries: list[PlainEntry]
+class _StoredRecord(Struct, forbid_unknown_fields=True):
+    entries: list[_StoredEntry]
     gen: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
-    previous: Name
-    state: Name | None
+    previous: _Name
+    state: Digest | None
     tag: str
 
 
-_PLAIN_DECODER: Final = msgspec.json.Decoder(PlainRecord)
+class _StoredUpdates(Struct, forbid_unknown_fields=True):
+    updates: list[_StoredUpdate]
+    version: Literal[1]
+
+
+_RECORD_DECODER: Final = msgspec.json.Decoder(_StoredRecord)
+_UPDATES_DECODER: Final = msgspec.json.Decoder(_StoredUpdates)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_TAG_AT: Final = -len(',"tag":""}') - 32  # it is the last member
-
-
-def decode_plain(data: bytes, interval: int) -> PlainRecord | None:
-    """The record, if its bytes are canonical, its tag fits and all else but the chain is right.
-
-    Args:
-        data: the bytes of a slot.
-        interval: records whose generation is a multiple of it carry `state`.
-
-    Returns:
-        None for what needs a closer look.
-    """
-    try:
-        record = _PLAIN_DECODER.decode(data)
-        again = _ENCODER.encode(record)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-    stated = record.gen % interval == 0
-    fine = again == data and stated == (record.state is not None)
-    # The tag is made over the record without it; in canonical form that is a slice.
-    if fine and content_tag(data[:_TAG_AT] + b"}").hex() == record.tag:
-        return record
-    return None
-
+_NO_TAG: Final = b',"tag":""}'  # it is the last member
+_TAG_DIGITS: Final = 32
+_MALFORMED = (msgspec.MsgspecError, InvalidInputError, ValueError, RecursionError)
 
 CanonicalValue: TypeAlias = (
     "bool | int | str | list[CanonicalValue] | tuple[CanonicalValue, ...]"
@@ -101,8 +82,8 @@ CanonicalValue: TypeAlias = (
 MAX_RECORD_BYTES: Final = 65536
 MAX_BULK_BYTES: Final = 64 << 20
 STATE_INTERVAL: Final = 64  # records whose generation is a multiple carry `state`
-MAX_REF_BYTES: Final = 1024
 MAX_NESTING: Final = 16
+_DATA_NESTING: Final = MAX_NESTING - 3  # inside of record, entries and entry
 
 REF_KINDS: Final = frozenset({"commit", "ref-create", "ref-delete", "ref-reset", "tag"})
 KINDS: Final = (
@@ -112,9 +93,7 @@ KINDS: Final = (
 )
 
 _TXN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _INT64 = range(-(1 << 63), 1 << 63)
 
 _DECODER = msgspec.json.Decoder()
@@ -185,20 +164,21 @@ def encode_record(record: LogRecord) -> bytes:
     Raises:
         InvalidInputError: a field cannot be recorded, or the record exceeds 64 KiB.
     """
-    raw: dict[str, CanonicalValue] = {
-        "gen": record.gen,
-        "previous": record.previous,
-        "state": record.state,
-        "entries": [_entry_to_json(entry) for entry in record.entries],
-    }
-    data = canonical_json(raw | {"tag": record_tag(raw)})
+    where = f"log record {record.gen} cannot be written"
+    try:
+        entries = [_stored_entry(entry) for entry in record.entries]
+        stored = _StoredRecord(entries, record.gen, record.previous, record.state, "")
+        blank = _ENCODER.encode(stored)
+        data = blank[:-2] + _tag(blank.removesuffix(_NO_TAG)) + b'"}'
+        if len(data) <= MAX_RECORD_BYTES:
+            _parse_record(data)
+    except (*_MALFORMED, TypeError, OverflowError) as error:
+        raise InvalidInputError(f"{where}: {error}") from error
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidInputError(
             f"log record {record.gen} would have {len(data)} bytes, at most {MAX_RECORD_BYTES} "
             "are allowed: put its updates into a ref-updates object and name it in `bulk`"
         )
-    if (problem := _record_problem(msgspec.json.decode(data))) is not None:
-        raise InvalidInputError(f"log record {record.gen} cannot be written: {problem}")
     return data
 
 
@@ -210,18 +190,50 @@ def decode_record(data: Buffer, where: str = "log record") -> LogRecord:
     """
     if len(data) > MAX_RECORD_BYTES:
         raise CorruptError(f"{where}: {len(data)} bytes, a record has at most {MAX_RECORD_BYTES}")
-    if (plain := decode_plain(bytes(data), STATE_INTERVAL)) is not None:
-        entries = tuple(_entry_from_plain(entry) for entry in plain.entries)
-        return LogRecord(plain.gen, Digest(plain.previous), _digest(plain.state), entries)
-    raw = parse_canonical(data, where)
-    if (problem := _record_problem(raw)) is not None:
-        raise CorruptError(f"{where}: {problem}")
-    return LogRecord(
-        raw["gen"],
-        Digest(raw["previous"]),
-        raw["state"],
-        tuple(_entry_from_json(entry) for entry in raw["entries"]),
-    )
+    try:
+        stored = _parse_record(bytes(data))
+    except _MALFORMED as error:
+        raise CorruptError(f"{where}: {error}") from error
+    entries = tuple([_log_entry(entry) for entry in stored.entries])
+    return LogRecord(stored.gen, stored.previous, stored.state, entries)
+
+
+def _parse_record(data: bytes) -> _StoredRecord:
+    """What is stored in a slot; one of `_MALFORMED` for bytes that no record has."""
+    record = _RECORD_DECODER.decode(data)
+    if (record.gen % STATE_INTERVAL == 0) != is_digest(record.state):
+        raise ValueError(
+            f"state must be a digest where gen is a multiple of {STATE_INTERVAL}, else null: "
+            f"record {record.gen} has {record.state!r:.80}"
+        )
+    for entry in record.entries:
+        _check_refs(entry.updates)
+        if entry.data is not UNSET:
+            if not entry.data:
+                raise ValueError("data must have members, or be left out")
+            _check_json(entry.data, _DATA_NESTING)
+    if _ENCODER.encode(record) != data:
+        raise ValueError("JSON, but not in canonical form")
+    # The tag is made over the record without it; in canonical form that is a slice.
+    tag = _tag(data[: -len(_NO_TAG) - _TAG_DIGITS]).decode()
+    if record.tag != tag:
+        raise ValueError(f"its tag is {record.tag!r:.40}, the rest of it makes {tag!r}")
+    return record
+
+
+def _tag(untagged: bytes) -> bytes:
+    """The tag of a record: 32 hex digits of `content_tag` of its JSON without the tag itself.
+
+    Until the next record chains to it, nothing else would tell a damaged record from another one.
+    """
+    return content_tag(untagged + b"}").hex().encode()
+
+
+def _check_refs(updates: list[_StoredUpdate]) -> None:
+    for update in updates:
+        size = len(update.ref) if update.ref.isascii() else len(update.ref.encode())
+        if size > MAX_REF_BYTES:
+            raise ValueError(f"a ref has at most {MAX_REF_BYTES} bytes, found {update.ref!r:.80}")
 
 
 def encode_ref_updates(updates: Iterable[Update]) -> bytes:
@@ -230,15 +242,14 @@ def encode_ref_updates(updates: Iterable[Update]) -> bytes:
     Store it WITHOUT links: it is kept for ever, so that the log can always be folded from its
     start, and must not keep alive what the refs pointed to.
     """
-    rows = [_update_to_json(update) for update in updates]
-    data = canonical_json({"version": 1, "updates": rows})
+    stored = _StoredUpdates([_StoredUpdate(one.new, one.old, one.ref) for one in updates], 1)
+    data = _ENCODER.encode(stored)
     if len(data) > MAX_BULK_BYTES:
         raise InvalidInputError(
-            f"{len(rows)} ref updates take {len(data)} bytes, at most {MAX_BULK_BYTES} fit one "
-            "entry: split them over several"
+            f"{len(stored.updates)} ref updates take {len(data)} bytes, at most {MAX_BULK_BYTES} "
+            "fit one entry: split them over several"
         )
-    if (problem := _updates_problem(msgspec.json.decode(data)["updates"])) is not None:
-        raise InvalidInputError(f"ref updates cannot be written: {problem}")
+    decode_ref_updates(data)
     return data
 
 
@@ -252,14 +263,13 @@ def decode_ref_updates(payload: Buffer) -> tuple[Update, ...]:
     if len(payload) > MAX_BULK_BYTES:
         raise InvalidInputError(f"ref updates: {len(payload)} bytes, at most {MAX_BULK_BYTES}")
     try:
-        raw = parse_canonical(payload, "ref updates")
-    except CorruptError as error:
-        raise InvalidInputError(str(error)) from error
-    if not _has_members(raw, {"version", "updates"}) or raw["version"] != 1:
-        raise InvalidInputError("ref updates: expected {version: 1, updates}")
-    if (problem := _updates_problem(raw["updates"])) is not None:
-        raise InvalidInputError(f"ref updates: {problem}")
-    return tuple(_update_from_json(row) for row in raw["updates"])
+        stored = _UPDATES_DECODER.decode(payload)
+        _check_refs(stored.updates)
+        if _ENCODER.encode(stored) != payload:
+            raise ValueError("JSON, but not in canonical form")
+    except _MALFORMED as error:
+        raise InvalidInputError(f"ref updates: {error}") from error
+    return tuple([_update(row) for row in stored.updates])
 
 
 def canonical_json(value: object) -> bytes:
@@ -333,147 +343,34 @@ def _check_json(value: object, depth: int) -> None:
         raise InvalidInputError(f"no JSON of the log: {type(value).__name__} {value!r:.80}")
 
 
-def _has_members(raw: object, required: set[str], optional: frozenset[str] = frozenset()) -> bool:
-    return isinstance(raw, dict) and required <= raw.keys() <= required | optional
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_optional_digest(value: object) -> bool:
-    return value is None or is_digest(value)
-
-
-def record_tag(raw: Mapping[str, CanonicalValue]) -> str:
-    """The tag of a record: 32 hex digits of `content_tag` of its JSON without `tag` itself.
-
-    Until the next record chains to it, nothing else would tell a damaged record from another one.
-    """
-    rest = {name: value for name, value in raw.items() if name != "tag"}
-    return content_tag(canonical_json(rest)).hex()
-
-
-def _record_problem(raw: Any) -> str | None:
-    if not _has_members(raw, {"gen", "previous", "state", "entries", "tag"}):
-        return "expected an object with exactly gen, previous, state, entries, tag"
-    if raw["tag"] != record_tag(raw):
-        return f"its tag is {raw['tag']!r:.40}, the rest of it makes {record_tag(raw)!r}"
-    if not _is_int(raw["gen"]) or raw["gen"] < 1:
-        return f"gen must be a number from 1, found {raw['gen']!r:.80}"
-    if not is_digest(raw["previous"]):
-        return f"previous must be a digest, found {raw['previous']!r:.80}"
-    if raw["gen"] % STATE_INTERVAL and raw["state"] is not None:
-        return f"state must be null where gen is no multiple of {STATE_INTERVAL}"
-    if raw["gen"] % STATE_INTERVAL == 0 and not is_digest(raw["state"]):
-        return f"state must be a digest where gen is a multiple of {STATE_INTERVAL}"
-    if not isinstance(raw["entries"], list):
-        return "entries must be a list"
-    problems = (_entry_problem(entry) for entry in raw["entries"])
-    return next((problem for problem in problems if problem is not None), None)
-
-
-_REQUIRED = {"txn", "kind", "actor", "time", "note", "updates"}
-_OPTIONAL = frozenset({"bulk", "data", "signature"})
-
-
-def _entry_problem(raw: Any) -> str | None:
-    if not _has_members(raw, _REQUIRED, _OPTIONAL):
-        return f"an entry has {sorted(_REQUIRED)} and optionally {sorted(_OPTIONAL)}"
-    if not isinstance(raw["txn"], str) or not is_txn(raw["txn"]):
-        return f"txn must match {_TXN.pattern}, found {raw['txn']!r:.80}"
-    if not isinstance(raw["kind"], str) or not _KIND.fullmatch(raw["kind"]):
-        return f"kind must match {_KIND.pattern}, found {raw['kind']!r:.80}"
-    texts = (raw["actor"], raw["note"], raw.get("signature", ""))
-    if not all(isinstance(text, str) for text in texts):
-        return "actor, note and signature must be text"
-    if not _is_int(raw["time"]):
-        return f"time must be a number of nanoseconds, found {raw['time']!r:.80}"
-    if "bulk" in raw and not is_digest(raw["bulk"]):
-        return f"bulk must be a digest, found {raw['bulk']!r:.80}"
-    if "data" in raw and not (isinstance(raw["data"], dict) and raw["data"]):
-        return "data must be an object with members, or be left out"
-    return _updates_problem(raw["updates"])
-
-
-def _updates_problem(raw: Any) -> str | None:
-    if not isinstance(raw, list):
-        return "updates must be a list"
-    for row in raw:
-        if not _has_members(row, {"ref", "old", "new"}):
-            return "an update has exactly ref, old, new"
-        if not _is_ref(row["ref"]):
-            return (
-                f"a ref has 1 to {MAX_REF_BYTES} bytes and no control characters, "
-                f"found {row['ref']!r:.80}"
-            )
-        if not _is_optional_digest(row["old"]) or not _is_optional_digest(row["new"]):
-            return f"update of {row['ref']!r:.80}: old and new must be digests or null"
-    return None
-
-
-def _is_ref(value: object) -> bool:
-    # The rules of `names.check_ref` are for writers. The log asks only for what every version
-    # will ask for, or two versions could fold one record into different refs.
-    return (
-        isinstance(value, str)
-        and 0 < len(value.encode()) <= MAX_REF_BYTES
-        and not _CONTROL.search(value)
-    )
-
-
-def _entry_to_json(entry: LogEntry) -> dict[str, CanonicalValue]:
-    raw: dict[str, CanonicalValue] = {
-        "txn": entry.txn,
-        "kind": entry.kind,
-        "actor": entry.actor,
-        "time": entry.time_ns,
-        "note": entry.note,
-        "updates": [_update_to_json(update) for update in entry.updates],
-    }
-    if entry.bulk is not None:
-        raw["bulk"] = entry.bulk
-    if entry.data:
-        raw["data"] = entry.data
-    if entry.signature is not None:
-        raw["signature"] = entry.signature
-    return raw
-
-
-def _entry_from_json(raw: dict[str, Any]) -> LogEntry:
-    return LogEntry(
-        raw["txn"],
-        raw["kind"],
-        raw["actor"],
-        raw["time"],
-        raw["note"],
-        tuple(_update_from_json(row) for row in raw["updates"]),
-        raw.get("bulk"),
-        raw.get("data", {}),
-        raw.get("signature"),
-    )
-
-
-def _entry_from_plain(entry: PlainEntry) -> LogEntry:
-    return LogEntry(
-        entry.txn,
-        entry.kind,
+def _stored_entry(entry: LogEntry) -> _StoredEntry:
+    _check_json(entry.data, _DATA_NESTING)
+    return _StoredEntry(
         entry.actor,
-        entry.time,
+        entry.kind,
         entry.note,
-        tuple([Update(row.ref, _digest(row.old), _digest(row.new)) for row in entry.updates]),
-        None if entry.bulk is UNSET else Digest(entry.bulk),
-        signature=None if entry.signature is UNSET else entry.signature,
+        entry.time_ns,
+        entry.txn,
+        [_StoredUpdate(one.new, one.old, one.ref) for one in entry.updates],
+        UNSET if entry.bulk is None else entry.bulk,
+        dict(entry.data) or UNSET,
+        UNSET if entry.signature is None else entry.signature,
     )
 
 
-def _digest(text: str | None) -> Digest | None:
-    return None if text is None else Digest(text)
+def _log_entry(stored: _StoredEntry) -> LogEntry:
+    return LogEntry(
+        stored.txn,
+        stored.kind,
+        stored.actor,
+        stored.time,
+        stored.note,
+        tuple([_update(row) for row in stored.updates]),
+        None if stored.bulk is UNSET else stored.bulk,
+        {} if stored.data is UNSET else stored.data,
+        None if stored.signature is UNSET else stored.signature,
+    )
 
 
-def _update_to_json(update: Update) -> dict[str, CanonicalValue]:
-    return {"ref": update.ref, "old": update.old, "new": update.new}
-
-
-def _update_from_json(raw: dict[str, Any]) -> Update:
-    return Update(raw["ref"], raw["old"], raw["new"])
+def _update(stored: _StoredUpdate) -> Update:
+    return Update(stored.ref, stored.old, stored.new)

@@ -28,7 +28,7 @@ def void_slot(log: RepositoryLog, gen: int, *, actor: str, time_ns: int, note: s
     """Mark slot `gen`, whose bytes are no record, to count as an empty one.
 
     Args:
-        log: of the repository; the slots before `gen` must be in order.
+        log: log of the repository; the slots before `gen` must be in order.
         gen: number of the slot.
         actor: who decided so.
         time_ns: UTC.

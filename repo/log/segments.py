@@ -2,9 +2,9 @@
 
 A segment holds the records of a whole stretch of the log verbatim, with the commits they
 introduced and, for each commit, a Bloom filter of the paths it changed. Stretches are short at
-first, and long ones take their place as the log grows: so what is new is found in few requests
-too, and who writes a long one reads short ones. Segments are caches: written by whoever completes
-a stretch, believed only where the chain agrees.
+first, and long ones take their place as the log grows: so new records are found in few requests,
+too, and the writer of a long one reads short ones. Segments are caches: written by the client whose
+record completes a stretch, believed only where the chain agrees.
 
      0 magic "TRSG" | 4 version u8 = 1 | 5 zeros | 8 first generation u64
     16 record_count u32 | 20 commit_count u32 | 24 bytes of all that follows but the tag u64
@@ -62,7 +62,7 @@ class SegmentCommit:
     """A commit for a segment.
 
     Attributes:
-        generation: of the record that introduced it.
+        generation: generation of the record that introduced it.
         digest: its name.
         envelope: all bytes of the object.
         paths: what `changed_filter` made of the paths it changed; empty where they are unknown.
@@ -77,8 +77,7 @@ class SegmentCommit:
         """False only when the commit certainly changed neither `path` nor anything below it."""
         if not self.paths:
             return True
-        bits = _bits(path, len(self.paths) * 8)
-        return all(self.paths[bit // 8] >> bit % 8 & 1 for bit in bits)
+        return all(self.paths[bit // 8] >> bit % 8 & 1 for bit in _bits(path, len(self.paths) * 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def read_run(
         start: first generation.
         stop: generation after the last.
         previous: digest of the slot before `start`.
-        lengths: of segments, in records.
+        lengths: lengths of segments, in records.
         report: is told of a segment that cannot be used.
     """
     for last in _useful_ends(start, stop, lengths):
@@ -208,8 +207,7 @@ def read_run(
             continue
         if found is not None:
             return found
-    values = slots.run(start, min(stop, start + MAX_WINDOW))
-    return slots.chain(start, previous, values)
+    return slots.chain(start, previous, slots.run(start, min(stop, start + MAX_WINDOW)))
 
 
 def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:

@@ -149,7 +149,7 @@ class State:
     """The fold of records 1 to `generation`.
 
     Attributes:
-        generation: of the last record that was folded; 0 before any.
+        generation: generation of the last record that was folded; 0 before any.
         refs: full ref name to digest.
         retained: values that a ref-delete or ref-reset dropped, to the generation of the last
             one that did: roots until a gc-condemn lets go.

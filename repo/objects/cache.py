@@ -1,22 +1,20 @@
-"""Disk caches of verified bytes: by name (LRU), and a fixed share of the pages of streams.
+"""Disk caches of verified bytes: least recently used objects, and a fixed share of streamed pages.
 
-A folder of immutable byte strings by name. Every value carries a checksum of its name and bytes;
-what does not verify is dropped, so a killed writer, a full disk or a curious user cost a download
-and nothing else. There are no locks: files appear by rename and go by unlink. Several processes
-share one folder. Values are read, never mapped: should somebody cut a file that is mapped, whoever
-touches it next dies of SIGBUS.
+A folder of immutable byte strings by name. Each carries a checksum of its name and bytes; what does
+not verify is dropped, so a killed writer or a full disk costs a download and nothing else. There
+are no locks: files appear by rename and go by unlink, and several processes share one folder.
+Values are read, never mapped: a mapped file that is cut short kills the process that touches it.
 
-Only one that a cache made, or that is empty, or that holds nothing but what caches write: people
-name folders that hold their data. Ours are marked by a file that backup programs know too.
+A folder is used only if a cache made it, if it is empty, or if it holds nothing but files of
+caches, since users may name folders that hold their data. A file that backup programs know, too,
+marks it.
 
 An epoch reads every page once, so no policy can hit more often than the share of the pages that the
-cache holds, and one that lets go of a page before its next use hits less: the least recently used
-go just before they would be read again. So a fixed part is kept. Every page has a number in [0, 1)
-made of its name, and pages below a threshold are kept: what the stream reads, times the threshold,
-fits the limit. Nothing needs to be agreed upon. Processes that stream the same data choose the same
-pages, and those that stream several datasets through one folder meet at a common threshold: when
-there is too much, the pages with the highest numbers go, whoever brought them, and are not taken
-again. Only what nobody has used for days goes before them.
+cache holds, and the least recently used go just before they would be read again. So a fixed part is
+kept: every page has a number in [0, 1) made of its name, and those below a threshold stay.
+Processes that stream the same data choose the same pages without agreeing; those that stream
+several datasets through one folder meet at a common threshold, as the pages with the highest
+numbers go first when there is too much. Pages that were not used for days go before them.
 """
 
 from __future__ import annotations

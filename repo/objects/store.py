@@ -329,8 +329,6 @@ def _span_name(link: ObjectLink, start: int, stop: int, tag: bytes) -> str:
 
 
 class _Recent:
-    """The objects used last, within a byte limit."""
-
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0

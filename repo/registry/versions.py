@@ -4,11 +4,11 @@
                                     the commit that it was taken from
     registry/<name>/alias/<alias>   names one version; moves, and the log keeps where it was
 
-All of it is refs: what is registered is never collected, and travels with the repository.
-`cards` holds what people say about them.
+All of it is refs: what is registered is never collected, and travels with the repository. `cards`
+holds descriptions and labels.
 
-Each verb appends one record, decided anew on every head: of two who register at once, one gets the
-next number, and the other the one after it. A number is given once, also when it is deleted.
+Each verb appends one record, decided anew on every head: of two concurrent registrations one gets
+the next number, the other the one after it. A number is given once, also when it is deleted.
 
 Source:
     docs/spec/registry.md.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -131,8 +131,7 @@ def find_version(
     Raises:
         NotFoundError: no such name, version or alias; says which there are.
     """
-    view = repository.log.refresh()
-    one = existing(view, name)
+    one = existing(repository.log.refresh(), name)
     return _read_version(repository, name, number_of(one, name, which), one)
 
 
@@ -404,13 +403,7 @@ def protect_alias(
         wanted = (*held, ref) if on else tuple(one for one in held if one != ref)
         if wanted == held or (on and ref in held):
             return None
-        return LogEntry(
-            secrets.token_hex(16),
-            "config",
-            actor,
-            time.time_ns(),
-            data={"set": {PROTECTED: tuple(sorted(set(wanted)))}},
-        )
+        return _entry("config", actor, data={"set": {PROTECTED: tuple(sorted(set(wanted)))}})
 
     _append(repository, decide)
 
@@ -429,8 +422,8 @@ def _append(repository: RepositoryCore, decide: Callable[[LogView], LogEntry | N
     repository.append(lambda view: tuple(entry for entry in (decide(view),) if entry is not None))
 
 
-def _entry(kind: str, actor: str, *updates: Update, note: str = "") -> LogEntry:
-    return LogEntry(secrets.token_hex(16), kind, actor, time.time_ns(), note, updates)
+def _entry(kind: str, actor: str, *updates: Update, note: str = "", **more: Any) -> LogEntry:
+    return LogEntry(secrets.token_hex(16), kind, actor, time.time_ns(), note, updates, **more)
 
 
 def _given(number: int) -> Callable[[Card], Card]:

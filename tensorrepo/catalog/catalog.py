@@ -1,7 +1,6 @@
-"""Catalog handle of the SDK: opened, brought up to date, asked for models by architecture.
+"""Catalog handle of the SDK: opened, brought up to date, searched for models by architecture.
 
-It is made when it is first used, and whoever asks it gets one that tells what the repository holds
-now.
+It is made when it is first used, and brought up to date before each question.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
+from sqlalchemy import Connection, Engine
 
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, encodable, flag, whole, wrong
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.graph.derived import derived_graph
@@ -45,12 +46,6 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.runs.record import state_of
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
-    from tensorrepo.context import Context
-
 
 ArchitectureSource: TypeAlias = "Graph | Model | Mapping[str, Any] | Path | str"
 
@@ -382,7 +377,6 @@ class Catalog:
             raise self._misfit(found)
 
     def _misfit(self, found: Standing) -> Error:
-        """Why the tables cannot be used."""
         _, advice = self._state(found)
         told = f"the catalog {self.url}: {advice}"
         match found.fit:

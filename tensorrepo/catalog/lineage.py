@@ -1,20 +1,21 @@
 """Lineage handle of the SDK: ancestors, descendants, and what they mean for a model.
 
-Asked of the catalog, over all commits of the repository: `Repository.lineage` names what is asked
-about, its methods ask.
+`Repository.lineage` names the entry; the methods query the catalog, over all commits.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from sqlalchemy import Connection
 
 from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, listed, text, whole
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
@@ -38,23 +39,11 @@ from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.runs.record import RunRecord, Runs
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from tensorrepo.context import Context
-
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
-_UNTRAINED: Final = frozenset(
-    {
-        DERIVED_FROM,
-        MERGED_FROM,
-        MERGED_ONTO,
-        SLICED_FROM,
-        CONSTRUCTED_FROM,
-        QUANTISED_FROM,
-        LOSSY_OF,
-    }
-)  # a model that is one of these learned what its origins did
+_UNTRAINED: Final = frozenset(  # a model that is one of these learned what its origins did
+    {DERIVED_FROM, MERGED_FROM, MERGED_ONTO, SLICED_FROM, CONSTRUCTED_FROM, QUANTISED_FROM}
+    | {LOSSY_OF}
+)
 _SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 
 
@@ -221,13 +210,13 @@ class Lineage:
         Raises:
             NotFoundError: no such relation; names near ones.
         """
-        return self._walk(core.ancestors, depth, relations, up=True)
+        return self._walk(depth, relations, up=True)
 
     def descendants(
         self, *, depth: int | None = None, relations: Iterable[str] | str = ()
     ) -> Kinship:
         """What came from it; arguments are those of `ancestors`."""
-        return self._walk(core.descendants, depth, relations, up=False)
+        return self._walk(depth, relations, up=False)
 
     def saw_deleted(self) -> list[SawDeleted]:
         """Of a dataset: models that were trained on rows which this version of it has no more.
@@ -270,19 +259,12 @@ class Lineage:
     def __repr__(self) -> str:
         return f"<lineage of {_title(self.start)}>"
 
-    def _walk(
-        self,
-        ask: Callable[..., list[LineageStep]],
-        depth: int | None,
-        relations: Iterable[str] | str,
-        *,
-        up: bool,
-    ) -> Kinship:
+    def _walk(self, depth: int | None, relations: Iterable[str] | str, *, up: bool) -> Kinship:
         words = [relations] if isinstance(relations, str) else listed("relations", relations)
         most = None if depth is None else whole("depth", depth, 1)
         with catalog_of(self._context).reading() as connection:
             _check_relations(connection, words)
-            steps = ask(connection, self._keys, depth=most, relations=words)
+            steps = core.walk(connection, self._keys, up=up, depth=most, relations=words)
         return Kinship(self.start, tuple(steps), up, self._keys)
 
     def _need(self, kind: str) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
-from tensorrepo.repo.changes.refs import Move
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import (
     BRANCH,
@@ -41,10 +41,6 @@ from tensorrepo.repo.registry.versions import (
     set_alias,
     versions,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-    from tensorrepo.repo.log.reader import LogView
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
 
@@ -116,12 +112,7 @@ class Registry:
         return self._describe(name, None, description, labels)
 
     def register(
-        self,
-        name: str,
-        source: Model | str,
-        *,
-        message: str = "",
-        alias: str | None = None,
+        self, name: str, source: Model | str, *, message: str = "", alias: str | None = None
     ) -> RegisteredVersion:
         """Make a model of a commit the next version.
 
@@ -158,8 +149,7 @@ class Registry:
 
     def model(self, name: str, which: int | str | None = None) -> Model:
         """The weights of a version, read when asked for; None: the newest."""
-        found = self.version(name, which)
-        return model_at(self.context, name, found.ref)
+        return model_at(self.context, name, self.version(name, which).ref)
 
     def alias(self, name: str, alias: str, which: int | str) -> int:
         """Let an alias name a version, new or moved; gives the number.
@@ -183,7 +173,10 @@ class Registry:
         found = list(alias_history(self.context.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
-        return [_alias_move(move, number) for move, number in found]
+        return [
+            AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)
+            for move, number in found
+        ]
 
     def describe(
         self,
@@ -285,16 +278,11 @@ def _model(
     one, about = known or Registered(), said or Card()
     numbers = {alias: one.number_of(at) or 0 for alias, at in one.aliases.items()}
     start = f"{SPACE}{name}/alias/"
-    held = protected_refs(view)
     return RegisteredModel(
         name,
         tuple(one.versions),
         numbers,
-        tuple(ref.removeprefix(start) for ref in held if ref.startswith(start)),
+        tuple(ref.removeprefix(start) for ref in protected_refs(view) if ref.startswith(start)),
         about.entry.description,
         about.entry.labels,
     )
-
-
-def _alias_move(move: Move, number: int) -> AliasMove:
-    return AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)

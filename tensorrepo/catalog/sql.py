@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.connect import parse_size
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -27,9 +27,6 @@ from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
 SELF, CATALOG, PAGES = "self", "catalog", "pages"
@@ -100,11 +97,9 @@ class RepositoryTables:
         return PagesTable(datasets, partial(open_dataset, core.objects), scanned)
 
     def _entry(self, path: str, scanned: Scanned) -> ScannedTable | None:
-        return self._at(path, self.ref, scanned) or self._of_other_commit(path, scanned)
-
-    def _of_other_commit(self, path: str, scanned: Scanned) -> ScannedTable | None:
         name, at, ref = path.partition("@")
-        return self._at(name, ref, scanned) if at and ref else None
+        found = self._at(path, self.ref, scanned)
+        return self._at(name, ref, scanned) if found is None and at and ref else found
 
     def _at(self, path: str, ref: str, scanned: Scanned) -> ScannedTable | None:
         core = self.context.core

@@ -1,4 +1,4 @@
-"""Branches, tags and HEAD: `branch`, `tag`, `switch`, `undo`, `redo`, `reset`."""
+"""Branches, tags, HEAD, and entries written out as files: `branch`, `switch`, `export`, ..."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.options import (
     CommandCall,
+    FormatSettings,
     RepoCall,
+    StoredModelArgument,
     complete_branch,
+    complete_entry,
     complete_ref,
     complete_tag,
+    entry_hint,
 )
+from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.revisions import Head
-from tensorrepo.repo.errors import ConflictError, InvalidInputError
-from tensorrepo.workspace.checkout import switch, update_tracked
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.workspace.change import find_model
+from tensorrepo.workspace.checkout import (
+    WrittenFiles,
+    checkout_paths,
+    export,
+    switch,
+    update_tracked,
+)
 
 
 def branch_command(
@@ -55,8 +68,7 @@ def branch_command(
     else:
         at = session.resolve(ref).digest
         refs.create_branch(session.repository, name, at, actor=session.author())
-        value = {"branch": name, "commit": at}
-        call.answer(value, f"Branch {name} is at {at:.12}.")
+        call.answer({"branch": name, "commit": at}, f"Branch {name} is at {at:.12}.")
 
 
 def tag_command(
@@ -246,5 +258,131 @@ def _report(call: CommandCall, name: str, move: refs.Move) -> None:
     old, new = move.update.old, move.update.new
     state = f"is at {new:.12}" if new else "has no commit"
     was = f"was at {old:.12}" if old else "had none"
-    value = {"branch": name, "commit": new, "was": old}
-    call.answer(value, f"Branch {name} {state} now ({was}).")
+    call.answer({"branch": name, "commit": new, "was": old}, f"Branch {name} {state} now ({was}).")
+
+
+def checkout_command(
+    call: CommandCall,
+    ref: Annotated[str, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)],
+    paths: Annotated[
+        list[str] | None,
+        Argument(metavar="PATH", help="Entries to write out.", autocompletion=complete_entry),
+    ] = None,
+    to: Annotated[str | None, Option("--to", metavar="DIR", help="Write them into DIR.")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite files that were changed.")] = False,
+    detach: Annotated[bool, Option("--detach", help="Stand at a commit, no branch.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Carry staged changes over.")] = False,
+    update: Annotated[
+        bool, Option("--update", help="Write clean tracked files anew as REF has them.")
+    ] = False,
+) -> None:
+    """Switch to a branch or a commit; with PATHs: write entries as ordinary files.
+
+    Writing files does not move the branch. What is written is tracked: `status` tells when it was
+    changed, and `add` knows its name. A changed file is never overwritten without --force.
+
+    Examples:
+        tensorrepo checkout cleaning
+        tensorrepo checkout v1
+        tensorrepo checkout main photos
+        tensorrepo checkout v1 datasets/photos models/classifier --to old/
+    """
+    session = call.session
+    with session.here.locked():
+        if paths:
+            folder = call.path(to) if to is not None else None
+            with output.working(f"writing {', '.join(paths)}"):
+                written = checkout_paths(session, ref, paths, to=folder, force=force)
+            show_written(call, written)
+            return
+        if to is not None:
+            raise InvalidInputError("--to needs the PATHs to write")
+        try:
+            revision = session.resolve(ref)
+        except NotFoundError as error:
+            hint = (
+                f"{ref!r} is no branch, tag or commit but an entry: `tensorrepo checkout HEAD "
+                "{path}` writes it as ordinary files"
+            )
+            raise entry_hint(session, ref, hint, error) from None
+        is_branch = revision.ref is not None and revision.ref.startswith(BRANCHES)
+        head = switch(session, ref, detach=detach or not is_branch, keep=keep)
+        show_head(call, head, update=update)
+
+
+def export_command(
+    call: RepoCall,
+    name: Annotated[
+        str, Argument(metavar="NAME[@REF]", help="The entry.", autocompletion=complete_entry)
+    ],
+    to: Annotated[str, Option("--to", metavar="PATH", help="Where to write it.")],
+    format_name: Annotated[
+        str | None, Option("--format", help="The format; else told by PATH's suffix.")
+    ] = None,
+    option: FormatSettings = None,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
+) -> None:
+    """Write an entry in a foreign format. It is not tracked.
+
+    Examples:
+        tensorrepo export photos --to photos.parquet
+        tensorrepo export photos@v1 --format images --to /tmp/photos
+        tensorrepo export classifier --to model.safetensors
+    """
+    session = call.session
+    target, options = call.path(to), parse_options(option or [])
+    with output.progress(f"writing {name}", None) as advance:
+        written = export(
+            session, name, target, format_name, force=force, options=options, progress=advance
+        )
+    show_written(call, [written])
+
+
+def show_written(call: CommandCall, written: list[WrittenFiles]) -> None:
+    """Tell which files an entry became."""
+    session = call.session
+    if call.as_json:
+        output.json_value([output.to_document(each) for each in written])
+        return
+    for one in written:
+        inside = session.workspace and one.path.is_relative_to(session.workspace.root)
+        shown = one.path.relative_to(session.here.root) if inside else one.path
+        count = output.counted(one.files, "file")
+        output.line(f"wrote {shown} ({one.format}, {count}, {output.bytes_text(one.bytes)})")
+
+
+def model_export_command(
+    call: RepoCall,
+    name: StoredModelArgument,
+    out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
+    format_name: Annotated[
+        str | None,
+        Option(
+            "--format",
+            help="safetensors, gguf, onnx, torch, npz, npy, hf or snapshot; "
+            "else told by PATH's suffix.",
+        ),
+    ] = None,
+    shard_bytes: Annotated[
+        int | None,
+        Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
+) -> None:
+    """Write a model in a foreign format.
+
+    What came as a file of that format is given back byte for byte.
+
+    Examples:
+        tensorrepo model export net --out net.safetensors
+        tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
+        tensorrepo model export net --format hf --shard-bytes 5000000000 --out net-hf
+    """
+    session = call.session
+    model = find_model(session, name)
+    target = call.path(out)
+    options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
+    with output.working(f"writing {name}"):
+        pinned = f"{model.path}@{model.commit}"
+        written = export(session, pinned, target, format_name, force=force, options=options)
+    show_written(call, [written])

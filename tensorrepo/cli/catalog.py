@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 from tensorrepo.catalog.catalog import Catalog
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
+from tensorrepo.cli.options import CommandCall, RepoCall, StoredModelArgument, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
 from tensorrepo.query.architecture import Donor, Owner, PathFound
@@ -26,10 +26,7 @@ CatalogOption = Annotated[
 ]
 
 
-def catalog_status_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_status_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Show how the SQL catalog stands: its tables, and how far it tells of the repository.
 
     Changes nothing. One that is behind is no trouble: whatever asks the catalog brings it up to
@@ -56,10 +53,7 @@ def catalog_status_command(
         raise Exit(CORRUPT)
 
 
-def catalog_upgrade_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_upgrade_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Bring the catalog's tables, and their rows, to the revision that this version works with.
 
     One transaction: a crash leaves the tables as they were.
@@ -74,10 +68,7 @@ def catalog_upgrade_command(
     call.answer({"url": opened.url, "revision": revision}, text)
 
 
-def catalog_rebuild_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_rebuild_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Throw the catalog away and make it anew from the repository, whatever its tables hold.
 
     Nothing can be lost: all that it says stands in the repository. Who reads it meanwhile sees
@@ -93,10 +84,7 @@ def catalog_rebuild_command(
     call.answer(asdict(done), f"{text}{done.rows:,} rows")
 
 
-def catalog_verify_command(
-    call: RepoCall,
-    catalog: CatalogOption = None,
-) -> None:
+def catalog_verify_command(call: RepoCall, catalog: CatalogOption = None) -> None:
     """Compare the catalog, row by row, with one made anew in a temporary file.
 
     Exits with 1 when they differ, and shows some of the rows that do.
@@ -198,11 +186,7 @@ def model_donors_command(
     wanted: Any = path if path.exists() else handle.model(*_named(session, target))
     name = order_by or metric
     donors = handle.catalog.donors(
-        wanted,
-        metric=name,
-        order_by_metric=order_by is not None,
-        smallest=smallest,
-        limit=limit,
+        wanted, metric=name, order_by_metric=order_by is not None, smallest=smallest, limit=limit
     )
     columns: dict[str, Any] = {
         "MODEL": _model_text,
@@ -223,9 +207,7 @@ def model_donors_command(
 
 def model_owners_command(
     call: RepoCall,
-    model: Annotated[
-        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-    ],
+    model: StoredModelArgument,
     tensor: Annotated[str, Argument(metavar="TENSOR", help="One of its tensors.")],
 ) -> None:
     """List the models, of all commits, that hold a tensor bit for bit.
@@ -235,7 +217,11 @@ def model_owners_command(
     """
     handle = handle_of(call)
     asked = handle.model(*_named(call.session, model))
-    columns = {"MODEL": _model_text, "TENSOR": "tensor", "SINCE": _since}
+    columns = {
+        "MODEL": _model_text,
+        "TENSOR": "tensor",
+        "SINCE": lambda owner: f"{owner.versions[-1].commit:.12}" if owner.versions else "",
+    }
     call.show(handle.catalog.owners(asked, tensor), columns)
 
 
@@ -250,10 +236,6 @@ def _model_text(model: PathFound | Donor | Owner) -> str:
     paths = list(dict.fromkeys(version.path for version in model.versions))
     more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
     return f"{f'{paths[0]}{more}' if paths else '(a model of no commit)'} {model.model:.12}"
-
-
-def _since(owner: Owner) -> str:
-    return f"{owner.versions[-1].commit:.12}" if owner.versions else ""
 
 
 def _shortened(nodes: tuple[str, ...], most: int = 8) -> str:

@@ -26,8 +26,7 @@ from tensorrepo.workspace.staging import (
 
 
 def commit_command(
-    call: CommandCall,
-    message: Annotated[str, Option("-m", "--message", help="What, and why.")],
+    call: CommandCall, message: Annotated[str, Option("-m", "--message", help="What, and why.")]
 ) -> None:
     """Record what is staged, as one commit.
 

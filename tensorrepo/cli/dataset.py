@@ -74,10 +74,7 @@ def update_command(
 
 
 def delete_command(
-    call: CommandCall,
-    name: DatasetArgument,
-    where: WhereOption = None,
-    row: RowOption = None,
+    call: CommandCall, name: DatasetArgument, where: WhereOption = None, row: RowOption = None
 ) -> None:
     """Delete rows of a dataset, and stage it. `tensorrepo rm` removes the whole dataset.
 
@@ -85,8 +82,7 @@ def delete_command(
         tensorrepo delete photos --where "consent == false"
         tensorrepo delete photos --row 17 --row 00c1d2e3f4a5b697:25
     """
-    chosen = _rows(where, row)
-    _change(call, name, lambda draft, rows: draft.delete(rows), "delete", chosen)
+    _change(call, name, lambda draft, rows: draft.delete(rows), "delete", _rows(where, row))
 
 
 def column_command(
@@ -157,8 +153,7 @@ def set_command(
     """
     texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
     values = {key: parse_property(text) for key, text in texts.items()}
-    what = f"set {', '.join(values)}"
-    _change(call, name, lambda draft, _: draft.set_properties(**values), what)
+    _change(call, name, lambda draft, _: draft.set_properties(**values), f"set {', '.join(values)}")
 
 
 def compact_command(

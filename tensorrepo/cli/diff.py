@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
@@ -44,6 +44,7 @@ from tensorrepo.workspace.session import WorkspaceSession, base_entry
 from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
+_Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -122,11 +123,11 @@ def diff_command(
     revisions, paths = split_words(call, words)
     compared = _compared(session, revisions, paths)
     if rows or key is not None or columns is not None:
-        wanted = _Wanted(_split(columns), _split(key), limit)
+        wanted = _split(columns), _split(key)
         if call.as_json:
-            output.json_lines(_row_documents(compared, wanted))
+            output.json_lines(_row_documents(compared, wanted, limit))
         else:
-            output.lines(_row_lines(compared, wanted))
+            output.lines(_row_lines(compared, wanted, SHOWN_ROWS if limit is None else limit))
     elif call.as_json:
         output.json_value(compared.to_json())
     else:
@@ -135,41 +136,33 @@ def diff_command(
         raise Exit(NOTHING_TO_DO)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What was asked of the rows."""
-
-    columns: list[str] | None
-    key: list[str] | None
-    limit: int | None
-
-
 def _split(names: str | None) -> list[str] | None:
     return None if names is None else [name.strip() for name in names.split(",")]
 
 
-def _row_lines(compared: Comparison, wanted: _Wanted) -> Iterator[str]:
-    limit = SHOWN_ROWS if wanted.limit is None else wanted.limit
+def _row_lines(compared: Comparison, wanted: _Wanted, limit: int) -> Iterator[str]:
+    columns, key = wanted
     lacking = _lacking(compared, wanted)
     for change in compared.changes:
         yield f"{change.mark} {change.path}{change.summary}"
         if change.path in lacking:
             yield f"    not compared: {lacking[change.path]}"
         elif isinstance(change, DatasetChange):
-            lines = row_lines(change, columns=wanted.columns, key=wanted.key, limit=limit)
+            lines = row_lines(change, columns=columns, key=key, limit=limit)
             yield from (f"    {line}" for line in _naming(change, lines))
     yield from compared.working
 
 
-def _row_documents(compared: Comparison, wanted: _Wanted) -> Iterator[dict[str, Any]]:
+def _row_documents(
+    compared: Comparison, wanted: _Wanted, limit: int | None
+) -> Iterator[dict[str, Any]]:
+    columns, key = wanted
     lacking = _lacking(compared, wanted)
     for path, reason in lacking.items():
         output.note(f"note: {path} is not compared: {reason}")
     for change in compared.datasets.values():
         if change.path not in lacking:
-            documents = row_documents(
-                change, columns=wanted.columns, key=wanted.key, limit=wanted.limit
-            )
+            documents = row_documents(change, columns=columns, key=key, limit=limit)
             yield from _naming(change, documents)
 
 
@@ -179,9 +172,7 @@ def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
     Raises:
         NotFoundError: all of them.
     """
-    every = {
-        path: change.lacks(wanted.columns, wanted.key) for path, change in compared.datasets.items()
-    }
+    every = {path: change.lacks(*wanted) for path, change in compared.datasets.items()}
     lacking = {path: reason for path, reason in every.items() if reason is not None}
     if lacking and len(lacking) == len(every):
         raise NotFoundError("; ".join(f"{path}: {reason}" for path, reason in lacking.items()))
@@ -209,11 +200,7 @@ def _compared(
     old, new = sides(revisions) or (revisions[0], revisions[1] if revisions[1:] else None)
     before, after = session.resolve(old), session.resolve(new)
     return compare(
-        session.repository,
-        before.commit.tree,
-        after.commit.tree,
-        paths,
-        outside=session.outside,
+        session.repository, before.commit.tree, after.commit.tree, paths, outside=session.outside
     )
 
 
@@ -245,7 +232,9 @@ def _show_entry(call: CommandCall, what: str) -> None:
         output.json_value({**document, "files_in_place": [asdict(file) for file in files]})
         return
     output.line(f"{described.path} ({described.kind}) in commit {revision.digest:.12}")
-    output.line(f"  {described.shape}, {output.bytes_text(described.bytes)}, digest {entry.digest}")
+    output.line(
+        f"  {described.content}, {output.bytes_text(described.bytes)}, digest {entry.digest}"
+    )
     for detail in described.details:
         output.line(f"  {detail}")
     for text in files_text(files):
@@ -282,14 +271,13 @@ def blame_command(
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
     objects = session.repository.objects
-    schema = open_dataset(objects, entry.digest).schema
     answer = blame(
         objects,
         path,
         revision.digest,
         row=row,
         row_id=row_id,
-        key=_keys(schema, key) if key else None,
+        key=_keys(open_dataset(objects, entry.digest).schema, key) if key else None,
         columns=columns,
         outside=session.outside,
     )

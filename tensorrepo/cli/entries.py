@@ -67,7 +67,7 @@ def ls_command(
     columns = {
         "path": "path",
         "kind": "kind",
-        "content": "shape",
+        "content": "content",
         ">bytes": lambda entry: output.bytes_text(entry.bytes),
         "digest": lambda entry: entry.digest[:12],
     }

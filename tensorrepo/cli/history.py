@@ -198,8 +198,7 @@ def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> No
 
 
 def _show_void(call: CommandCall) -> None:
-    session = call.session
-    log = session.repository.log
+    log = call.session.repository.log
     void = [
         {"record": record.gen, "txn": each.txn, "kind": each.kind, "reason": each.reason}
         for record, verdicts in log.judged(1, log.refresh().generation + 1)

@@ -13,8 +13,8 @@ from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     RepoCall,
+    StoredModelArgument,
     complete_entry,
-    complete_place,
     complete_ref,
     model_path,
 )
@@ -33,13 +33,10 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import Digest, digest_from_bytes
+from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
-StoredModelArgument = Annotated[
-    str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-]
 StagedOption = Annotated[bool, Option("--staged", help="As it is staged, NAME alone.")]
 SHOWN_LAYERS = 10
 
@@ -101,8 +98,7 @@ def model_desc_command(
         tensorrepo model desc v1:classifier --json
         tensorrepo model desc classifier --graph
     """
-    session = call.session
-    stored = find_model(session, name, staged=staged)
+    stored = find_model(call.session, name, staged=staged)
     if graph:
         shown = model_graph(stored.model)
         if call.as_json:
@@ -168,9 +164,7 @@ def model_diff_command(
 
 
 def model_verify_command(
-    call: RepoCall,
-    name: StoredModelArgument,
-    staged: StagedOption = False,
+    call: RepoCall, name: StoredModelArgument, staged: StagedOption = False
 ) -> None:
     """Read all of a model and check every byte: tensors, files, the files that it gives back.
 
@@ -178,8 +172,7 @@ def model_verify_command(
         tensorrepo model verify classifier
         tensorrepo model verify v1:classifier --json
     """
-    session = call.session
-    stored = find_model(session, name, staged=staged)
+    stored = find_model(call.session, name, staged=staged)
     with output.progress(f"verifying {stored.path}", stored.model.size_bytes) as advance:
         checked = verify_model(stored.model, advance)
     counts_of = output.fields("tensors", "bytes", "files", "faults")
@@ -249,9 +242,7 @@ def model_du_command(
 
 def model_similar_command(
     call: RepoCall,
-    name: Annotated[
-        str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
-    ],
+    name: StoredModelArgument,
     every_ref: AllOption = False,
 ) -> None:
     """Rank the stored models by how like one they are, and tell what it was encoded against.
@@ -287,7 +278,6 @@ def model_similar_command(
 
 
 def _models(session: WorkspaceSession, ref: str | None, *, every_ref: bool) -> tuple[Reached, ...]:
-    """The models of one commit, or of every ref."""
     if every_ref:
         return models_at(session.repository, every_tree(session.repository))
     revision = session.resolve(ref)
@@ -318,8 +308,7 @@ def _bases(similarity: Similarity) -> Iterator[str]:
     """What the model was encoded against, for people."""
     for base in similarity.bases:
         bits = "" if base.bits is None else f", {base.bits:.2f} bits of 16 apart"
-        digest = digest_from_bytes(base.model)
         tensors = output.counted(base.tensors, "tensor")
-        yield f"{tensors} encoded against {digest:.12}: {base.why}{bits}"
+        yield f"{tensors} encoded against {base.digest:.12}: {base.why}{bits}"
     if not similarity.bases:
         yield "no tensor was encoded against another model's"

@@ -6,15 +6,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from tensorrepo.catalog.catalog import read_architecture
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.model import StoredModelArgument
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry, complete_place, model_path
+from tensorrepo.cli.options import (
+    CommandCall,
+    FormatOption,
+    RepoCall,
+    StoredModelArgument,
+    complete_entry,
+    complete_place,
+    model_path,
+    stored_model,
+)
 from tensorrepo.formats.model.maintenance.repack import (
     ALPHA,
     DEPTH,
@@ -22,10 +31,17 @@ from tensorrepo.formats.model.maintenance.repack import (
     RepackReport,
     repack_models,
 )
-from tensorrepo.formats.model.merging.new_model import RULES, NewModel, remake
+from tensorrepo.formats.model.merging.new_model import (
+    RULES,
+    NewModel,
+    construct_model,
+    merge_models,
+    remake,
+    slice_model,
+)
 from tensorrepo.formats.model.merging.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-from tensorrepo.verbs.models import construct, merge, slice_out
+from tensorrepo.repo.objects.envelope import ObjectSink
 from tensorrepo.workspace.add import AddMode, AddRequest, add
 from tensorrepo.workspace.change import (
     StagedModel,
@@ -35,10 +51,6 @@ from tensorrepo.workspace.change import (
     named_in,
     recipe_named,
 )
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
-
 
 AsOption = Annotated[str, Option("--as", metavar="NAME", help="Of the new model.")]
 ReplaceOption = Annotated[bool, Option("--replace", help="NAME may be taken.")]
@@ -51,17 +63,9 @@ def model_add_command(
         str, Argument(metavar="NAME", help="Of the model.", autocompletion=complete_entry)
     ],
     replace: ReplaceOption = False,
-    format_name: Annotated[
-        str | None, Option("--format", help="Its format; else told by suffix and content.")
-    ] = None,
+    format_name: FormatOption = None,
     adapter_of: Annotated[
-        str | None,
-        Option(
-            "--adapter-of",
-            metavar="[REF:]NAME",
-            help="It is an adapter (LoRA, IA3) to that model.",
-            autocompletion=complete_place,
-        ),
+        str | None, stored_model("--adapter-of", "It is an adapter (LoRA, IA3) to that model.")
     ] = None,
     adapter_scale: Annotated[
         float | None,
@@ -81,9 +85,8 @@ def model_add_command(
     """
     session = call.session
     mode = AddMode.REPLACE if replace else AddMode.NEW
-    source = call.path(path)
     request = AddRequest(
-        source,
+        call.path(path),
         "models",
         name.removeprefix("models/"),
         mode,
@@ -117,13 +120,10 @@ def model_slice_command(
         tensorrepo model slice resnet --from layer1 --to layer3 --as backbone
         tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
     """
-    session = call.session
-    source = find_model(session, name)
-
-    def verb(stage: Stage, path: str) -> NewModel:
-        return slice_out(stage, path, source, first, last)
-
-    stage_made(call, new, verb, f"slice of {source.path}", replace=replace)
+    source = find_model(call.session, name)
+    what = f"slice of {source.path}"
+    make = partial(slice_model, source=source, first=first, last=last)
+    stage_made(call, new, make, what, replace=replace)
 
 
 def model_merge_command(
@@ -135,11 +135,8 @@ def model_merge_command(
     new: Annotated[str | None, Option("--as", metavar="NAME", help="Of the new model.")] = None,
     base: Annotated[
         str | None,
-        Option(
-            "--base",
-            metavar="[REF:]NAME",
-            help="What they were tuned from; for ties, task-arithmetic and adapters.",
-            autocompletion=complete_place,
+        stored_model(
+            "--base", "What they were tuned from; for ties, task-arithmetic and adapters."
         ),
     ] = None,
     weights: Annotated[
@@ -199,13 +196,13 @@ def model_merge_command(
     total = (under if under is not None and adapter else parents[0]).model.size_bytes
     with output.progress(f"merging into {new}", total) as advance:
 
-        def verb(stage: Stage, path: str) -> NewModel:
-            return merge(
-                stage, path, recipe, parents, under, progress=lambda _, done: advance(done)
+        def make(objects: ObjectSink) -> NewModel:
+            return merge_models(
+                objects, recipe, parents, under, progress=lambda _, done: advance(done)
             )
 
         what = f"{method} of {', '.join(one.path for one in parents)}"
-        stage_made(call, new, verb, what, replace=replace)
+        stage_made(call, new, make, what, replace=replace)
 
 
 def _remake(call: CommandCall, name: str) -> None:
@@ -221,8 +218,7 @@ def _remake(call: CommandCall, name: str) -> None:
             f"{output.counted(len(odd), 'tensor')}: {listed}"
         )
     value = {"path": source.path, "tensors": len(source.model.tensors), "equal": True}
-    line = f"{source.path}: made again by {recipe.method}, all tensors are equal"
-    call.answer(value, line)
+    call.answer(value, f"{source.path}: made again by {recipe.method}, all tensors are equal")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -235,7 +231,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def stage_made(
     call: CommandCall,
     name: str,
-    verb: Callable[[Stage, str], NewModel],
+    make: Callable[[ObjectSink], NewModel],
     what: str,
     *,
     replace: bool,
@@ -243,7 +239,7 @@ def stage_made(
     """Make a model, stage it, and say so."""
     session = call.session
     with session.here.locked():
-        staged: StagedModel = make_model(session, name, verb, what, replace=replace)
+        staged: StagedModel = make_model(session, name, make, what, replace=replace)
     for note in staged.notes:
         output.note(f"note: {note}")
     size = output.bytes_text(staged.bytes)
@@ -258,23 +254,10 @@ def model_construct_command(
     target: Annotated[
         str | None, Argument(metavar="[PATH]", help="JSON: types and shapes, or a graph.")
     ] = None,
-    like: Annotated[
-        str | None,
-        Option(
-            "--like",
-            metavar="[REF:]NAME",
-            help="The architecture of this model.",
-            autocompletion=complete_place,
-        ),
-    ] = None,
+    like: Annotated[str | None, stored_model("--like", "The architecture of this model.")] = None,
     donors: Annotated[
         list[str] | None,
-        Option(
-            "--from",
-            metavar="[REF:]NAME",
-            help="Take tensors from this model; may be repeated.",
-            autocompletion=complete_place,
-        ),
+        stored_model("--from", "Take tensors from this model; may be repeated."),
     ] = None,
     rule: Annotated[
         str | None, Option("--init", help=f"For what nobody has: {', '.join(RULES)}; else refuse.")
@@ -302,13 +285,10 @@ def model_construct_command(
         else read_architecture(call.path(target or ""))
     )
     sources = [find_model(session, name) for name in donors or ()]
-
-    def verb(stage: Stage, path: str) -> NewModel:
-        return construct(stage, path, wanted, sources, rule=rule, seed=seed)
-
+    make = partial(construct_model, target=wanted, donors=sources, rule=rule, seed=seed)
     what = f"built of {', '.join(one.path for one in sources) or rule}"
     with output.working(f"building {new}"):
-        stage_made(call, new, verb, what, replace=replace)
+        stage_made(call, new, make, what, replace=replace)
 
 
 def model_repack_command(
@@ -357,7 +337,6 @@ def model_repack_command(
 
 
 def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
-    """A bar for each step, one after the other."""
     shown: dict[str, Callable[[int], None]] = {}
 
     def advance(what: str, done: int, size: int) -> None:
@@ -370,7 +349,6 @@ def _bar_each(bars: ExitStack) -> Callable[[str, int, int], None]:
 
 
 def _repack_lines(done: RepackReport, *, dry_run: bool) -> Iterator[str]:
-    """What was done, for people."""
     looked = f"{output.counted(done.models, 'model')}, {output.counted(done.tensors, 'tensor')}"
     present, planned = (output.bytes_text(one) for one in (done.present_bytes, done.planned_bytes))
     if dry_run:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from typer import Context, Option
+from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
@@ -231,3 +231,19 @@ def _session(context: Context) -> WorkspaceSession:
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+StoredModelArgument = Annotated[
+    str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
+]
+FormatOption = Annotated[
+    str | None, Option("--format", help="Its format; else told by suffix and content.")
+]
+FormatSettings = Annotated[
+    list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
+]
+
+
+def stored_model(flag: str, what: str) -> Any:
+    """An option that names a stored model."""
+    return Option(flag, metavar="[REF:]NAME", help=what, autocompletion=complete_place)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo.catalog.registry import AliasMove, RegisteredVersion, Registry
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_place, complete_registered, model_path, pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.models.model import model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.catalog.registry import AliasMove, RegisteredVersion, Registry
 
 ModelArgument = Annotated[
     str,
@@ -43,8 +41,7 @@ def registry_ls_command(call: RepoCall) -> None:
         "DESCRIPTION": lambda model: model.description.partition("\n")[0][:60],
     }
     empty = "no model is registered: `tensorrepo registry register` makes a version of one"
-    models = handle_of(call).registry.models()
-    call.show(models, columns, document=_MODEL, empty=empty)
+    call.show(handle_of(call).registry.models(), columns, document=_MODEL, empty=empty)
 
 
 def registry_show_command(
@@ -117,8 +114,7 @@ def registry_register_command(
         tensorrepo registry register classifier
         tensorrepo registry register v2:models/net --as classifier --alias challenger
     """
-    session = call.session
-    revision, path, _ = session.find(_model_place(source))
+    revision, path, _ = call.session.find(_model_place(source))
     registry = handle_of(call).registry
     name = model or path.removeprefix("models/")
     stored = model_at(registry.context, path, revision.digest)
@@ -150,8 +146,7 @@ def registry_alias_command(
     registry = handle_of(call).registry
     if delete:
         registry.delete_alias(model, alias)
-        value = {"model": model, "deleted": alias}
-        call.answer(value, f"Removed alias {alias} of {model}.")
+        call.answer({"model": model, "deleted": alias}, f"Removed alias {alias} of {model}.")
         return
     if version is None:
         number = registry.version(model, alias).number
@@ -161,11 +156,7 @@ def registry_alias_command(
     call.answer(named, f"{alias} of {model} is version {number}.")
 
 
-def registry_history_command(
-    call: RepoCall,
-    model: ModelArgument,
-    alias: AliasArgument,
-) -> None:
+def registry_history_command(call: RepoCall, model: ModelArgument, alias: AliasArgument) -> None:
     """Show where an alias was, and who moved it: the newest first.
 
     Examples:
@@ -174,11 +165,7 @@ def registry_history_command(
     moves = handle_of(call).registry.history(model, alias)
     columns = {"TIME": _time, ">VERSION": lambda move: move.version or "none", "BY": "actor"}
     document = output.fields("by=actor", "version", "record=generation")
-    call.show(
-        moves,
-        columns,
-        document=lambda move: {"time": _time(move)} | document(move),
-    )
+    call.show(moves, columns, document=lambda move: {"time": _time(move)} | document(move))
 
 
 def registry_protect_command(
@@ -239,8 +226,7 @@ def registry_rm_command(
     registry = handle_of(call).registry
     if version is not None:
         registry.delete_version(model, version)
-        value = {"model": model, "deleted": version}
-        call.answer(value, f"Removed version {version} of {model}.")
+        call.answer({"model": model, "deleted": version}, f"Removed version {version} of {model}.")
         return
     if not force:
         raise ConflictError(f"others may rely on {model!r}: repeat with --force to remove it")

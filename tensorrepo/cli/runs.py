@@ -255,7 +255,6 @@ def _common(runs: Iterable[RunRecord], most: int | None = _SHOWN) -> list[str]:
 
 
 def _facts(runs: list[RunRecord]) -> dict[str, list[Any]]:
-    """Parameters, code and versions of inputs of each run."""
     each = [_facts_of(run) for run in runs]
     keys = list(dict.fromkeys(key for facts in each for key in facts))
     return {key: [facts.get(key) for facts in each] for key in keys}
@@ -398,8 +397,7 @@ def _lineage_of(
     if "://" in text or text.startswith("runs/"):
         return handle.lineage(text)
     ref, path = split_path(text) if ":" in text else (session.default_ref, text)
-    commit = session.resolve(ref).digest
-    return handle.lineage(path or "", commit, all_versions=all_versions)
+    return handle.lineage(path or "", session.resolve(ref).digest, all_versions=all_versions)
 
 
 def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
@@ -425,8 +423,7 @@ def _show_deleted(call: CommandCall, lineage: Lineage) -> None:
         "saw of it": "seen",
     }
     empty = "no model was trained on rows that are gone"
-    records = lineage.saw_deleted()
-    call.show(records, columns, document=_summarized, empty=empty)
+    call.show(lineage.saw_deleted(), columns, document=_summarized, empty=empty)
 
 
 def _show_changes(call: CommandCall, old: Lineage, new: Lineage) -> None:
@@ -437,8 +434,7 @@ def _show_changes(call: CommandCall, old: Lineage, new: Lineage) -> None:
         "what differs": "summary",
     }
     empty = "of neither model is it known what it was trained on"
-    changes = old.data_changes(new)
-    call.show(changes, columns, document=_summarized, empty=empty)
+    call.show(old.data_changes(new), columns, document=_summarized, empty=empty)
 
 
 def _summarized(record: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from tensorrepo._version import VERSION
-from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
@@ -77,7 +76,7 @@ def config_command(
         file = workspace.folder / "config.json"
     settings = read_config(file)
     if key is None:
-        output.json_value(settings) if call.as_json else _show(settings)
+        call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
         return
     if key not in CONFIG_KEYS:
         keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
@@ -93,14 +92,9 @@ def config_command(
             parse_prefixes(value)  # refuses what is no place
         write_config(file, {**settings, key: value})
     elif key in settings:
-        output.json_value(settings[key]) if call.as_json else output.line(settings[key])
+        call.answer(settings[key], settings[key])
     else:
         raise Exit(1)
-
-
-def _show(settings: dict[str, str]) -> None:
-    for key, value in sorted(settings.items()):
-        output.line(f"{key} = {value}")
 
 
 PACKAGES = (
@@ -139,8 +133,7 @@ def doctor_command(
         _repair(call)
         return
     if void is not None:
-        log = session.repository.log
-        void_slot(log, void, actor=session.author(), time_ns=time.time_ns())
+        void_slot(session.repository.log, void, actor=session.author(), time_ns=time.time_ns())
         call.answer({"void": void}, f"slot {void} of the log counts as empty")
         return
     findings = list(examine(session))
@@ -155,8 +148,7 @@ def doctor_command(
 
 
 def _repair(call: CommandCall) -> None:
-    session = call.session
-    hint, checkpoint = repair(session)
+    hint, checkpoint = repair(call.session)
     lines = [f"The hint names record {hint}." if hint else "The log is empty: nothing to repair."]
     lines += [f"Checkpoint {checkpoint} is as the records say."] if checkpoint else []
     call.answer({"hint": hint, "checkpoint": checkpoint}, *lines)

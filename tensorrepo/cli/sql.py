@@ -157,8 +157,7 @@ def sql_command(
         if path is not None:
             raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
         connection = DuckSession(tables, Settings(memory=f"{size}B"))
-        ask = partial(_ask, connection, params, chosen)
-        prompt(ask, tables.known, session.machine)
+        prompt(partial(_ask, connection, params, chosen), tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None
@@ -265,7 +264,6 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
 
 
 def _json_rows(result: Result, write: Callable[[bytes], Any]) -> None:
-    """One object a line."""
     for row in result:
         write(f"{output.json_text(row, default=_json_default)}\n".encode())
 

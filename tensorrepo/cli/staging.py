@@ -10,7 +10,14 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, complete_entry, complete_place, complete_ref
+from tensorrepo.cli.options import (
+    CommandCall,
+    FormatOption,
+    FormatSettings,
+    complete_entry,
+    complete_place,
+    complete_ref,
+)
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.dataset.versions.conflicts import SideName
@@ -67,12 +74,8 @@ def add_command(
         bool,
         Option("--theirs-source", help="Of cells that --sync finds changed twice, take PATH's."),
     ] = False,
-    format_name: Annotated[
-        str | None, Option("--format", help="Its format; else told by suffix and content.")
-    ] = None,
-    option: Annotated[
-        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
-    ] = None,
+    format_name: FormatOption = None,
+    option: FormatSettings = None,
     on_error: Annotated[
         str, Option("--on-error", help="For rows that do not fit: raise, skip or null.")
     ] = "raise",
@@ -182,8 +185,7 @@ def mv_command(
     session = call.session
     with session.here.locked():
         source, target = move(session, old, new)
-    value = {"from": source, "to": target}
-    call.answer(value, f"renames {source} to {target}")
+    call.answer({"from": source, "to": target}, f"renames {source} to {target}")
 
 
 def restore_command(

@@ -180,8 +180,7 @@ def _row_id(
 
 def _number(dataset: StoredDataset, row_id: NDArray[Any]) -> int:
     rows = row_id_table(dataset).find(row_id)
-    live = live_rows(dataset)
-    return int(rows[0] if live is None else live.live(rows)[0])
+    return int(live_rows(dataset).live(rows)[0])
 
 
 class _EntryHistory:

@@ -36,9 +36,9 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     ids_of_rows,
     rows_of_ids,
 )
+from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.decode import Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
-from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm
 from tensorrepo.formats.dataset.streaming.options import (
     GivenWeights,
     Sampling,

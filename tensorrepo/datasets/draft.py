@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Self, cast
+from typing import Any, Concatenate, ParamSpec, Self, cast
 
 import numpy as np
 
@@ -38,11 +38,12 @@ from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import Synced, SyncOptions, sync
 
+P = ParamSpec("P")
 _ROW_BYTES = 64  # what a row costs beside its values
 
 
@@ -219,8 +220,7 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").delete("consent == false")``
         """
-        stored = self.stored
-        return self._stage(delete_rows(self.stage.objects, stored, row_selection(stored, where)))
+        return self._apply(delete_rows, row_selection(self.stored, where))
 
     def update(
         self, where: Where, values: Mapping[str, Any], *, columns: Iterable[str] | None = None
@@ -240,18 +240,8 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").update({"name": ["a.png", "b.png"]}, {"label": ["cat", "dog"]})``
         """
-        stored = self.stored
-        rows = row_selection(stored, where)
-        return self._stage(
-            update_rows(
-                self.stage.objects,
-                stored,
-                rows,
-                values,
-                columns=columns,
-                progress=self._advance(rows),
-            )
-        )
+        rows = row_selection(self.stored, where)
+        return self._apply(update_rows, rows, values, columns=columns, progress=self._advance(rows))
 
     def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
         """Give rows what SQL expressions over their columns say.
@@ -266,12 +256,8 @@ class DatasetDraft:
         Example:
             ``tx.dataset("fashion").update_sql({"label": "label + 1"}, "label >= 3")``
         """
-        stored = self.stored
-        rows, columns = expression_updates(stored, values, where)
-        progress = self._advance(rows)
-        return self._stage(
-            update_rows(self.stage.objects, stored, rows, columns, progress=progress)
-        )
+        rows, columns = expression_updates(self.stored, values, where)
+        return self._apply(update_rows, rows, columns, progress=self._advance(rows))
 
     def upsert(
         self,
@@ -293,16 +279,8 @@ class DatasetDraft:
         Raises:
             InvalidInputError: a row that does not fit, or a key that is null or given twice.
         """
-        return self._stage(
-            upsert(
-                self.stage.objects,
-                self.stored,
-                key,
-                batches_of(self.schema, rows),
-                codec=parse_codec(codec),
-                progress=progress,
-            )
-        )
+        batches = batches_of(self.schema, rows)
+        return self._apply(upsert, key, batches, codec=parse_codec(codec), progress=progress)
 
     def sync(
         self,
@@ -391,24 +369,17 @@ class DatasetDraft:
         if nullable is None:
             nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
-        return self._stage(
-            evolve.add_column(
-                self.stage.objects,
-                self.stored,
-                column,
-                values,
-                columns=columns,
-                progress=self._advance(),
-            )
+        return self._apply(
+            evolve.add_column, column, values, columns=columns, progress=self._advance()
         )
 
     def drop_column(self, name: str) -> Self:
         """Leave a column out. Versions that have it keep it."""
-        return self._stage(evolve.drop_column(self.stage.objects, self.stored, name))
+        return self._apply(evolve.drop_column, name)
 
     def rename_column(self, name: str, new_name: str) -> Self:
         """Call a column something else; no row is written."""
-        return self._stage(evolve.rename_column(self.stage.objects, self.stored, name, new_name))
+        return self._apply(evolve.rename_column, name, new_name)
 
     def widen_column(
         self,
@@ -424,13 +395,11 @@ class DatasetDraft:
         Raises:
             InvalidInputError: the new type does not hold every value of the old one.
         """
-        return self._stage(
-            evolve.widen_column(self.stage.objects, self.stored, name, type, nullable=nullable)
-        )
+        return self._apply(evolve.widen_column, name, type, nullable=nullable)
 
     def set_properties(self, /, **properties: Any) -> Self:
         """Set notes of the dataset, JSON values by name; None takes one away."""
-        return self._stage(evolve.set_properties(self.stage.objects, self.stored, properties))
+        return self._apply(evolve.set_properties, properties)
 
     def compact(
         self,
@@ -446,15 +415,12 @@ class DatasetDraft:
             budget_bytes: bound of the memory used.
             everything: write all rows anew, not only what is worn.
         """
-        return self._stage(
-            compact_dataset(
-                self.stage.objects,
-                self.stored,
-                target_bytes=connect.parse_size(target_bytes),
-                budget_bytes=connect.parse_size(budget_bytes),
-                everything=flag("everything", everything),
-                progress=self._advance(),
-            )
+        return self._apply(
+            compact_dataset,
+            target_bytes=connect.parse_size(target_bytes),
+            budget_bytes=connect.parse_size(budget_bytes),
+            everything=flag("everything", everything),
+            progress=self._advance(),
         )
 
     def __len__(self) -> int:
@@ -467,6 +433,15 @@ class DatasetDraft:
         """`progress` as the formats call it: with rows and bytes done, of the rows `chosen`."""
         total = len(chosen) if hasattr(chosen, "__len__") else self.rows
         return lambda done, _size: self.progress(done, total)
+
+    def _apply(
+        self,
+        verb: Callable[Concatenate[ObjectSink, StoredDataset, P], ObjectLink],
+        *given: P.args,
+        **options: P.kwargs,
+    ) -> Self:
+        """Store what a verb of the format makes of the dataset as it is now, and stage it."""
+        return self._stage(verb(self.stage.objects, self.stored, *given, **options))
 
     def _stage(self, link: ObjectLink) -> Self:
         self.stage.stage(self.path, Entry(Kind.DATASET, link.digest))

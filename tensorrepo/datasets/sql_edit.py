@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -15,12 +15,8 @@ from tensorrepo.formats.common.arguments import mapping, text
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.types import ColumnType, Scalar, Tensor
-from tensorrepo.formats.dataset.selecting.select_rows import (
-    RowBitmap,
-    Where,
-    find_rows,
-    is_condition,
-)
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
+from tensorrepo.formats.dataset.selecting.select_rows import Where, find_rows, is_condition
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.query.sql.columns import is_nested, row_shape
 from tensorrepo.query.sql.duck import DuckSession
@@ -109,7 +105,7 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 
 def row_selection(dataset: StoredDataset, where: Where) -> Where:
-    """`where`, with SQL that no expression says answered by DuckDB: as a bitmap.
+    """`where`, with a condition as text read, and answered by DuckDB where no expression says it.
 
     Raises:
         InvalidInputError: SQL that is wrong.
@@ -118,10 +114,10 @@ def row_selection(dataset: StoredDataset, where: Where) -> Where:
         return where
     condition = read_condition(str(where), dataset.schema)
     if condition.expression is not None:
-        return where
+        return condition
     rows = _one(dataset, _numbered(dataset, "", condition.sql))
     numbers = (batch.column(0).to_numpy() for batch in rows.batches())
-    return RowBitmap.of(dataset.rows, numbers, str(where))
+    return replace(condition, rows=bits_of(dataset.rows, numbers))
 
 
 def expression_updates(
@@ -132,12 +128,10 @@ def expression_updates(
         f", (\n{text('an expression', sql)}\n) AS {quoted(text('the name of a column', name))}"
         for name, sql in mapping("values", values, "expressions").items()
     )
-    is_text = where is None or is_condition(where)
-    condition = None
-    if is_text and where is not None:
-        condition = read_condition(str(where), dataset.schema).sql
-    answer = _one(dataset, _numbered(dataset, columns, condition)).arrow()
-    if not is_text:
+    condition = read_condition(str(where), dataset.schema) if is_condition(where) else None
+    query = _numbered(dataset, columns, None if condition is None else condition.sql)
+    answer = _one(dataset, query).arrow()
+    if condition is None and where is not None:
         named = np.isin(answer.column(0).to_numpy(), find_rows(dataset, where))
         answer = answer.filter(pa.array(named))
     return answer.column(0).to_numpy(), dict(
@@ -168,5 +162,4 @@ def _floats(values: Any) -> Any:
 
 def _one(dataset: StoredDataset, query: str) -> Result:
     """The rows of one statement: an expression must not end it and begin another."""
-    session = DuckSession(_Self(dataset))
-    return session.query(query, single=True)
+    return DuckSession(_Self(dataset)).query(query, single=True)

@@ -465,7 +465,6 @@ class Stream:
         return place | ({"selection": selection} if selection else {})
 
     def _commits(self) -> dict[str, Any]:
-        """What a state says of commits."""
         return {"commit": self.dataset.commit, "name": self.dataset.name}
 
     def _plain(self, state: dict[str, Any]) -> dict[str, Any]:

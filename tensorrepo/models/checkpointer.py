@@ -7,10 +7,9 @@ parent. Its tree has the state as a model, at `STATE_PATH`, and at ``runs/<run>`
 steps so far, which outlive the weights. One record of the log makes a new checkpoint and drops the
 expired ones, so a crash at any moment leaves whole checkpoints only.
 
-At the end of a program `concurrent.futures` first refuses all new work, and then waits for what its
-threads have begun. A thread that needs others for its work, as storing does, would fail in there,
-and nobody would be told. What `before_pools_end` registers runs before that; `atexit` comes long
-after.
+At the end of a program `concurrent.futures` refuses all new work, then waits for what its threads
+have begun: a thread that needs others for its work, as storing does, would fail silently. What
+`before_pools_end` registers runs before that; `atexit` comes long after.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
 
 from tensorrepo.connect import parse_size
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, tensor_of
@@ -62,10 +62,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.runs.run_context import note_checkpoint
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
+from tensorrepo.runs.run_context import RUNS, note_checkpoint
 
 
 def before_pools_end(finish: Callable[[], None]) -> None:
@@ -159,7 +156,6 @@ class RetentionPolicy:
         return sorted(usable, key=lambda step: (sign * known[step], -step))[: self.best_count]
 
 
-RUNS: Final = "runs/"
 STATE_PATH: Final = "models/state"
 _MOST_STEP: Final = (1 << 63) - 1
 
@@ -236,12 +232,6 @@ def warn_if_approximate(model: StoredModel, run: str, *, stacklevel: int) -> Non
         warnings.warn(f"run {run!r}, step {step}: {found.text}", stacklevel=stacklevel + 1)
 
 
-def newest_entry(context: Context, view: LogView, run: str) -> Entry | None:
-    """The state of the newest checkpoint in a view."""
-    held = steps_of(view, run)
-    return state_entry(context, held[max(held)]) if held else None
-
-
 def against_newest(
     context: Context, view: LogView, run: str, step: int, keep: RetentionPolicy
 ) -> DeltaOptions:
@@ -249,8 +239,9 @@ def against_newest(
 
     Predictions of an optimizer's step are added by who has the state, where `depth` is not 0.
     """
-    before = newest_entry(context, view, run)
-    newest = max(steps_of(view, run), default=step)
+    held = steps_of(view, run)
+    newest = max(held, default=step)
+    before = state_entry(context, held[newest]) if held else None
     kept = keep.last
     if keep.for_good(step):
         if not keep.for_good(newest):
@@ -261,8 +252,7 @@ def against_newest(
     placed = None
     if digest is not None:
         placed = decode_placement(context.core.objects.get(digest).payload, digest)
-    planned = next_step(placed, kept)
-    return DeltaOptions(before, planned.depth, worth=planned.worth)
+    return replace(next_step(placed, kept), base=before)
 
 
 def read_history(context: Context, run: str) -> MetricHistory:
@@ -291,15 +281,8 @@ def commit_checkpoint(
 ) -> CommittedCheckpoint:
     """Commit the state that is staged at `STATE_PATH`; those that expire go in the same record.
 
-    Args:
-        transaction: begun beside others, at the ref of the step.
-        run: name of the run.
-        step: step of the training.
-        metrics: metrics of the step.
-        history: metrics of the steps before.
-        keep: which checkpoints stay.
-        parent: the commit that the run began at.
-        author: author of the commit.
+    The transaction was begun beside others, at the ref of the step. `metrics` are those of the
+    step, `history` has the steps before, `parent` is the commit that the run began at.
     """
     history = history.with_step(step, dict(metrics))
     told = transaction.objects.put(Kind.BLOB, history.encoded())
@@ -644,9 +627,7 @@ class Checkpointer:
         before = against.base
         if against.depth:
             against = replace(
-                against,
-                predictions=self._predicted(waiting, before),
-                held=self._held(transaction),
+                against, predictions=self._predicted(waiting, before), held=self._held(transaction)
             )
         return write_model(
             transaction.objects,

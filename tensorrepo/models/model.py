@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tensorrepo.context import Context
 from tensorrepo.describe import MANY, html_table
 from tensorrepo.formats.common.arguments import (
     check_instance,
@@ -36,9 +37,6 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import noted
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
 
 
 class Selector:
@@ -186,9 +184,7 @@ class Model:
 
     def file(self, name: str) -> bytes:
         """Content of one of them."""
-        return b"".join(
-            bytes(chunk) for chunk in self.stored.file_chunks(text("the name of a file", name))
-        )
+        return self.stored.file(text("the name of a file", name))
 
     @property
     def metrics(self) -> Mapping[str, Any]:

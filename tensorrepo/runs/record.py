@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import chosen, text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.runs.metrics import (
@@ -61,10 +62,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.threads import Waiting
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-
+from tensorrepo.runs.run_context import RUNS
 
 _GIT_SECONDS: Final = 5.0
 _MOST_PACKAGES: Final = 500
@@ -201,7 +199,6 @@ def _started(pid: int) -> str:
     return "" if state == "Z" else fields[_START_FIELD - 1]
 
 
-RUNS: Final = "runs/"
 STALE: Final = "stale"
 _RECORD: Final = "/record"
 
@@ -328,10 +325,9 @@ def read_record(context: Context, commit: Digest, name: str) -> RunRecord:
     return RunRecord(context, commit, document)
 
 
-def find_record(context: Context, name: str, view: LogView | None = None) -> RunRecord | None:
+def find_record(context: Context, name: str) -> RunRecord | None:
     """The run of that name, None where there is none."""
-    held = view or context.core.log.refresh()
-    commit = held.state.refs.get(ref_of_record(name))
+    commit = context.core.log.refresh().state.refs.get(ref_of_record(name))
     return None if commit is None else read_record(context, commit, name)
 
 

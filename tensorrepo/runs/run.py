@@ -11,36 +11,31 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from contextvars import Token
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import structs
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import check_instance, mapping, several, text, wrong
 from tensorrepo.formats.common.json import as_plain, check_json
 from tensorrepo.formats.common.provenance import (
-    CHECKPOINT_OF,
-    EVALUATED_ON,
-    MADE_BY,
-    TRAINED_ON,
     USED,
     ProvenanceEdge,
-    check_edge,
     public_place,
 )
 from tensorrepo.formats.runs.run_record import (
     FAILED,
     FINISHED,
     INTERRUPTED,
-    MAX_EDGES,
     RUNNING,
     STATUSES,
     RunDocument,
-    RunOutput,
     check_metric_name,
     check_run_name,
 )
@@ -48,10 +43,7 @@ from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import Digest
 from tensorrepo.runs.record import (
-    RUNS,
     RunRecord,
     Runs,
     RunWriter,
@@ -60,136 +52,8 @@ from tensorrepo.runs.record import (
     find_record,
     new_attempt,
 )
-from tensorrepo.runs.run_context import CURRENT, CommittedEntry, RunObserver
+from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction
-
-if TYPE_CHECKING:
-    from contextvars import Token
-
-    from tensorrepo.context import Context
-
-
-_LEARNED: Final = frozenset({TRAINED_ON, EVALUATED_ON})
-_Key = tuple[str, str, str, str]
-
-
-class RunNotes:
-    """The notes of one run, in this process: what a forked worker tells is passed over."""
-
-    def __init__(
-        self,
-        name: str,
-        run_id: str,
-        log: Callable[[Mapping[str, float], int], None],
-        inputs: Iterable[ProvenanceEdge] = (),
-        outputs: Iterable[RunOutput] = (),
-    ) -> None:
-        """Go on from what an earlier attempt noted. `log` is told the metrics of checkpoints."""
-        self.id, self.ended = run_id, False
-        self._run, self._log = name, log
-        self._edges: dict[_Key, ProvenanceEdge] = {}
-        self._places: dict[_Key, Callable[[], dict[str, Any]]] = {}
-        self._outputs = [*outputs]
-        self._made = {made.digest for made in self._outputs}
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._reading = TRAINED_ON
-        for edge in inputs:
-            self.add(edge)
-
-    def opened(self, origin: CommittedEntry) -> None:
-        """Something was opened for reading; what the run made itself is no input."""
-        if origin.digest not in self._made:
-            self.add(ProvenanceEdge(USED, origin.path, origin.digest, origin.commit))
-
-    def streamed(
-        self,
-        origin: CommittedEntry,
-        place: Callable[[], dict[str, Any]] | None,
-        *,
-        evaluated: bool = False,
-    ) -> None:
-        """Rows are read for training, or to measure models, as inside of `evaluating`."""
-        details = {} if place is None else place()
-        relation = EVALUATED_ON if evaluated else self._reading
-        edge = ProvenanceEdge(relation, origin.path, origin.digest, origin.commit, details)
-        key = self.add(edge)
-        if place is not None and key is not None:
-            with self._lock:
-                self._places[key] = place
-
-    def committed(self, commit: Digest, staged: Mapping[str, Entry | None]) -> None:
-        """A transaction made a commit."""
-        if os.getpid() != self._process:
-            return
-        made = [RunOutput(path, entry.digest, commit) for path, entry in staged.items() if entry]
-        with self._lock:
-            self._outputs = [*self._outputs, *made][-MAX_EDGES:]
-            self._made |= {one.digest for one in made}
-
-    def checkpoint(self, run: str, step: int, metrics: Mapping[str, float]) -> list[ProvenanceEdge]:
-        """A checkpoint is saved: its metrics are the run's, too."""
-        if run != self._run or os.getpid() != self._process:
-            return []
-        if metrics:
-            self._log(metrics, step)
-        of_run = ProvenanceEdge(CHECKPOINT_OF, f"{RUNS}{run}", self.id, None, {"step": step})
-        return [of_run, *self._learned()]
-
-    def edges(self) -> list[ProvenanceEdge]:
-        """What a model that is saved now came from."""
-        return [*self._learned(), ProvenanceEdge(MADE_BY, f"{RUNS}{self._run}", self.id)]
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """What is streamed in here is evaluated on, not trained on."""
-        before, self._reading = self._reading, EVALUATED_ON
-        try:
-            yield
-        finally:
-            self._reading = before
-
-    def add(self, edge: ProvenanceEdge) -> _Key | None:
-        """Note what the run read; None where it is passed over."""
-        if os.getpid() != self._process:
-            return None
-        check_edge(edge)
-        told = edge.details if edge.relation in _LEARNED else {}
-        order = f"{told.get('seed')} {told.get('selection')}"
-        key = (edge.relation, edge.path, edge.digest, order)
-        with self._lock:
-            if key not in self._edges and len(self._edges) >= MAX_EDGES:
-                return None
-            self._edges[key] = edge
-            self._places.pop(key, None)
-        return key
-
-    def inputs(self) -> tuple[ProvenanceEdge, ...]:
-        """All that was read. What was learned from is not told again as being used."""
-        with self._lock:
-            edges, places = dict(self._edges), dict(self._places)
-        found = [_here(edge, places.get(key)) for key, edge in edges.items()]
-        learned = {(edge.path, edge.digest) for edge in found if edge.relation in _LEARNED}
-        return tuple(
-            edge
-            for edge in found
-            if edge.relation != USED or (edge.path, edge.digest) not in learned
-        )
-
-    def outputs(self) -> tuple[RunOutput, ...]:
-        """All that was written, the newest of very much."""
-        with self._lock:
-            return tuple(self._outputs)
-
-    def _learned(self) -> list[ProvenanceEdge]:
-        return [edge for edge in self.inputs() if edge.relation in _LEARNED]
-
-
-def _here(edge: ProvenanceEdge, place: Callable[[], dict[str, Any]] | None) -> ProvenanceEdge:
-    if place is None:
-        return edge
-    return ProvenanceEdge(edge.relation, edge.path, edge.digest, edge.commit, place())
-
 
 _MOST_ERROR: Final = 1000  # characters
 _URL = re.compile(r"[\w+.-]{1,32}://\S+")
@@ -225,7 +89,7 @@ class Run:
         self._ended = False
         self._notes: RunNotes | None = None
         self._writer: RunWriter | None = None
-        self._token: Token[RunObserver | None] | None = None
+        self._token: Token[RunNotes | None] | None = None
 
     @property
     def id(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,13 +32,10 @@ from tensorrepo.formats.dataset.versions.row_diff import (
 )
 from tensorrepo.formats.model.comparison import diff_models
 from tensorrepo.formats.views import diff_views, open_view
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.history.trees import Entry, PathChange, diff
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
@@ -178,14 +175,10 @@ def compare(
     *,
     outside: Outside | None = None,
 ) -> Comparison:
-    """What leads from one tree to another.
+    """What leads from one tree to another, given by their root pages.
 
-    Args:
-        repository: where both are stored.
-        old: root page.
-        new: root page.
-        paths: only these entries, and those below them; none: all.
-        outside: reads rows that lie in foreign files; None: they are not read.
+    `paths` are entries, and folders of them, that alone are looked at; none: all. `outside` reads
+    rows that lie in foreign files; None: they are not read.
     """
     wanted = tuple(path.strip("/") for path in paths)
     return Comparison(
@@ -225,11 +218,10 @@ def _compared_datasets(
     after = None if new is None else open_dataset(objects, new.digest, outside)
     only = before if before is not None else after
     assert only is not None, "a change has a side"
-    found = _differences(before, after)
     return (
         emptied(only) if before is None else before,
         emptied(only) if after is None else after,
-        found,
+        _differences(before, after),
     )
 
 
@@ -253,7 +245,7 @@ def _inside(
         only = new or old
         assert only is not None, "a change has a side"
         described = describe_entry(objects, "", only)
-        return described.shape, described.details, described.to_json()
+        return described.content, described.details, described.to_json()
     if old.kind is not new.kind:
         return f"a {old.kind.label} became a {new.kind.label}", (), None
     if found is not None:
@@ -333,7 +325,6 @@ def row_documents(
 
 
 def _first(batches: Iterable[RowChanges], limit: int) -> Iterator[RowChanges]:
-    """The first `limit` rows."""
     left = limit
     for batch in batches:
         if left <= 0:

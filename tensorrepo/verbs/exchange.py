@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
-from tensorrepo.formats.exchange.records.samples import record_files
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
-
+from tensorrepo.verbs.stage import Stage
 
 SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
 
@@ -85,14 +81,9 @@ def _expanded(path: str, machine: Machine) -> Iterator[str]:
     source = machine.cwd / Path(path).expanduser()
     if not source.exists():
         raise NotFoundError(f"there is no {source} to adopt")
-    yield from _texts(record_files(source, lambda name: name.endswith(SUFFIXES), _WHAT))
-
-
-def _texts(paths: Iterable[Path]) -> Iterator[str]:
-    return (str(path.absolute()) for path in paths)
-
-
-_WHAT = f"files that end in {', '.join(SUFFIXES)}"
+    what = f"files that end in {', '.join(SUFFIXES)}"
+    for file in source_files(source, lambda name: name.endswith(SUFFIXES), what):
+        yield str(file.absolute())
 
 
 def read(

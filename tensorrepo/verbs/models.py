@@ -1,11 +1,11 @@
-"""Models on a stage: saved, merged, sliced out, constructed."""
+"""Models on a stage: saved, and made of others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
@@ -13,24 +13,14 @@ from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
-from tensorrepo.formats.model.merging.new_model import (
-    ModelRef,
-    NewModel,
-    construct_model,
-    merge_models,
-    slice_model,
-)
-from tensorrepo.formats.model.merging.recipe import Recipe
+from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
-from tensorrepo.formats.model.write.model_writer import WriteProgress, store_model
-from tensorrepo.formats.model.write.tensor_writer import WrittenModel
+from tensorrepo.formats.model.write.model_writer import WriteProgress, WrittenModel, store_model
 from tensorrepo.models.model import Model, model_at
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
-    from tensorrepo.verbs.stage import Stage
+from tensorrepo.verbs.stage import Stage
 
 
 def to_store(
@@ -141,43 +131,8 @@ def save(
     return written
 
 
-def merge(
-    stage: Stage,
-    path: str,
-    recipe: Recipe,
-    parents: Sequence[ModelRef],
-    base: ModelRef | None,
-    *,
-    metrics: Mapping[str, Any] | None = None,
-    progress: WriteProgress | None = None,
-) -> NewModel:
-    """Blend models as a recipe says; see `Transaction.merge_models`."""
-    checked = checked_metrics(metrics)
-    made = merge_models(stage.objects, recipe, parents, base, metrics=checked, progress=progress)
-    return _staged(stage, path, made)
-
-
-def slice_out(stage: Stage, path: str, source: ModelRef, first: str, last: str) -> NewModel:
-    """Cut a sub-network out; see `Transaction.slice_model`."""
-    return _staged(stage, path, slice_model(stage.objects, source, first, last))
-
-
-def construct(
-    stage: Stage,
-    path: str,
-    target: Any,
-    donors: Sequence[ModelRef],
-    *,
-    tensors: Mapping[str, Any] | None = None,
-    rule: str | None = None,
-    seed: int = 0,
-) -> NewModel:
-    """Build an architecture out of donors; see `Transaction.construct_model`."""
-    made = construct_model(stage.objects, target, donors, tensors=tensors, rule=rule, seed=seed)
-    return _staged(stage, path, made)
-
-
-def _staged(stage: Stage, path: str, made: NewModel) -> NewModel:
+def stage_new(stage: Stage, path: str, made: NewModel) -> NewModel:
+    """Name a model that was made of others in the next commit."""
     # Its tensors may be of a commit that no ref leads to.
     stage.stage(path, made.entry, since=0)
     return made
@@ -204,10 +159,7 @@ def base_of(adapter: Model) -> Model:
 
 
 def adapter_edge(
-    base: Model,
-    tensors: Any,
-    files: Mapping[str, Any] | None,
-    metadata: Mapping[str, Any] | None,
+    base: Model, tensors: Any, files: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
 ) -> ProvenanceEdge:
     """The edge from an adapter that is to be stored to its base."""
     weights = tensors if isinstance(tensors, ModelSource) else source_of(tensors)

@@ -46,8 +46,7 @@ def file_facts(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             return {}
-        size = path.stat().st_size
-        if size > HASHED_BYTES:
+        if path.stat().st_size > HASHED_BYTES:
             return {"modified_ns": path.stat().st_mtime_ns}
         with path.open("rb") as file:
             return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}

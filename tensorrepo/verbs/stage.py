@@ -5,11 +5,10 @@ A transaction of the SDK is one, and so is the staging area of a workspace. Verb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.objects.writer import ObjectWriter
 
 
 class Stage(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.catalog.sql import RepositoryTables, Used
+from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
@@ -21,11 +22,8 @@ from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-    from tensorrepo.verbs.stage import Stage
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink
+from tensorrepo.verbs.stage import Stage
 
 ID_DIGITS = 16
 KEPT_IDS = 1 << 20  # so many of them are not looked at before there are more
@@ -40,36 +38,12 @@ def create_view(
     query: str,
     limits: QueryLimits | None = None,
 ) -> ObjectLink:
-    """Ask for rows of a commit, and stage which they are; see `store_view`.
-
-    Raises:
-        ConflictError: there is no view yet, and a dataset of its name. SQL calls both by their
-            bare names.
-    """
-    name = path.removeprefix("views/")
-    if stage.entry(f"datasets/{name}") is not None and stage.entry(path) is None:
-        raise ConflictError(
-            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
-            "meant: give the view another name"
-        )
-    link = store_view(context, stage.objects, commit, query, limits)
-    # Its dataset may be of a commit that no ref leads to.
-    stage.stage(path, Entry(Kind.VIEW, link.digest), since=0)
-    return link
-
-
-def store_view(
-    context: Context,
-    objects: ObjectSink,
-    commit: Digest,
-    query: str,
-    limits: QueryLimits | None = None,
-) -> ObjectLink:
-    """Ask for rows, and store which they are.
+    """Ask for rows of a commit, and stage which they are.
 
     Args:
+        stage: next commit.
         context: repository that is asked.
-        objects: store of what is made.
+        path: whole path of the view.
         commit: commit that is asked, where the query names no other.
         query: one SELECT over the tables of the repository, whose column ``row_id`` says which rows
             are meant.
@@ -77,10 +51,18 @@ def store_view(
             answers. None: whoever asks wrote it.
 
     Raises:
+        ConflictError: there is no view yet, and a dataset of its name. SQL calls both by their
+            bare names.
         InvalidInputError: it is no single SELECT, or gives no row ids, or ids of no dataset, or of
             several; or it went beyond `limits`.
         PermissionDenied: it asks for files, extensions or settings.
     """
+    name = path.removeprefix("views/")
+    if stage.entry(f"datasets/{name}") is not None and stage.entry(path) is None:
+        raise ConflictError(
+            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
+            "meant: give the view another name"
+        )
     tables = RepositoryTables(context, commit)
     text("a query", query)
     if limits is not None:
@@ -92,7 +74,11 @@ def store_view(
         finally:
             session.close()
     source = _source(tables.used, ids, commit)
-    return write_view(objects, make_view(source.stored, ids, query, source.path, source.commit))
+    view = make_view(source.stored, ids, query, source.path, source.commit)
+    link = write_view(stage.objects, view)
+    # Its dataset may be of a commit that no ref leads to.
+    stage.stage(path, Entry(Kind.VIEW, link.digest), since=0)
+    return link
 
 
 def _ids_of(result: Result, tables: RepositoryTables) -> NDArray[Any]:

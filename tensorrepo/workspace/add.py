@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
@@ -31,7 +30,7 @@ from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.merging.adapters import declare
 from tensorrepo.formats.model.write.model_source import ModelSource
-from tensorrepo.formats.model.write.tensor_writer import WriteReport
+from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.repo.changes.transaction import entry_digests, tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -48,14 +47,12 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
-
-if TYPE_CHECKING:
-    from tensorrepo.verbs.stage import Stage
 
 
 class AddMode(Enum):
@@ -305,8 +302,7 @@ def _fingerprint(request: AddRequest) -> str:
         "codec": request.codec,
         "files": sorted(describe_files(request.source).items()),
     }
-    text = json.dumps(told, sort_keys=True)
-    return content_tag(text.encode()).hex()
+    return content_tag(json.dumps(told, sort_keys=True).encode()).hex()
 
 
 SHOWN_MISFITS = 5
@@ -315,12 +311,7 @@ SHOWN_MISFITS = 5
 def add(
     session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
 ) -> list[Added]:
-    """Store what lies at a path, and stage it.
-
-    Args:
-        session: the workspace and its repository.
-        request: what, and as what.
-        progress: callback that receives the bytes done so far.
+    """Store what lies at a path, and stage it. `progress` receives the bytes done so far.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -357,14 +348,7 @@ def adopt_and_stage(
     wish: AdoptionRequest,
     progress: Callable[[int], None],
 ) -> Added:
-    """Stage a dataset whose rows stay in files.
-
-    Args:
-        session: the workspace and its repository.
-        name: name of the dataset.
-        mode: what to do if it exists: APPEND or REPLACE; NEW refuses.
-        wish: which files.
-        progress: callback that receives the bytes looked at so far.
+    """Stage a dataset whose rows stay in files; `progress` receives the bytes looked at so far.
 
     Raises:
         ConflictError: the name exists and no mode was given, or is no dataset.
@@ -463,7 +447,6 @@ def _upsert(
     reading: OpenedSource,
     progress: Callable[[int], None],
 ) -> _Stored:
-    """Update the rows whose key is there, and append the others."""
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
@@ -540,10 +523,7 @@ def _add_model(
         source,
         base=_base_model(session, request.base),
         known=known_models(
-            session.repository,
-            tree_of(stage.objects, session.base()),
-            _staged(session),
-            existing,
+            session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
         lineage=_lineage(session, request, source),
         progress=lambda _, done: progress(done),

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.schema.schema import (
@@ -29,12 +30,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.schema.types import Link as LinkType
-from tensorrepo.formats.dataset.selecting.select_rows import (
-    Where,
-    count_rows,
-    matching_rows,
-    predicate_of,
-)
+from tensorrepo.formats.dataset.selecting.select_rows import Where, count_rows, matching_rows
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
@@ -47,15 +43,11 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
-from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
 from tensorrepo.workspace.staging import begin_stage
-
-if TYPE_CHECKING:
-    from tensorrepo.context import Context
-    from tensorrepo.verbs.stage import Stage
-
 
 Progress = Callable[[int, int], None]  # rows done so far, and rows in all
 Verb = Callable[[DatasetDraft, Any], object]
@@ -111,10 +103,10 @@ def change_dataset(
         path = _dataset_at(session, name)
         draft = DatasetDraft(stage, path, session.outside, progress=progress)
         before = draft.stored
-        where = None if where is None else row_selection(before, where)
-        predicate = None if where is None else predicate_of(before, where)
-        if predicate is not None:
-            where = matching_rows(before, predicate, lambda done: progress(done, len(before)))
+        if where is not None:
+            where = row_selection(before, where)
+            matching = matching_rows(before, where, lambda done: progress(done, len(before)))
+            where = where if matching is None else matching
         chosen = None if where is None else count_rows(before, where)
         verb(draft, where)
         rows = draft.rows
@@ -235,20 +227,8 @@ class StagedModel:
     notes: tuple[str, ...]
 
 
-def find_model(
-    session: WorkspaceSession,
-    text: str,
-    objects: ObjectSource | None = None,
-    *,
-    staged: bool = False,
-) -> ModelRef:
-    """The model that ``[REF:]NAME`` names, with where it is.
-
-    Args:
-        session: workspace and repository of the command.
-        text: what was typed.
-        objects: reads it; None: the repository's.
-        staged: as it is staged.
+def find_model(session: WorkspaceSession, text: str, *, staged: bool = False) -> ModelRef:
+    """The model that ``[REF:]NAME`` names, with where it is; with `staged` as it is staged.
 
     Raises:
         NotFoundError: no such commit, or no such entry in it.
@@ -261,25 +241,18 @@ def find_model(
         commit = revision.digest
     if entry.kind is not Kind.MODEL:
         raise InvalidInputError(f"{path} is a {entry.kind.label}, not a model")
-    return ModelRef(open_model(objects or session.repository.objects, entry), path, commit)
+    return ModelRef(open_model(session.repository.objects, entry), path, commit)
 
 
 def make_model(
     session: WorkspaceSession,
     name: str,
-    verb: Callable[[Stage, str], NewModel],
+    make: Callable[[ObjectSink], NewModel],
     what: str,
     *,
     replace: bool,
 ) -> StagedModel:
-    """Make a model and stage it.
-
-    Args:
-        session: workspace and repository of the command.
-        name: name of the new model.
-        verb: makes it at a path of a stage.
-        what: is shown beside it by `status`.
-        replace: the name may be taken.
+    """Stage a model that `make` stores. `what` is shown beside it; `replace`: NAME may be taken.
 
     Raises:
         ConflictError: the name is taken. Nothing was staged.
@@ -288,7 +261,7 @@ def make_model(
     with begin_stage(session) as stage:
         if stage.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: choose another name, or give --replace")
-        made = verb(stage, path)
+        made = stage_new(stage, path, make(stage.objects))
         model = open_model(stage.objects, made.entry)
         stage.describe(path, size_bytes=model.size_bytes, source=what)
         changed = stage.drop_if_unchanged(path)
@@ -376,7 +349,7 @@ def stage_view(
     replace: bool,
     limits: QueryLimits | None = None,
 ) -> StoredView:
-    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `store_view`.
+    """Ask for rows of what HEAD has, and stage which they are; `limits` as for `create_view`.
 
     Raises:
         ConflictError: the name is taken, and not `replace`. Nothing was staged.

@@ -21,11 +21,7 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
-from tensorrepo.repo.errors import (
-    ConflictError,
-    InvalidInputError,
-    PermissionDenied,
-)
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -53,14 +49,10 @@ def switch(
     detach: bool = False,
     keep: bool = False,
 ) -> Head:
-    """Put the workspace on a branch, or detached at a commit. No data is written.
+    """Put the workspace on a branch, or with `detach` at any commit. No data is written.
 
-    Args:
-        session: the workspace.
-        name: a branch; with `detach` any revision.
-        create: make the branch at HEAD first.
-        detach: stand at the commit instead of on a branch.
-        keep: carry staged changes over, else they make it a ConflictError.
+    `create` makes the branch at HEAD first. `keep` carries staged changes over: else they make it a
+    ConflictError.
     """
     workspace = session.here
     if workspace.staging().entries and not keep:
@@ -106,18 +98,13 @@ def checkout_paths(
     to: Path | None = None,
     force: bool = False,
 ) -> list[WrittenFiles]:
-    """Write entries of a commit as ordinary files, and track them.
+    """Write entries of a commit, or folders of them, as ordinary files, and track them.
 
-    Args:
-        session: the workspace.
-        ref: the commit.
-        names: paths of entries, or folders of them (``datasets``).
-        to: the folder to write into; None: the workspace's root.
-        force: overwrite files that were changed since they were written.
+    They go below `to`, or the workspace's root. With `force` also over files that were changed
+    since they were written.
     """
     workspace = session.here
-    revision = session.resolve(ref)
-    root = revision.commit.tree
+    root = session.resolve(ref).commit.tree
     folder = workspace.root if to is None else to.resolve()
     if not folder.is_relative_to(workspace.root):
         raise InvalidInputError(
@@ -186,11 +173,7 @@ def write_entry(
 
 
 def _write(
-    session: WorkspaceSession,
-    path: str,
-    entry: Entry,
-    target: Path,
-    format_name: str,
+    session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
 ) -> WrittenFiles:
     _refuse_links(session.here.root, target)
     try:

@@ -6,10 +6,9 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.dataset.external.foreign_read import ForeignVersion, foreign_files
+from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_files
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
@@ -23,10 +22,7 @@ from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.workspace.session import WorkspaceSession
-
+from tensorrepo.workspace.session import WorkspaceSession
 
 ASKING_THREADS = 16
 SHOWN_FILES = 8
@@ -95,26 +91,16 @@ class Diagnosis:
 
 def examine(session: WorkspaceSession) -> Iterator[Diagnosis]:
     """Look at everything, one finding after the other; an error of one check stops none."""
-    checks: tuple[tuple[str, Callable[[WorkspaceSession], Diagnosis]], ...] = (
-        ("repository", _repository),
-        ("store", _store),
-        ("mount", _mount),
-        ("space", _space),
-        ("log", _log),
-        ("caches", _caches),
-        ("objects", _objects),
-        ("outside", _outside),
-        ("author", _author),
-        ("workspace", _workspace),
-        ("kernel", _kernel),
-    )
-    for what, check in checks:
+    checks: tuple[Callable[[WorkspaceSession], Diagnosis], ...] = (
+        _repository, _store, _mount, _space, _log, _caches, _objects, _outside, _author,
+        _workspace, _kernel,
+    )  # fmt: skip
+    for check in checks:
         try:
             yield check(session)
-        except InvalidInputError as error:
-            yield Diagnosis(what, "warning", str(error))
         except Error as error:
-            yield Diagnosis(what, "error", str(error))
+            level = "warning" if isinstance(error, InvalidInputError) else "error"
+            yield Diagnosis(check.__name__.removeprefix("_"), level, str(error))
 
 
 def _kernel(_: WorkspaceSession) -> Diagnosis:
@@ -137,8 +123,7 @@ def _store(session: WorkspaceSession) -> Diagnosis:
     backend = session.repository.backend
     if backend.guarantee is Guarantee.READ_ONLY:
         return Diagnosis("store", "ok", "read-only")
-    guarantee = probe(backend)
-    if guarantee is Guarantee.ATOMIC:
+    if probe(backend) is Guarantee.ATOMIC:
         return Diagnosis("store", "ok", "creates are atomic: any number of writers is safe")
     return Diagnosis(
         "store",

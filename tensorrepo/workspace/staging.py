@@ -51,12 +51,9 @@ def change(
 
 
 def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: int) -> None:
-    """Put changes into the staging area.
+    """Put changes, whose objects must be durable, into the staging area, by path.
 
-    Args:
-        session: workspace and repository of the command.
-        changes: staged entries by path; their objects must be durable.
-        since: where the log stood before their objects were put, or found reachable.
+    `since` is where the log stood before their objects were put, or found reachable.
     """
     for path in changes:
         check_path(path)
@@ -147,8 +144,7 @@ def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
     check_path(target)
     if entry_at(session, target) is not None:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
-    entry = entry_at(session, source)
-    moved = change(entry, source=f"was {source}")
+    moved = change(entry_at(session, source), source=f"was {source}")
     stage(session, {target: moved, source: change(None, source=f"now {target}")}, since)
     return source, target
 
@@ -156,10 +152,7 @@ def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
 def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[str, str, bool]:
     """Make an entry in the next commit what it is in another one.
 
-    Args:
-        session: workspace and repository of the command.
-        name: ``PATH``, or ``REF:PATH`` without `source`.
-        source: which commit.
+    `name` is ``PATH``, with `source` as the other commit, or ``REF:PATH``.
 
     Returns:
         The entry's path, the revision as it was given, and whether something is staged now that
@@ -378,12 +371,9 @@ def check_strategy(strategy: str) -> None:
 def merge_strategies(
     session: WorkspaceSession, given: Iterable[str], other: str
 ) -> tuple[str, dict[str, str]]:
-    """What ``--strategy`` said: the strategy of all paths, and those of single ones.
+    """The strategy of all paths, and those of single ones: ``STRATEGY`` or ``PATH=STRATEGY`` each.
 
-    Args:
-        session: workspace and repository of the command.
-        given: each ``STRATEGY`` or ``PATH=STRATEGY``.
-        other: the ref that is merged.
+    `other` is the ref that is merged.
 
     Raises:
         InvalidInputError: no such strategy.

@@ -166,8 +166,7 @@ class Workspace:
         _write(self.folder / "tracked.json", dict(sorted(tracked.items())))
 
     def set_head(self, head: Head) -> None:
-        state = self.state()
-        self.write_state(msgspec.structs.replace(state, head=head))
+        self.write_state(msgspec.structs.replace(self.state(), head=head))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

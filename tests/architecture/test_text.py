@@ -67,7 +67,6 @@ def test_a_folder_outside_the_project_is_recognised(text: str) -> None:
     assert _OUTSIDE.search(text)
 
 
-@pytest.mark.xfail(reason="rooms are still being reworded", strict=False)
 def test_every_argument_is_described_by_a_phrase_that_stands_alone() -> None:
     found = [finding for source in sources() for finding in dangling_descriptions(source)]
     assert found == []

@@ -13,6 +13,7 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import BOB, commit_files
+from tests.support.effort import sampled
 from tests.support.faults.backends import Crash, CrashBackend, WrappedBackend
 
 HARM = harm()
@@ -64,7 +65,8 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
 
 
 @pytest.mark.parametrize(
-    ("change", "late", "at"), with_none(HARM.places("commit", "merge", "branch", disk=True))
+    ("change", "late", "at"),
+    sampled(with_none(HARM.places("commit", "merge", "branch", disk=True)), 10),
 )
 def test_so_it_is_on_a_disk(
     on_disk: LocalBackend, tmp_path: Path, change: str, at: int, *, late: bool

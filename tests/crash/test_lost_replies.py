@@ -15,6 +15,7 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import ADA, stage_files
+from tests.support.effort import sampled
 from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
 
 HARM = harm()
@@ -84,7 +85,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), HARM.places("commit", disk=True))
+@pytest.mark.parametrize(("change", "late", "at"), sampled(HARM.places("commit", disk=True), 4))
 def test_so_it_is_on_a_disk(
     on_disk: LocalBackend, tmp_path: Path, change: str, at: int, loss: Loss, *, late: bool
 ) -> None:

@@ -41,8 +41,7 @@ def _made(objects: MemoryObjects) -> StoredDataset:
 
 
 def _ids(dataset: StoredDataset, rows: Any) -> Any:
-    numbers, live = np.array(rows, np.int64), live_rows(dataset)
-    return row_id_table(dataset).of(numbers if live is None else live.physical(numbers))
+    return row_id_table(dataset).of(live_rows(dataset).physical(np.array(rows, np.int64)))
 
 
 def _view(dataset: StoredDataset, rows: Any) -> Any:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.support.architecture.sources import ROOT
-from tests.support.processes.prepared import prepared_commands
+from tests.support.processes.prepared import prepared_commands, run_program
 
 # The demo's own process imports them: here that would be 2 s of every worker's time.
 pytestmark = pytest.mark.skipif(
@@ -24,23 +21,18 @@ pytestmark = pytest.mark.skipif(
 def test_the_demo_tells_its_whole_story(tmp_path: Path, store: str) -> None:
     # A fork that is ready for each command: tests/docs proves that the installed one starts.
     with prepared_commands(tmp_path / "bin") as commands:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "examples/demo.py")],
-            env={
-                **os.environ,
+        ended, said = run_program(
+            ROOT / "examples/demo.py",
+            environment={
                 "STORE": store,
                 "DEMO_COMMAND": str(commands / "tensorrepo"),
                 "DEMO_FOLDER": str(tmp_path / "demo"),
                 "DEMO_QUICK": "1",
             },
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
         )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "The 1,000 pictures of v1 are bit-identical: True" in done.stdout
-    assert "1,000 files written out again are byte for byte" in done.stdout
-    assert "M datasets/digits (+500 rows)" in done.stdout
-    assert "merged more-data" in done.stdout
-    assert "demo-secret" not in done.stdout + done.stderr
+    assert ended == 0, said
+    assert "The 1,000 pictures of v1 are bit-identical: True" in said
+    assert "1,000 files written out again are byte for byte" in said
+    assert "M datasets/digits (+500 rows)" in said
+    assert "merged more-data" in said
+    assert "demo-secret" not in said

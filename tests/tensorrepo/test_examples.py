@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.architecture.sources import ROOT
+from tests.support.processes.prepared import run_program
 
 SAID = {
     "train_pytorch": ["resumed at row 640 of epoch 0"],
@@ -30,15 +28,10 @@ def test_every_example_is_tested() -> None:
     ["train_pytorch", *(pytest.param(name, marks=pytest.mark.soak) for name in [*SAID][1:])],
 )
 def test_an_example_says_what_it_promises(tmp_path: Path, name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / f"examples/{name}.py"), str(tmp_path)],
-        # One thread: two of them would wait for each other wherever the machine has other work.
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    example = ROOT / f"examples/{name}.py"
+    ended, said = run_program(
+        example, str(tmp_path), environment={"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert ended == 0, said
     for words in [*SAID[name], "accuracy on pictures it never saw"]:
-        assert words in done.stdout, done.stdout
+        assert words in said

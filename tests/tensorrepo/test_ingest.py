@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,16 @@ import pytest
 
 from tensorrepo.sdk import open_repository
 from tensorrepo.workspace import add
+from tests.support.processes.forked import FORKED
+from tests.support.processes.prepared import finish_command
 from tests.support.processes.shell import Shell, write_pictures
 
 ROWS = 40_000
 CHECKPOINT_BYTES = 200_000
-# The command line with small stretches, and slow enough to be killed between two of them.
+COMMAND = ("add", "many.csv", "--dataset", "many")
+# What makes its stretches small, and slow enough to be killed between two of them.
 SLOW = f"""
-import sys, time
+import time
 from tensorrepo.workspace import add as ingest
 ingest.CHECKPOINT_BYTES = {CHECKPOINT_BYTES}
 note = ingest._note
@@ -30,9 +31,6 @@ def slow(*given):
     note(*given)
     time.sleep(0.3)
 ingest._note = slow
-from tensorrepo.cli.main import main
-sys.argv = ["tensorrepo", "add", "many.csv", "--dataset", "many"]
-main()
 """
 
 
@@ -51,22 +49,21 @@ def _small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _killed(shell: Shell, by: signal.Signals = signal.SIGKILL) -> str:
     """Run `add` in a process of its own, and end it after its first checkpoint; what it said."""
-    command = subprocess.Popen(
-        [sys.executable, "-c", SLOW],
-        cwd=shell.folder,
-        env={**os.environ, **shell.variables},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+    printed = [shell.home / "out", shell.home / "errors"]
+    environment = {**os.environ, **shell.variables}
+    command = FORKED.Process(
+        target=finish_command, args=(printed, COMMAND, shell.folder, environment, SLOW)
     )
+    command.start()
     note = shell.folder / ".tensorrepo/unfinished.json"
     deadline = time.monotonic() + 60
-    while not note.exists() and command.poll() is None and time.monotonic() < deadline:
+    while not note.exists() and command.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    command.send_signal(by)
-    _, errors = command.communicate()
+    assert command.pid is not None
+    os.kill(command.pid, by)
+    command.join()
     assert note.exists(), "it was killed before its first checkpoint"
-    return errors
+    return printed[1].read_text()
 
 
 @pytest.mark.usefixtures("_small_stretches")

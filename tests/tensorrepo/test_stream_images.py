@@ -12,6 +12,7 @@ pytest.importorskip("simplejpeg")
 from collections.abc import Callable
 
 from tests.support.builders.pictures import jpeg, smooth
+from tests.support.processes.forked import fork_streams
 
 COUNT, BROKEN = 40, 17
 RANDOM = tr.Decode(size=24, fit="random", flip=True)
@@ -46,9 +47,10 @@ def pixels(ds: tr.Dataset) -> Callable[..., dict[int, np.ndarray]]:
 
 @pytest.mark.parametrize("output", ["numpy", pytest.param("torch", marks=pytest.mark.soak)])
 def test_a_process_of_its_own_decodes_the_same_pixels(
-    pixels: Callable[..., dict[int, np.ndarray]], output: str
+    pixels: Callable[..., dict[int, np.ndarray]], output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
+    fork_streams(monkeypatch)
     expected = pixels()
     found = pixels(workers="process", output=output)
     assert sorted(found) == sorted(expected) == [at for at in range(COUNT) if at != BROKEN]

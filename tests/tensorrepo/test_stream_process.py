@@ -22,12 +22,13 @@ import tensorrepo as tr
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.transforms import doubled, ending, failing, killed, sleepy, unsendable
+from tests.support.processes.forked import fork_streams
 
 WAITED = 30.0
 
 
 @pytest.fixture(scope="module")
-def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
     repo = tr.init(tmp_path_factory.mktemp("store") / "r", author="Ada <ada@example.org>")
     columns = (
         tr.Column("point", tr.Tensor("float32", (2,))),
@@ -48,6 +49,13 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
             ]
         )
     return repo.dataset("points")
+
+
+@pytest.fixture
+def ds(stored: tr.Dataset, monkeypatch: pytest.MonkeyPatch) -> tr.Dataset:
+    """The dataset, read by processes that need not import first; `stored`: by spawned ones."""
+    fork_streams(monkeypatch)
+    return stored
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +90,8 @@ def seen(batches: Any) -> list[Any]:
     ]
 
 
-def test_batches_and_states_are_those_of_threads(ds: tr.Dataset) -> None:
-    threads, process = ds.stream(batch_size=8), ds.stream(batch_size=8, workers="process")
+def test_batches_and_states_are_those_of_threads(stored: tr.Dataset) -> None:
+    threads, process = stored.stream(batch_size=8), stored.stream(batch_size=8, workers="process")
     whole = seen(threads)
     assert seen(list(process)) == whole  # kept ones are never overwritten
     assert process.state_dict() == threads.state_dict()
@@ -215,9 +223,11 @@ PARENT = """
 import sys, time
 import tensorrepo as tr
 from multiprocessing import active_children
+from tensorrepo.formats.dataset.streaming.collate import process
 from tests.support.builders.transforms import sleepy
 
 if __name__ == "__main__":
+    process._END_SECONDS = 0.5  # the transform does not hear that it should end
     ds = tr.open(sys.argv[1]).dataset("points")
     stream = ds.stream(batch_size=10, transform=sleepy, workers="process")
     for batch in stream:
@@ -226,12 +236,12 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def parent(ds: tr.Dataset, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def parent(stored: tr.Dataset, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A program whose stream waits for a transform, and the process that transforms."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     with subprocess.Popen(
-        [sys.executable, str(script), ds.context.url],
+        [sys.executable, str(script), stored.context.url],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import PatchPart, leaf_patches
@@ -44,7 +44,7 @@ from tensorrepo.repo.errors import InvalidInputError
 
 # The values of a column for rows of a dataset, given their physical numbers and which of the values
 # given each takes; both int64 (n,).
-ValueSource: TypeAlias = Callable[["NDArray[np.int64]", "NDArray[np.int64]"], ColumnValues]
+ValueSource: TypeAlias = Callable[[Ints, Ints], ColumnValues]
 
 
 def is_single(column: Column, value: Any) -> bool:
@@ -150,7 +150,7 @@ def is_patched(state: PatchState) -> bool:
 class _NewRows:
     """What is set in one fragment of one column: `offsets` ascending, a value for each."""
 
-    offsets: NDArray[np.int64]
+    offsets: Ints
     values: ColumnValues
 
     def laid_over(self, values: ColumnValues, start: int) -> ColumnValues:
@@ -379,7 +379,7 @@ def _pages_of(reader: PageReader, fragment: FragmentRows) -> range:
     return range(low, high)
 
 
-def _page_ends(reader: PageReader, fragment: FragmentRows) -> NDArray[np.int64]:
+def _page_ends(reader: PageReader, fragment: FragmentRows) -> Ints:
     """Where the pages of a column end in a fragment; nothing where it has none."""
     pages = _pages_of(reader, fragment)
     if reader.link(pages.start) is None:

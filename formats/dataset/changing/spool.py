@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_array
@@ -33,7 +33,7 @@ class Spool:
     """
 
     schema: Schema
-    first_row: NDArray[np.int64]
+    first_row: Ints
     _file: pa.ipc.RecordBatchFileReader | None
 
     @property
@@ -52,7 +52,7 @@ class Spool:
         """The values of a column, by row of the spool."""
         return lambda _, places: self._take(column, places)
 
-    def batches(self, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    def batches(self, rows: Ints) -> Iterator[pa.RecordBatch]:
         """Rows of the spool in the order given, a batch no longer than they were written in."""
         arrow = self.schema.to_arrow()
         for number, within in self._pieces(rows):
@@ -62,12 +62,12 @@ class Spool:
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
-    def arrays(self, column: Column, rows: NDArray[np.int64]) -> Iterator[pa.Array]:
+    def arrays(self, column: Column, rows: Ints) -> Iterator[pa.Array]:
         """The same of one column."""
         for number, within in self._pieces(rows):
             yield to_arrow_array(column.type, self._values(number, column).take(within))
 
-    def _pieces(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _pieces(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
         """Rows that follow each other and lie in one batch, counted in it."""
         numbers = np.searchsorted(self.first_row, rows, side="right") - 1
         for piece in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
@@ -75,7 +75,7 @@ class Spool:
                 number = int(numbers[piece[0]])
                 yield number, rows[piece] - self.first_row[number]
 
-    def _take(self, column: Column, rows: NDArray[np.int64]) -> ColumnValues:
+    def _take(self, column: Column, rows: Ints) -> ColumnValues:
         numbers = np.searchsorted(self.first_row, rows, side="right") - 1
         pieces = []
         for number in np.unique(numbers).tolist():

@@ -1,7 +1,11 @@
-"""Foreign files: records of files that were adopted in place.
+"""Foreign files: records of files that were adopted in place, and rows read from them.
 
 An object of kind FOREIGN says where the file lies, which version of it is meant, and how rows of
-columns are found in it. Its payload is msgpack.
+columns are found in it: as byte ranges, or row groups of Parquet. Its payload is msgpack.
+
+Such rows have no checksums: they are as good as the proof that the file is still the one that was
+adopted. That proof is its size and its etag, or its hash. It is made once per file and reader;
+every later read must be of the same version.
 
 Source:
     docs/spec/foreign.md, section "The object".
@@ -9,18 +13,47 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from threading import Lock
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints, element_dtype
+from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
+from tensorrepo.formats.dataset.external.outside_read import OutsideFile
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
+from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ColumnType, type_from_json, type_to_json
-from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
-from tensorrepo.repo.ids import Buffer
+from tensorrepo.formats.dataset.schema.types import (
+    ColumnLayout,
+    ColumnType,
+    Storage,
+    type_from_json,
+    type_to_json,
+)
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    offsets_of,
+)
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.ranges import join_ranges
+from tensorrepo.repo.threads import ordered_map
 
 VERSION = 1
 HASH_BYTES = 32
@@ -64,7 +97,7 @@ class MembersPlace(_Place, frozen=True, tag="members"):
     starts: bytes
     lengths: bytes
 
-    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def bounds(self) -> tuple[Ints, Ints]:
         """Where each member begins and ends."""
         starts = np.frombuffer(self.starts, "<i8")
         return starts, starts + np.frombuffer(self.lengths, "<i8")
@@ -196,3 +229,379 @@ def foreign_entries(
     entries["stored_bytes"], entries["raw_bytes"] = stored_bytes, raw_bytes
     entries["nulls"], entries["codec"] = nulls, PAGE_FOREIGN
     return entries
+
+
+def array_range(place: ArrayPlace, first: int, rows: int, size: int) -> tuple[int, int]:
+    """Which bytes of a file of `size` bytes hold rows ``[first, first + rows)``.
+
+    Raises:
+        CorruptError: the array has no such rows, or the file no such bytes.
+    """
+    item = _element(place).itemsize * prod(place.shape)
+    start = place.start + first * place.stride
+    stop = place.start + (first + rows - 1) * place.stride + item
+    if not 1 <= item <= place.stride or first + rows > place.rows or stop > size:
+        raise CorruptError(
+            f"rows [{first}, {first + rows}) of {place.rows} lie at bytes [{start}, {stop}), "
+            f"the file has {size}"
+        )
+    return start, stop
+
+
+def array_values(place: ArrayPlace, data: memoryview, rows: int) -> FixedValues:
+    """The rows in the bytes of `array_range`: a view where they are stored as we store them."""
+    element = _element(place)
+    stored = element.newbyteorder(">") if place.big_endian else element
+    inner = [stored.itemsize * prod(place.shape[at + 1 :]) for at in range(len(place.shape))]
+    array: NDArray[Any] = np.ndarray(
+        (rows, *place.shape), stored, data, strides=(place.stride, *inner)
+    )
+    if element.kind == "b":
+        return FixedValues(np.not_equal(array.view(np.uint8), 0))
+    return FixedValues(np.ascontiguousarray(array.astype(element, copy=False)))
+
+
+def _element(place: ArrayPlace) -> np.dtype[Any]:
+    try:
+        return element_dtype(place.dtype)
+    except InvalidInputError as error:
+        raise CorruptError(f"foreign object: {error}") from error
+
+
+def member_values(
+    place: MembersPlace | InlinePlace, members: list[bytes | None], first: int
+) -> ColumnValues:
+    """Rows that are small files of their own.
+
+    None is null; `first` is the number of the first row, for errors.
+
+    Raises:
+        CorruptError: a member holds something else.
+    """
+    column = place.column()
+    if place.content == "bytes" and column.storage.layout is ColumnLayout.BINARY:
+        return _binary(members)
+    values = [
+        None if member is None else _understood(place.content, member, first + at)
+        for at, member in enumerate(members)
+    ]
+    try:
+        return coerce_column(column, values, first)
+    except InvalidInputError as error:
+        raise CorruptError(str(error)) from error
+
+
+def _binary(members: list[bytes | None]) -> BinaryValues:
+    present = [member or b"" for member in members]
+    offsets = offsets_of(np.array([len(member) for member in present], np.int64))
+    valid = np.array([member is not None for member in members])
+    data = np.frombuffer(b"".join(present), np.uint8)
+    return BinaryValues(offsets, data, None if valid.all() else valid)
+
+
+def _understood(content: str, member: bytes, row: int) -> Any:
+    try:
+        match content:
+            case "text":
+                return member.decode()
+            case "json":
+                return json.loads(member, parse_constant=_refuse_constant)
+            case "number":
+                return int(member)
+            case "npy":
+                return _npy(member)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"row {row} holds no {content}: {error}") from error
+    raise CorruptError(f"foreign object: members that hold {content!r:.40}")
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON value")
+
+
+def _npy(member: bytes) -> NDArray[Any]:
+    """The array of an npy file, whose header is believed only as far as its bytes go."""
+    stream = io.BytesIO(member)
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an npy file of version {version}")
+    read = np.lib.format.read_array_header_1_0
+    shape, fortran, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
+        stream
+    )
+    rest = memoryview(member)[stream.tell() :]
+    if dtype.hasobject or prod(shape) * dtype.itemsize != rest.nbytes:
+        raise ValueError(f"{rest.nbytes} bytes for an array of {dtype} and shape {shape}")
+    array = np.frombuffer(rest, dtype)
+    array = array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+    return array.astype(dtype.newbyteorder("<"), copy=False)
+
+
+# How pyarrow says that bytes are wrong. A lying length fails as an allocation.
+_DAMAGED = (pa.ArrowException, ValueError, OverflowError, MemoryError, OSError, KeyError)
+
+
+def read_metadata(file: OutsideFile, where: str) -> Any:
+    """The footer of a Parquet file, as pyarrow's FileMetaData.
+
+    Raises:
+        CorruptError: it is no Parquet file, or a damaged one.
+    """
+    import pyarrow.parquet as pq  # takes 30 ms, and few datasets need it
+
+    with _damage(where):
+        return pq.ParquetFile(file, page_checksum_verification=True).metadata
+
+
+def read_group(
+    file: OutsideFile, metadata: Any, group: int, rows: int, place: TablePlace, where: str
+) -> ColumnValues:
+    """One column of one row group; only its bytes are read.
+
+    `metadata` is the footer, from `read_metadata`; `where` names the file in errors.
+
+    Raises:
+        CorruptError: there is no such field or row group, it has other rows, or it is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    if group >= metadata.num_row_groups or metadata.row_group(group).num_rows != rows:
+        raise CorruptError(f"{where} has no row group {group} of {rows} rows")
+    with _damage(f"{where}, row group {group}, field {place.field!r}"):
+        # Without buffering ahead: its threads and Python's wait for each other when it fails.
+        opened = pq.ParquetFile(
+            file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
+        )
+        table = opened.read_row_group(group, columns=[place.field], use_threads=False)
+        array = table.column(place.field).combine_chunks()
+        # Offsets that point outside their buffer would crash whoever follows them.
+        array.validate(full=True)
+        return coerce_column(place.column(), converted(array, place.content))
+
+
+def converted(array: pa.Array, content: str) -> pa.Array:
+    """The array that a column of our types takes."""
+    if content == "labels":  # a missing label is -1
+        array = array.cast(pa.int64())
+        return pc.if_else(pc.less(array, 0), None, array)
+    if content == "image":
+        return pc.struct_field(array, "bytes")
+    if content != "plain":
+        raise CorruptError(f"foreign object: a field of kind {content!r:.40}")
+    return array
+
+
+@contextmanager
+def _damage(where: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidInputError as error:
+        raise CorruptError(f"{where}: {error}") from error
+    except Error:
+        raise
+    except _DAMAGED as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CorruptError(f"{where} cannot be read: {line}") from error
+
+
+HASH_STEP_BYTES = 8 << 20
+READ_THREADS = 8
+_REMEMBERED = 64  # objects, and footers of Parquet files
+
+
+class ForeignReader:
+    """Reads pages that are rows of foreign files. Thread-safe."""
+
+    def __init__(self, objects: ObjectSource, outside: Outside) -> None:
+        self._objects = objects
+        self._outside = outside
+        self._files = LimitedCache[tuple[ForeignFile, Any]](_REMEMBERED)
+        self._versions: dict[tuple[str, int, str | None, bytes], Stat] = {}
+        self._hashing = Lock()
+
+    def read(self, link: ObjectLink, column_id: str, entry: Any, storage: Storage) -> ColumnValues:
+        """All rows of one page.
+
+        `link` is that of the FOREIGN object, `entry` a PAGE_ENTRY record of codec PAGE_FOREIGN.
+
+        Raises:
+            PermissionDenied: the file is under no allowed prefix.
+            NotFoundError: it is gone.
+            CorruptError: it has changed, or does not hold what the entry says.
+        """
+        file = self.file(link)
+        place = file.columns.get(column_id)
+        if place is None:
+            raise CorruptError(f"object {link.digest:.12} knows nothing of column {column_id}")
+        column = place.column()
+        if column.storage != storage:
+            raise CorruptError(f"object {link.digest:.12} has {column.storage}, not {storage}")
+        first, rows = int(entry["offset"]), int(entry["rows"])
+        try:
+            values = self._values(link, file, place, first, rows)
+        except CorruptError as error:
+            where = hide_secrets(file.url)
+            text = str(error)
+            raise CorruptError(text if where in text else f"{where}: {text}") from error
+        nulls = 0 if values.valid is None else values.rows - int(np.count_nonzero(values.valid))
+        if values.rows != rows or nulls != int(entry["nulls"]):
+            raise CorruptError(
+                f"{hide_secrets(file.url)}: expected {rows} rows with {int(entry['nulls'])} nulls, "
+                f"found {values.rows} with {nulls}"
+            )
+        return values
+
+    def file(self, link: ObjectLink) -> ForeignFile:
+        """What the dataset knows of a file."""
+        return self._described(link)[0]
+
+    def check(self, file: ForeignFile) -> Stat:
+        """The version of the file that is there, which is the one that was adopted.
+
+        Raises:
+            CorruptError: it has changed; says expected and found.
+        """
+        key = (file.url, file.size, file.etag, file.hash)
+        found = self._versions.get(key)
+        if found is None:
+            found = self._versions[key] = self._proved(file)
+        return found
+
+    # -------------------------------------------------------------------------- one page
+
+    def _values(
+        self, link: ObjectLink, file: ForeignFile, place: ForeignPlace, first: int, rows: int
+    ) -> ColumnValues:
+        if isinstance(place, ArrayPlace):
+            start, stop = array_range(place, first, rows, file.size)
+            data = self._outside.read(file.url, start, stop, self.check(file))
+            return array_values(place, data, rows)
+        if isinstance(place, MembersPlace):
+            return member_values(place, self._members(file, place, first, rows), first)
+        if isinstance(place, InlinePlace):
+            members = place.rows()[first : first + rows]
+            if len(members) != rows:
+                raise CorruptError(f"no values for rows [{first}, {first + rows})")
+            return member_values(place, members, first)
+        version = self.check(file)
+        metadata = self._footer(link, file)
+        source = OutsideFile(self._outside, file.url, version)
+        return read_group(source, metadata, first, rows, place, hide_secrets(file.url))
+
+    def _members(
+        self, file: ForeignFile, place: MembersPlace, first: int, rows: int
+    ) -> list[bytes | None]:
+        starts, ends = place.bounds()
+        starts, ends = starts[first : first + rows], ends[first : first + rows]
+        if len(starts) != rows or int((ends - starts).sum()) > file.size:
+            raise CorruptError(f"no members for rows [{first}, {first + rows})")
+        there = np.flatnonzero(starts)
+        bounds = list(zip(starts[there].tolist(), ends[there].tolist(), strict=True))
+        joined = join_ranges(bounds)
+        version = self.check(file)
+        pieces = self._ranges(file, version, [(one.start, one.stop) for one in joined])
+        members: list[bytes | None] = [None] * rows
+        for one, piece in zip(joined, pieces, strict=True):
+            for member in one.members:
+                start, stop = bounds[member]
+                members[int(there[member])] = bytes(piece[start - one.start : stop - one.start])
+        return members
+
+    def _ranges(
+        self, file: ForeignFile, version: Stat, ranges: list[tuple[int, int]]
+    ) -> list[memoryview]:
+        def read(part: tuple[int, int]) -> memoryview:
+            return self._outside.read(file.url, *part, version)
+
+        threads = READ_THREADS if len(ranges) > 1 else 0
+        return list(ordered_map(ranges, read, threads=threads, name="foreign"))
+
+    # -------------------------------------------------------------------------- one file
+
+    def _described(self, link: ObjectLink) -> tuple[ForeignFile, Any]:
+        """The object, parsed, and the footer of its file where one was read already."""
+        known = self._files.get(link.digest)
+        if known is not None:
+            return known
+        envelope = self._objects.get(link.digest)
+        if envelope.kind is not Kind.FOREIGN:
+            raise CorruptError(f"object {link.digest:.12} is a {envelope.kind.label}, no file")
+        file = decode_foreign(envelope.payload, f"object {link.digest:.12}")
+        self._files.put(link.digest, (file, None), 1)
+        return file, None
+
+    def _footer(self, link: ObjectLink, file: ForeignFile) -> Any:
+        _, known = self._described(link)
+        if known is None:
+            source = OutsideFile(self._outside, file.url, self.check(file))
+            known = read_metadata(source, hide_secrets(file.url))
+            self._files.drop(link.digest)
+            self._files.put(link.digest, (file, known), 1)
+        return known
+
+    def _proved(self, file: ForeignFile) -> Stat:
+        found = self._outside.stat(file.url)
+        if found.size != file.size:
+            raise _changed(file, f"expected {file.size} bytes, found {found.size}")
+        if file.etag is not None and found.etag == file.etag:
+            return found
+        if not file.hash:
+            raise _changed(file, f"expected version {file.etag}, found {found.etag}")
+        with self._hashing:
+            digest = hash_outside(self._outside, file.url, found)
+        if digest != file.hash:
+            raise _changed(file, f"expected BLAKE3 {file.hash.hex():.16}, found {digest.hex():.16}")
+        return found
+
+
+def hash_outside(
+    outside: Outside, url: str, version: Stat, progress: Callable[[int], None] = lambda _: None
+) -> bytes:
+    """The plain BLAKE3 of all that lies at `url`; `progress` is told the bytes done so far."""
+    hasher = blake3(max_threads=blake3.AUTO)
+    for start in range(0, version.size, HASH_STEP_BYTES):
+        stop = min(version.size, start + HASH_STEP_BYTES)
+        hasher.update(outside.read(url, start, stop, version))
+        progress(stop)
+    return hasher.digest()
+
+
+def _changed(file: ForeignFile, what: str) -> CorruptError:
+    return CorruptError(
+        f"{hide_secrets(file.url)} has changed since it was adopted: {what}. Put the old file back "
+        "(a copy with other times will do if its hash was kept), or adopt the new one."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignVersion:
+    """A file that a dataset needs and does not carry. `hashed`: a copy of it will do."""
+
+    url: str
+    format: str
+    size: int
+    etag: str | None
+    hashed: bool
+
+
+def foreign_files(objects: ObjectSource, dataset: Digest) -> Iterator[ForeignVersion]:
+    """The files outside the repository that a dataset needs, each once, in no order.
+
+    Only metadata is read.
+    """
+    waiting, seen = [dataset], {dataset}
+    told: set[ForeignVersion] = set()
+    while waiting:
+        digest = waiting.pop()
+        envelope = objects.get(digest)
+        if envelope.kind is Kind.FOREIGN:
+            file = decode_foreign(envelope.payload, f"object {digest:.12}")
+            found = ForeignVersion(file.url, file.format, file.size, file.etag, bool(file.hash))
+            if found not in told:
+                told.add(found)
+                yield found
+        for link in envelope.links:
+            # What links to nothing is no structure; of that only foreign files are of interest.
+            if link.digest not in seen and (not link.leaf or link.kind is Kind.FOREIGN):
+                seen.add(link.digest)
+                waiting.append(link.digest)

@@ -75,7 +75,7 @@ class AllowedOutside:
     Args:
         prefixes: folders, buckets, hosts or single files, as absolute paths or URLs; as a mapping
             with the storage options that each needs.
-        environment: where credentials and endpoints are looked up.
+        environment: variables that name credentials and endpoints.
 
     Raises:
         InvalidInputError: no usable prefix, or options that its store does not know.
@@ -364,8 +364,8 @@ class OutsideFile(io.RawIOBase):
 
     Args:
         outside: who may read it.
-        url: where it lies.
-        version: what it is; None: as it is now.
+        url: address of the data.
+        version: version to read; None: that which is there now.
         most_bytes: a single read of more is refused: a decoder was told to by a lying header.
     """
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, LaidChunk, lay_out
-from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
+from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex, join_pages
 from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_ENTRY, TAG_BYTES, EncodedPage
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
@@ -152,16 +152,10 @@ class OpenColumn:
     def pages(self) -> ColumnPages:
         """All pages; none may be waiting."""
         laid = [piece for piece in self.pieces if isinstance(piece, ColumnPages)]
-        if len(laid) == 1:
-            return laid[0]
-        return ColumnPages(
-            self.id,
-            self.storage,
-            np.concatenate([np.zeros(0, PAGE_ENTRY), *(part.entries for part in laid)]),
-            np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *(part.tags for part in laid)]),
-            np.concatenate([np.zeros(0, np.uint32), *(part.chunk for part in laid)]),
-            tuple(each for part in laid for each in part.tiles),
-        )
+        if not laid:
+            tags, chunk = np.zeros((0, TAG_BYTES), np.uint8), np.zeros(0, np.uint32)
+            return ColumnPages(self.id, self.storage, np.zeros(0, PAGE_ENTRY), tags, chunk)
+        return laid[0] if len(laid) == 1 else join_pages(laid)
 
 
 @dataclass(slots=True, eq=False)
@@ -373,12 +367,17 @@ class ColumnTally:
         self.stored_bytes += int(entry["stored_bytes"]) + tile_bytes
         self.raw_bytes += int(entry["raw_bytes"])
         if entry["flags"] & HAS_RANGE:
-            low, high = int(entry["min"]), int(entry["max"])
+            self.cover(int(entry["min"]), int(entry["max"]))
+
+    def cover(self, low: int | None, high: int | None) -> None:
+        """Widen the bounds to these order keys; None says nothing."""
+        if low is not None:
             self.min = low if self.min is None else min(self.min, low)
+        if high is not None:
             self.max = high if self.max is None else max(self.max, high)
 
-    def remove(self, entries: NDArray[Any]) -> None:
-        """Count pages no more; the bounds stay, and are bounds still."""
-        self.nulls -= int(entries["nulls"].sum(dtype=np.int64))
-        self.stored_bytes -= int(entries["stored_bytes"].sum(dtype=np.int64))
-        self.raw_bytes -= int(entries["raw_bytes"].sum(dtype=np.int64))
+    def count(self, entries: NDArray[Any], times: int = 1) -> None:
+        """Count pages without their bounds; with `times` -1 no more: bounds are bounds still."""
+        self.nulls += times * int(entries["nulls"].sum(dtype=np.int64))
+        self.stored_bytes += times * int(entries["stored_bytes"].sum(dtype=np.int64))
+        self.raw_bytes += times * int(entries["raw_bytes"].sum(dtype=np.int64))

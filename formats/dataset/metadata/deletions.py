@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -63,7 +64,7 @@ def pack_deletions(offsets: NDArray[np.integer[Any]], rows: int) -> Deletions:
     return Deletions(len(offsets), BITMAP, np.packbits(bits, bitorder="little").tobytes())
 
 
-def unpack_deletions(deletions: Deletions, rows: int) -> NDArray[np.int64]:
+def unpack_deletions(deletions: Deletions, rows: int) -> Ints:
     """The deleted offsets, int64, ascending.
 
     Raises:
@@ -121,45 +122,46 @@ def decode_deletion_map(payload: Buffer, what: str) -> dict[int, Deletions]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveRows:
-    """A dataset of `total` rows of which `dead`, int64 ascending, are deleted.
+    """A dataset of `total` rows of which `dead`, int64 ascending, are deleted, if any.
 
     A *physical* row counts deleted ones, a *live* row does not.
     """
 
     total: int
-    dead: NDArray[np.int64]
+    dead: Ints
 
     @property
     def rows(self) -> int:
         """Live ones."""
         return self.total - len(self.dead)
 
-    def physical(self, live: NDArray[np.int64]) -> NDArray[np.int64]:
+    def physical(self, live: Ints) -> Ints:
         """Physical numbers of live rows, in the same order."""
+        if not len(self.dead):
+            return live
         before = self.dead - np.arange(len(self.dead))  # live rows before each deleted one
         return live + np.searchsorted(before, live, side="right")
 
-    def live(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Live numbers of physical rows; -1 where deleted."""
+    def live(self, physical: Ints) -> Ints:
+        """Live numbers of physical rows; -1 where deleted, or where a number is -1."""
+        if not len(self.dead):
+            return physical
         before = np.searchsorted(self.dead, physical)
-        inside = np.minimum(before, max(0, len(self.dead) - 1))
-        is_dead = (
-            (self.dead[inside] == physical) if len(self.dead) else np.zeros(len(physical), bool)
-        )
+        is_dead = self.dead[np.minimum(before, len(self.dead) - 1)] == physical
         return np.where(is_dead, -1, physical - before)
 
-    def live_bounds(self, physical_bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    def live_bounds(self, physical_bounds: Ints) -> Ints:
         """How many live rows lie before each physical bound: live rows of ranges by difference."""
         return physical_bounds - np.searchsorted(self.dead, physical_bounds)
 
-    def dead_between(self, start: int, stop: int) -> NDArray[np.int64]:
+    def dead_between(self, start: int, stop: int) -> Ints:
         """Deleted physical rows in ``[start, stop)``, ascending."""
         low, high = np.searchsorted(self.dead, [start, stop])
         return self.dead[low:high]
 
-    def alive(self, start: int, stop: int) -> NDArray[np.int64] | None:
+    def alive(self, start: int, stop: int) -> Ints | None:
         """Live physical rows in ``[start, stop)``, counted from `start`; None: all of them."""
-        dead = self.dead_between(start, stop)
+        dead = self.dead_between(start, stop) if len(self.dead) else self.dead
         if not len(dead):
             return None
         keep = np.ones(stop - start, np.bool_)

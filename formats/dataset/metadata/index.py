@@ -15,13 +15,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import dtype_code, dtype_from_code
+from tensorrepo.formats.common.dtypes import Bools, Ints, dtype_code, dtype_from_code
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_TILES, TAG_BYTES
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
-from tensorrepo.formats.dataset.schema.values import ColumnValues
+from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink
@@ -71,6 +71,17 @@ class ColumnPages:
     tags: NDArray[np.uint8]  # (pages, 16)
     chunk: NDArray[np.uint32]  # (pages,), a place in PageIndex.chunks
     tiles: tuple[tuple[int, ...], ...] = ()  # per page, if tiled: places of chunks with its tiles
+
+
+def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
+    """Pages of one column one after the other; there is at least one part."""
+    return replace(
+        parts[0],
+        entries=np.concatenate([part.entries for part in parts]),
+        tags=np.concatenate([part.tags for part in parts]),
+        chunk=np.concatenate([part.chunk for part in parts]),
+        tiles=tuple(each for part in parts for each in part.tiles),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +135,7 @@ class ColumnIndex:
     storage: Storage
     entries: NDArray[Any]
     tags: NDArray[np.uint8]
-    first_row: NDArray[np.int64]
+    first_row: Ints
     chunk: NDArray[np.uint32]
     chunks: tuple[ObjectLink | memoryview | None, ...]
     fragment: NDArray[np.uint32]
@@ -158,12 +169,12 @@ class ColumnIndex:
         return self.raw_bytes / max(1, self.rows)
 
     @property
-    def is_absent(self) -> NDArray[np.bool_]:
+    def is_absent(self) -> Bools:
         """Which pages are nowhere, so that their rows have the default."""
         absent = np.array([chunk is None for chunk in self.chunks], np.bool_)
         return absent[self.chunk] if len(absent) else np.zeros(self.pages, np.bool_)
 
-    def page_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def page_of(self, rows: Ints) -> Ints:
         """The page that holds each of `rows`, which lie in ``[0, self.rows)``."""
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
@@ -178,11 +189,11 @@ class Patches:
         pages: the pages that hold the values; its rows count patches, its fragments mean nothing.
     """
 
-    rows: NDArray[np.int64]
-    source: NDArray[np.int64]
+    rows: Ints
+    source: Ints
     pages: ColumnIndex
 
-    def among(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def among(self, rows: Ints) -> tuple[Ints, Ints]:
         """Which of `rows` are patched: their places in `rows`, and their rows in `pages`."""
         place = np.searchsorted(self.rows, rows)
         inside = np.flatnonzero(place < len(self.rows))
@@ -387,8 +398,7 @@ def join_indexes(
         else:
             joined.add_default(part.rows)
     entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *joined.entries])
-    first_row = np.zeros(len(entries) + 1, np.int64)
-    np.cumsum(entries["rows"], out=first_row[1:])
+    first_row = offsets_of(entries["rows"])
     rows = np.concatenate([np.zeros(0, np.uint32), *(part.rows for part in parts)])
     return ColumnIndex(
         column_id,
@@ -465,12 +475,9 @@ def _place(
     return links[chunk]
 
 
-def _fragments(
-    entries: NDArray[Any], first_row: NDArray[np.int64], rows: NDArray[np.int64]
-) -> NDArray[np.uint32]:
+def _fragments(entries: NDArray[Any], first_row: Ints, rows: Ints) -> NDArray[np.uint32]:
     """The fragment of every page; proves that pages cover each fragment without gap or overlap."""
-    bounds = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(rows, out=bounds[1:])
+    bounds = offsets_of(rows)
     begins = entries["first_row"] == 0
     fragment = np.cumsum(begins) - 1
     right = (
@@ -538,9 +545,7 @@ def decode_patch_index(payload: Buffer, what: str) -> PatchIndex:
     return PatchIndex(index, fragment, offsets)
 
 
-def patched_rows(
-    patch: PatchIndex, fragment_start: NDArray[np.int64], fragment_rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def patched_rows(patch: PatchIndex, fragment_start: Ints, fragment_rows: Ints) -> Ints:
     """The row of the dataset that each value is for, given where the fragments begin in it.
 
     Raises:

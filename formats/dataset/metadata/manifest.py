@@ -173,7 +173,7 @@ class Root:
     """A version of a dataset.
 
     Attributes:
-        schema: with column ids.
+        schema: schema, with column ids.
         groups: ids of the columns that share page indexes and chunks, in order; a group is
             called by its first one.
         rows: rows of all fragments, deleted ones too.

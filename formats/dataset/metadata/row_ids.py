@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -143,9 +144,9 @@ class RowIdTable:
     """
 
     runs: NDArray[Any]
-    first_row: NDArray[np.int64]
+    first_row: Ints
 
-    def of(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def of(self, rows: Ints) -> NDArray[Any]:
         """Ids of physical rows: ROW_ID ``(len(rows),)``."""
         at = np.searchsorted(self.first_row, rows, side="right") - 1
         found = np.empty(len(rows), ROW_ID)
@@ -153,7 +154,7 @@ class RowIdTable:
         found["offset"] = self.runs["first"][at] + (rows - self.first_row[at])
         return found
 
-    def find(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+    def find(self, ids: NDArray[Any]) -> Ints:
         """Physical rows that have these ids; -1 where there is none."""
         if not len(self.runs):
             return np.full(len(ids), -1, np.int64)
@@ -167,7 +168,7 @@ class RowIdTable:
         return np.where(hit, self.first_row[order][inside] + past, -1)
 
 
-def _place(runs: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
+def _place(runs: NDArray[Any], ids: NDArray[Any]) -> Ints:
     """The last run, ordered by uid and first offset, that does not begin behind each id."""
     # Uids to small numbers, so that uid and offset fit into one key.
     uids, rank = np.unique(runs["uid"], return_inverse=True)

@@ -94,10 +94,10 @@ class SpanWriter:
     """Where spans are stored. Used by one thread.
 
     Attributes:
-        objects: where to store.
+        objects: store of the objects.
         storers: threads that store chunks.
         waiting_bytes: bound of the chunks that are on their way to the store.
-        count: told of every new page, and the id of its column, when it is laid out.
+        count: callback for every new page, with the id of its column, when it is laid out.
     """
 
     objects: ObjectSink
@@ -311,11 +311,11 @@ class Fragment:
 
     Attributes:
         uid: its name for good.
-        rows: deleted ones too.
+        rows: number of rows, deleted ones too.
         parts: pages by column group; a group that is not here has none: its rows take defaults.
         deletions: None when no row is deleted.
         runs: ids of the rows, RUN; None when they were written here.
-        patches: by column, in the order in which they were set.
+        patches: patches by column, in the order in which they were set.
         stored_bytes: bytes of all pages that are in chunks or inline already.
     """
 

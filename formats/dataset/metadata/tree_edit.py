@@ -52,8 +52,8 @@ class FragmentEdit:
 
     Attributes:
         deletions: all of its deleted rows; None: as they were.
-        pages: by column id, instead of those there are; patches of these columns go.
-        patches: by column id, laid over those there are.
+        pages: new pages by column id, instead of those there are; patches of these columns go.
+        patches: patches by column id, laid over those there are.
     """
 
     deletions: Deletions | None = None
@@ -144,7 +144,7 @@ class TreeEditor:
     def forget(self, part: ColumnPart, fragment: int) -> None:
         """Count pages no more that others take the place of."""
         entries = known_entries(part)
-        self.tallies[part.id].remove(entries)
+        self.tallies[part.id].count(entries, -1)
         self._stored_bytes[fragment] -= entries["stored_bytes"].sum()
 
     def _count(self, column: str, page: WaitingPage) -> None:

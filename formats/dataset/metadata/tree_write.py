@@ -167,7 +167,7 @@ class TreeWriter:
     def forget(self, fragment: Fragment) -> None:
         """Take a fragment of the base, which was not put in, out of the statistics."""
         for column in fragment.every_column:
-            self._tallies[column.id].remove(known_entries(column))
+            self._tallies[column.id].count(known_entries(column), -1)
 
     def finish(
         self, properties: Mapping[str, Any], lineage: Sequence[Mapping[str, Any]] = ()

@@ -1,1 +1,1 @@
-"""Pages: bytes of consecutive rows of one column, and tiles of large rows."""
+"""Pages: bytes of consecutive rows of one column, and tiles of large rows. Touches no storage."""

@@ -26,6 +26,7 @@ from tensorrepo.formats.common.buffer_codecs import (
     decode_buffer,
     encode_chosen,
 )
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Image, Storage
 from tensorrepo.formats.dataset.schema.values import (
     NO_RANGE,
@@ -388,7 +389,7 @@ def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
     return buffers
 
 
-def decode_validity(bits: memoryview, rows: int, nulls: int) -> NDArray[np.bool_] | None:
+def decode_validity(bits: memoryview, rows: int, nulls: int) -> Bools | None:
     """Bool ``(rows,)``, None without nulls."""
     if not nulls:
         return None
@@ -401,7 +402,7 @@ def decode_validity(bits: memoryview, rows: int, nulls: int) -> NDArray[np.bool_
 
 def decode_table(
     table: memoryview, rows: int, storage: Storage, elements: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint32] | None]:
+) -> tuple[Ints, NDArray[np.uint32] | None]:
     """Row table of a ragged or binary page: offsets int64 ``(rows + 1,)`` and dims.
 
     Raises:

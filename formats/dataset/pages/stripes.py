@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -55,7 +55,7 @@ class Stripes:
     Attributes:
         limits: bytes of a full page, per column; NO_LIMIT for tiled ones.
         speeds: expected share of a page that one row fills, per column.
-        fragment_bytes: where a fragment ends, all columns together.
+        fragment_bytes: bytes of a full fragment, all columns together.
     """
 
     limits: Sequence[int]
@@ -138,7 +138,7 @@ class _Costs:
 
     def __init__(self, values: ColumnValues | TiledValues) -> None:
         self._each = 0
-        self._ends: NDArray[np.int64] | None = None
+        self._ends: Ints | None = None
         if isinstance(values, FixedValues):
             self._each = max(1, values.values[:1].nbytes)
             return
@@ -176,15 +176,15 @@ class PageCuts:
     """Where pages of one fragment may end, as rows counted within it, ascending.
 
     Attributes:
-        must: where they end in any case; the last is the number of rows.
-        may: where else they may end; None: anywhere.
+        must: rows at which they end in any case; the last is the number of rows.
+        may: further rows at which they may end; None: all rows.
     """
 
-    must: NDArray[np.int64]
-    may: NDArray[np.int64] | None
+    must: Ints
+    may: Ints | None
 
 
-def page_cuts(others: Sequence[NDArray[np.int64]], rows: int, page_rows: float) -> PageCuts:
+def page_cuts(others: Sequence[Ints], rows: int, page_rows: float) -> PageCuts:
     """The cuts of a new column.
 
     `others` says per column where its pages end in the fragment of `rows` rows; `page_rows` make a

@@ -30,6 +30,7 @@ from tensorrepo.formats.common.buffer_codecs import (
     encode_chosen,
     most_raw_bytes,
 )
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.pages.tiles import (
     TILE,
     Axis,
@@ -76,11 +77,11 @@ class TileSource:
     """How the tiles of one page are read.
 
     Attributes:
-        read_tiles: gives the bytes of ranges, in their order. It is called with as many as
+        read_tiles: reader of the bytes of ranges, in their order. It is called with as many as
             `BATCH_BYTES` hold, and best reads them in parallel.
         check_tags: whether tiles are compared with their tags too: yes where their bytes come from
             a store or a remote, no where they are mapped from a local disk.
-        each: applies a function to many tiles, like `map`; that of an executor decodes in parallel.
+        each: `map`, or that of an executor, which decodes many tiles in parallel.
     """
 
     read_tiles: Callable[[Sequence[TileRange]], Sequence[Buffer]]
@@ -128,9 +129,7 @@ def read_region(
     return out[tuple(0 if axes[at].is_dropped else each for at, each in enumerate(turned))]
 
 
-def read_rows(
-    table: TiledValues, rows: NDArray[np.int64], storage: Storage, source: TileSource
-) -> RaggedValues:
+def read_rows(table: TiledValues, rows: Ints, storage: Storage, source: TileSource) -> RaggedValues:
     """Whole rows, in the order asked for; see `read_region`."""
     chosen = rows.tolist()
     shapes = [table.row_shape(row) for row in chosen]

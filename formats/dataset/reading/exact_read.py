@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     DATA,
     HAS_ROW_SUMS,
@@ -56,16 +57,16 @@ class RowsOfPage:
     """Rows that are wanted of one page: int64, counted within it, ascending, each once."""
 
     page: int
-    rows: NDArray[np.int64]
+    rows: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTable:
     """What a page says of its rows: their sums and, unless they are fixed, where they lie."""
 
-    offsets: NDArray[np.int64] | None
+    offsets: Ints | None
     dims: NDArray[np.uint32] | None
-    valid: NDArray[np.bool_] | None
+    valid: Bools | None
     sums: NDArray[np.uint32]
 
     @property
@@ -74,9 +75,7 @@ class RowTable:
         return sum(array.nbytes for array in arrays if array is not None)
 
 
-def exact_pays(
-    reader: PageReader, pages: NDArray[np.int64], rows: NDArray[np.int64], firsts: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def exact_pays(reader: PageReader, pages: Ints, rows: Ints, firsts: Ints) -> Bools:
     """Of which pages reading single rows is possible, and cheaper than reading all of it.
 
     `pages` and `rows`, which are wanted of them, ascend, each once; ``rows[firsts[i]]`` is the
@@ -95,13 +94,11 @@ def exact_pays(
     for at in np.flatnonzero(possible).tolist():
         if reader.cache.tables.get(reader.key(int(pages[at]))) is None:
             exact[at] += _cost_of_table(entries[at], reader.storage(int(pages[at])))
-    found: NDArray[np.bool_] = possible & (exact < stored_bytes + GAP_BYTES)
+    found: Bools = possible & (exact < stored_bytes + GAP_BYTES)
     return found
 
 
-def cost_of_rows(
-    rows: NDArray[np.int64], firsts: NDArray[np.int64], row_bytes: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def cost_of_rows(rows: Ints, firsts: Ints, row_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
     """What reading rows by themselves costs, page by page, in bytes; a request as GAP_BYTES.
 
     `rows` ascend, each once; ``rows[firsts[i]]`` is the first of page i, whose average row takes
@@ -110,8 +107,7 @@ def cost_of_rows(
     each = np.repeat(row_bytes, np.diff(firsts, append=len(rows)))
     steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
     steps[firsts] = GAP_BYTES + row_bytes
-    costs: NDArray[np.float64] = np.add.reduceat(steps, firsts)
-    return costs
+    return np.add.reduceat(steps, firsts)
 
 
 def _cost_of_table(entry: NDArray[Any], storage: Storage) -> int:
@@ -182,7 +178,7 @@ def _proved(
     return reader.unpatched(wanted.page).take(wanted.rows)
 
 
-def _rows(storage: Storage, table: RowTable, rows: NDArray[np.int64], data: bytes) -> ColumnValues:
+def _rows(storage: Storage, table: RowTable, rows: Ints, data: bytes) -> ColumnValues:
     items = np.frombuffer(data, storage.element)
     if table.offsets is None:
         return _fixed_rows(storage, items, table.sums[rows])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -31,8 +32,8 @@ class RowPiece:
     """Rows `rows` of `values`, which become rows `places` of a batch; both int64 ``(n,)``."""
 
     values: ColumnValues
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
+    rows: Ints
+    places: Ints
 
 
 def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
@@ -50,7 +51,7 @@ def collect(pieces: Sequence[RowPiece], rows: int) -> ColumnValues:
     return RaggedValues(offsets, items, first.shape, _collect_dims(pieces, first, rows), valid)
 
 
-def overlay(values: ColumnValues, places: NDArray[np.int64], patches: ColumnValues) -> ColumnValues:
+def overlay(values: ColumnValues, places: Ints, patches: ColumnValues) -> ColumnValues:
     """`values` with row ``places[i]`` replaced by row i of `patches`, a copy.
 
     Places are unique, in any order; rows of `patches` are null where the patch set them to null.
@@ -62,7 +63,7 @@ def overlay(values: ColumnValues, places: NDArray[np.int64], patches: ColumnValu
     return collect(pieces, values.rows)
 
 
-def by_page(pages: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+def by_page(pages: Ints) -> list[tuple[int, Ints]]:
     """Each page among `pages`, ascending, and the places that it has there."""
     order = np.argsort(pages, kind="stable")
     each, starts = np.unique(pages[order], return_index=True)
@@ -84,7 +85,7 @@ def repeated(row: ColumnValues, rows: int) -> ColumnValues:
     return RaggedValues(offsets, row.elements, row.shape, dims, valid)
 
 
-def _collect_valid(pieces: Sequence[RowPiece], rows: int) -> NDArray[np.bool_] | None:
+def _collect_valid(pieces: Sequence[RowPiece], rows: int) -> Bools | None:
     if all(piece.values.valid is None for piece in pieces):
         return None
     valid = np.ones(rows, np.bool_)
@@ -107,7 +108,7 @@ def _collect_fixed(pieces: Sequence[RowPiece], first: FixedValues, rows: int) ->
     return out
 
 
-def _collect_items(pieces: Sequence[RowPiece], rows: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _collect_items(pieces: Sequence[RowPiece], rows: int) -> tuple[Ints, NDArray[Any]]:
     """Offsets and elements (bytes of a binary column) of the batch."""
     lengths = np.zeros(rows, np.int64)
     starts = []
@@ -124,19 +125,13 @@ def _collect_items(pieces: Sequence[RowPiece], rows: int) -> tuple[NDArray[np.in
     return offsets, out
 
 
-def _items(values: ColumnValues) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _items(values: ColumnValues) -> tuple[Ints, NDArray[Any]]:
     assert not isinstance(values, FixedValues), "pieces are of one column"
     return values.offsets, values.data if isinstance(values, BinaryValues) else values.elements
 
 
 def _copy_items(
-    items: NDArray[Any],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    out: NDArray[Any],
-    at: NDArray[np.int64],
-    *,
-    alone: bool,
+    items: NDArray[Any], starts: Ints, lengths: Ints, out: NDArray[Any], at: Ints, *, alone: bool
 ) -> None:
     if alone:
         for start, length, to in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_FOREIGN,
@@ -186,7 +187,7 @@ class PageReader:
         """The values of many pages, in order; those in a store are read ahead in parallel."""
         return self._ahead(pages, self.values if patched else self.unpatched)
 
-    def take(self, rows: NDArray[np.int64]) -> ColumnValues:
+    def take(self, rows: Ints) -> ColumnValues:
         """Some rows in the order asked for, a copy; reads every page of theirs as a whole."""
         pieces = []
         for page, places in by_page(self.index.page_of(rows)):
@@ -326,7 +327,7 @@ class PageReader:
 
         return TileSource(fetched)
 
-    def tiled_rows(self, page: int, rows: NDArray[np.int64]) -> ColumnValues:
+    def tiled_rows(self, page: int, rows: Ints) -> ColumnValues:
         """Whole rows of a page of tiles, counted within it, in the order asked for."""
         table, stored = self.tile_table(page), self.storage(page)
         with self.locating(page):

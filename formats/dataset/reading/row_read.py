@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     ALIGNMENT,
     DIRECTORY,
@@ -42,7 +43,7 @@ EXACT_ROWS = 4096
 COLUMN_THREADS = 8  # each has threads of its own for its requests
 
 
-def read_chosen(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
+def read_chosen(reader: PageReader, rows: Ints) -> ColumnValues:
     """Rows in the order asked for, as a copy; each lies in ``[0, index.rows)``.
 
     Raises:
@@ -92,9 +93,7 @@ def _few_pay(reader: PageReader, start: int, stop: int) -> bool:
     return bool((pays & _far(reader, pages)).any())
 
 
-def read_columns(
-    readers: Sequence[PageReader], rows: range | NDArray[np.int64]
-) -> list[ColumnValues]:
+def read_columns(readers: Sequence[PageReader], rows: range | Ints) -> list[ColumnValues]:
     """The same rows of several columns; of those in a store all at once, in the same rounds.
 
     `rows` are as for `read_chosen`, or a range of step 1, as for `read_range`.
@@ -150,9 +149,7 @@ def _region_of_row(values: ColumnValues, region: Any) -> Any:
 # ------------------------------------------------------------------------------ any pages
 
 
-def _patched(
-    reader: PageReader, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _patched(reader: PageReader, rows: Ints) -> tuple[Ints, Ints]:
     """Which of `rows` are patched: their places, and their rows among the patches."""
     if reader.index.patches is None:
         none = np.zeros(0, np.int64)
@@ -160,14 +157,12 @@ def _patched(
     return reader.index.patches.among(rows)
 
 
-def _patches(reader: PageReader, source: NDArray[np.int64]) -> ColumnValues:
+def _patches(reader: PageReader, source: Ints) -> ColumnValues:
     assert reader.patches is not None, "it has patches, so it reads them"
     return read_chosen(reader.patches, source)
 
 
-def _pieces(
-    reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64], places: NDArray[np.int64]
-) -> list[RowPiece]:
+def _pieces(reader: PageReader, rows: Ints, pages: Ints, places: Ints) -> list[RowPiece]:
     """Rows without their patches: `rows` lie in `pages` and belong at `places` of a batch."""
     if not len(rows):
         return []
@@ -197,8 +192,8 @@ class _Group:
     """Rows of one page, counted within it, and their places in the batch."""
 
     page: int
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
+    rows: Ints
+    places: Ints
 
 
 def _whole_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece]:
@@ -243,7 +238,7 @@ def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece
     ]
 
 
-def _far(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _far(reader: PageReader, pages: Ints) -> Bools:
     """Which of `pages` must be asked of a store."""
     index = reader.index
     chunks, which = np.unique(index.chunk[pages], return_inverse=True)
@@ -251,34 +246,27 @@ def _far(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.bool_]:
         index.chunks[chunk] is not None and reader.payload(chunk) is None
         for chunk in chunks.tolist()
     ]
-    far: NDArray[np.bool_] = np.array(remote, np.bool_)[which]
+    far: Bools = np.array(remote, np.bool_)[which]
     far |= index.entries["codec"][pages] == PAGE_FOREIGN
     for at in np.flatnonzero(far).tolist():
         far[at] = not reader.is_kept(int(pages[at]))
     return far
 
 
-def _exact(
-    reader: PageReader,
-    rows: NDArray[np.int64],
-    pages: NDArray[np.int64],
-    each: NDArray[np.int64],
-    far: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+def _exact(reader: PageReader, rows: Ints, pages: Ints, each: Ints, far: Bools) -> Bools:
     """Of which pages, ``each[far]``, single rows are read."""
     if not far.any():
         return far
     new = np.concatenate([[True], rows[1:] != rows[:-1]])
     distinct = rows[new]
     firsts = np.searchsorted(pages[new], each)
-    found: NDArray[np.bool_] = far & exact_pays(reader, each, distinct, firsts)
-    return found
+    return far & exact_pays(reader, each, distinct, firsts)
 
 
 # ------------------------------------------------------------------------------ in memory
 
 
-def _in_memory(reader: PageReader, pages: NDArray[np.int64]) -> bool:
+def _in_memory(reader: PageReader, pages: Ints) -> bool:
     """Whether all of `pages` are plain fixed ones without nulls that lie in memory."""
     index = reader.index
     if not 0 < index.storage.row_bytes < GATHERED_ROW_BYTES:
@@ -291,7 +279,7 @@ def _in_memory(reader: PageReader, pages: NDArray[np.int64]) -> bool:
     return bool(plain.all()) and all(reader.payload(chunk) is not None for chunk in chunks)
 
 
-def _gather(reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64]) -> NDArray[Any]:
+def _gather(reader: PageReader, rows: Ints, pages: Ints) -> NDArray[Any]:
     """Rows of pages that lie in memory, in the order asked for, proved."""
     alone = _verify_crowded(reader, pages)
     index, storage = reader.index, reader.index.storage
@@ -310,7 +298,7 @@ def _gather(reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64
     return out
 
 
-def _verify_crowded(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+def _verify_crowded(reader: PageReader, pages: Ints) -> Ints:
     """Prove pages of which more than a few rows are asked for, or whose rows have no sums.
 
     Returns:
@@ -324,24 +312,22 @@ def _verify_crowded(reader: PageReader, pages: NDArray[np.int64]) -> NDArray[np.
     crowded = (counts > FEW_ROWS) | ~summed
     for page in some[crowded].tolist():
         reader.bytes(page)
-    alone: NDArray[np.int64] = unproved[~crowded[inverse]]
+    alone: Ints = unproved[~crowded[inverse]]
     return alone
 
 
-def _places(
-    reader: PageReader, rows: NDArray[np.int64], pages: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(reader: PageReader, rows: Ints, pages: Ints) -> tuple[Ints, Ints]:
     """Where in their chunk's payload the rows of plain fixed pages begin, and their sums."""
     index, row_bytes = reader.index, reader.index.storage.row_bytes
     within = rows - index.first_row[pages]
     begin = index.entries["offset"][pages].astype(np.int64) + DIRECTORY.size
     page_bytes = index.entries["rows"][pages].astype(np.int64) * row_bytes
-    sums: NDArray[np.int64] = begin + -(-page_bytes // ALIGNMENT) * ALIGNMENT + within * 4
+    sums: Ints = begin + -(-page_bytes // ALIGNMENT) * ALIGNMENT + within * 4
     return begin + within * row_bytes, sums
 
 
 def _copy(
-    reader: PageReader, chunk_of: NDArray[np.uint32], starts: NDArray[np.int64], out: NDArray[Any]
+    reader: PageReader, chunk_of: NDArray[np.uint32], starts: Ints, out: NDArray[Any]
 ) -> None:
     """Fill each row of `out` from its place in its chunk's payload."""
     row_bytes = out.nbytes // len(out)
@@ -360,7 +346,7 @@ def _copy(
             flat[some] = every[starts[some]]
 
 
-def _name_damage(reader: PageReader, pages: NDArray[np.int64]) -> None:
+def _name_damage(reader: PageReader, pages: Ints) -> None:
     """Raise for the page that is damaged: a row's sum knows only its place in the call."""
     for page in np.unique(pages).tolist():
         reader.bytes(page)

@@ -1,1 +1,4 @@
-"""Schema: column types, values in memory, and their forms in Arrow, numpy and JSON."""
+"""Schema: column types, values in memory, and their forms in Arrow, numpy and JSON.
+
+Touches no storage.
+"""

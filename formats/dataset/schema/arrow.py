@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.arrow_types import (
     FixedTensorType,
     RaggedTensorType,
@@ -212,9 +213,7 @@ def _decode(storage: Storage, array: pa.Array) -> ColumnValues | None:
             return _decode_ragged(storage, array, valid)
 
 
-def _decode_fixed(
-    storage: Storage, array: pa.Array, valid: NDArray[np.bool_] | None
-) -> FixedValues | None:
+def _decode_fixed(storage: Storage, array: pa.Array, valid: Bools | None) -> FixedValues | None:
     shape = (len(array), *storage.row_shape)
     if pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
@@ -248,22 +247,20 @@ def _elements(array: pa.Array, storage: Storage) -> NDArray[Any]:
     return np.frombuffer(data, storage.element, count, array.offset * width)
 
 
-def _offsets(array: pa.Array) -> NDArray[np.int64]:
+def _offsets(array: pa.Array) -> Ints:
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(data, np.int64, len(array) + 1, array.offset * 8)
 
 
-def _decode_binary(array: pa.Array, valid: NDArray[np.bool_] | None) -> BinaryValues:
+def _decode_binary(array: pa.Array, valid: Bools | None) -> BinaryValues:
     data = array.buffers()[2]
     content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     return _emptied(BinaryValues(_offsets(array), content, valid))
 
 
-def _decode_ragged(
-    storage: Storage, array: pa.Array, valid: NDArray[np.bool_] | None
-) -> RaggedValues | None:
+def _decode_ragged(storage: Storage, array: pa.Array, valid: Bools | None) -> RaggedValues | None:
     dims = None
     if pa.types.is_struct(array.type):
         sizes = array.field(1)
@@ -284,10 +281,7 @@ def _decode_ragged(
 
 
 def _shapes_fit(
-    storage: Storage,
-    table: NDArray[np.uint32],
-    lengths: NDArray[np.int64],
-    valid: NDArray[np.bool_] | None,
+    storage: Storage, table: NDArray[np.uint32], lengths: Ints, valid: Bools | None
 ) -> bool:
     wanted = [0 if dim is None else dim for dim in storage.shape]
     known = np.array([dim is not None for dim in storage.shape])

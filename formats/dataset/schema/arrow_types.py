@@ -8,6 +8,7 @@ schema survives the round trip; without that metadata a type is inferred.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -39,7 +40,7 @@ DEFAULT_KEY = b"tensorrepo.default"
 MAX_ROW_ELEMENTS = (1 << 31) - 1  # Arrow counts a row's elements, or its bytes, in 32 bits
 
 
-class _Shaped(pa.ExtensionType):  # type: ignore[misc]  # pyarrow is untyped
+class _Shaped(pa.ExtensionType, ABC):  # type: ignore[misc]  # pyarrow is untyped
     """An Arrow extension type told by element type and shape."""
 
     NAME = ""
@@ -50,8 +51,9 @@ class _Shaped(pa.ExtensionType):  # type: ignore[misc]  # pyarrow is untyped
         super().__init__(self.storage_for(dtype, shape), self.NAME)
 
     @classmethod
+    @abstractmethod
     def storage_for(cls, dtype: str, shape: tuple[int | None, ...]) -> pa.DataType:
-        raise NotImplementedError
+        """The type that values of this element type and shape are stored as."""
 
     def __eq__(self, other: object) -> bool:
         # Arrow's own looks at the storage alone: bytes of equal width would pass for each other.

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import is_small_float
+from tensorrepo.formats.common.dtypes import Bools, is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
@@ -57,6 +57,7 @@ from tensorrepo.formats.dataset.schema.values import (
     FixedValues,
     RaggedValues,
     offsets_of,
+    range_of,
     valid_rows,
 )
 from tensorrepo.formats.images.headers import ImageHeader
@@ -197,9 +198,7 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
     return FixedValues(_zero_nulls(converted, valid), valid)
 
 
-def _stack(
-    column: Column, rows: list[Any], first_row: int
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any], Bools | None]:
     """Rows given one by one, as one array, nulls zeroed."""
     valid = _valid(rows)
     given = rows if valid is None else [row for row in rows if row is not None]
@@ -250,7 +249,7 @@ def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
         _refuse(column, first_row, f"shape {shape}", found)
 
 
-def _zero_nulls(array: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[Any]:
+def _zero_nulls(array: NDArray[Any], valid: Bools | None) -> NDArray[Any]:
     if valid is None or valid.all():
         return array
     array = array.copy()
@@ -289,8 +288,8 @@ def _moment(row: Any) -> Any:
 
 
 def _to_moments(
-    column: Column, array: NDArray[Any], valid: NDArray[np.bool_] | None, first_row: int
-) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    column: Column, array: NDArray[Any], valid: Bools | None, first_row: int
+) -> tuple[NDArray[Any], Bools | None]:
     """datetime64 of any unit as int64 counts of the column's; NaT is null."""
     if not isinstance(column.type, Timestamp) or array.dtype.kind != "M":
         return array, valid
@@ -311,7 +310,7 @@ def _to_moments(
 
 
 def _coerce_binary(
-    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+    column: Column, rows: list[Any], valid: Bools | None, first_row: int
 ) -> BinaryValues:
     encode = _ENCODERS.get(type(column.type), _encode_bytes)
     parts = []
@@ -380,7 +379,7 @@ def _compact_links(column: Column, values: ColumnValues, first_row: int) -> Colu
 
 
 def _coerce_ragged(
-    column: Column, rows: list[Any], valid: NDArray[np.bool_] | None, first_row: int
+    column: Column, rows: list[Any], valid: Bools | None, first_row: int
 ) -> RaggedValues:
     storage = column.storage
     empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
@@ -424,7 +423,7 @@ def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
 # ------------------------------------------------------------------------------ nulls, errors
 
 
-def _valid(rows: Iterable[Any]) -> NDArray[np.bool_] | None:
+def _valid(rows: Iterable[Any]) -> Bools | None:
     present = np.array([row is not None for row in rows], np.bool_)
     return None if present.all() else present
 
@@ -473,6 +472,15 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
 def default_row(column: Column) -> Any:
     """The default as reading a row gives it, None where there is none."""
     return None if column.default is None else present_row(column, default_values(column))
+
+
+def default_range(column: Column) -> tuple[int | None, int | None]:
+    """Order keys of the default's bounds; None where it has no order."""
+    values = default_values(column)
+    if not isinstance(values, FixedValues) or column.storage.shape:
+        return None, None
+    bounds = range_of(values.values, values.valid)
+    return bounds.smallest, bounds.largest
 
 
 def check_default(column: Column) -> Column:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, is_float, is_small_float
+from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, Bools, is_float, is_small_float
 from tensorrepo.formats.common.tensors import is_torch, tensor_of
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
@@ -141,11 +141,11 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return array.astype(dtype)
 
 
-def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | None:
+def _lost(array: NDArray[Any], converted: NDArray[Any]) -> Bools | None:
     """Which values the conversion changed; None where it cannot change any."""
     if array.dtype.name in _SAFE.get(converted.dtype.name, ()):
         return None
-    lost: NDArray[np.bool_]
+    lost: Bools
     from_float = array.dtype.kind == "f" and is_float(converted.dtype)
     if from_float or (array.dtype.kind in "fc" and converted.dtype.kind == "c"):
         lost = np.isfinite(array) & ~np.isfinite(converted)
@@ -164,8 +164,8 @@ def _lost(array: NDArray[Any], converted: NDArray[Any]) -> NDArray[np.bool_] | N
     return lost
 
 
-def _within(numbers: NDArray[Any], bounds: np.iinfo[Any]) -> NDArray[np.bool_]:
-    inside: NDArray[np.bool_] = numbers >= float(bounds.min)
+def _within(numbers: NDArray[Any], bounds: np.iinfo[Any]) -> Bools:
+    inside: Bools = numbers >= float(bounds.min)
     return inside & (numbers < float(bounds.max) + 1.0)
 
 
@@ -238,7 +238,7 @@ _DECODERS: dict[type, Callable[[bytes], Any]] = {
 }
 
 
-def _with_nulls(rows: list[Any], valid: NDArray[np.bool_] | None) -> list[Any]:
+def _with_nulls(rows: list[Any], valid: Bools | None) -> list[Any]:
     if valid is None:
         return rows
     return [row if present else None for row, present in zip(rows, valid.tolist(), strict=True)]

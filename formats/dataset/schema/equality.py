@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -27,7 +28,7 @@ from tensorrepo.repo.errors import UnsupportedError
 
 def differing(
     old: ColumnValues, new: ColumnValues, old_storage: Storage, new_storage: Storage
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Whether each row of `old` differs from the same row of `new`: bool ``(rows,)``."""
     pair = _alike(old, new, old_storage, new_storage)
     if pair is None:
@@ -35,13 +36,13 @@ def differing(
     return differing_alike(*pair)
 
 
-def differing_alike(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
+def differing_alike(old: ColumnValues, new: ColumnValues) -> Bools:
     """`differing` of rows that are in one form."""
     changed = _content(old, new)
     if old.valid is None and new.valid is None:
         return changed
     mine, theirs = valid_rows(old), valid_rows(new)
-    differs: NDArray[np.bool_] = (changed & mine & theirs) | (mine != theirs)
+    differs: Bools = (changed & mine & theirs) | (mine != theirs)
     return differs
 
 
@@ -82,7 +83,7 @@ def _as_stored(values: ColumnValues, storage: Storage) -> ColumnValues:
     return values
 
 
-def _content(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
+def _content(old: ColumnValues, new: ColumnValues) -> Bools:
     match old, new:
         case FixedValues(), FixedValues():
             return _fixed(old.values, new.values)
@@ -96,7 +97,7 @@ def _content(old: ColumnValues, new: ColumnValues) -> NDArray[np.bool_]:
     return np.ones(old.rows, np.bool_)
 
 
-def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
+def _fixed(old: NDArray[Any], new: NDArray[Any]) -> Bools:
     row_bytes = old.nbytes // max(1, len(old))
     if not row_bytes or not len(old):
         return np.zeros(len(old), np.bool_)
@@ -105,17 +106,17 @@ def _fixed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
         np.ascontiguousarray(each).reshape(-1).view(f"u{word}").reshape(len(old), -1)
         for each in (old, new)
     )
-    unequal: NDArray[np.bool_] = one != two
+    unequal: Bools = one != two
     if unequal.shape[1] == 1:
         return unequal[:, 0]
-    changed: NDArray[np.bool_] = np.logical_or.reduce(unequal, axis=1)
+    changed: Bools = np.logical_or.reduce(unequal, axis=1)
     return changed
 
 
-def _items(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -> NDArray[np.bool_]:
+def _items(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -> Bools:
     """Rows that are not as long, or of which some bytes differ."""
     lengths = np.diff(old.offsets)
-    changed: NDArray[np.bool_] = lengths != np.diff(new.offsets)
+    changed: Bools = lengths != np.diff(new.offsets)
     if changed.any():
         same = np.flatnonzero(~changed)
         changed[same] = _items_alike(old.take(same), new.take(same))
@@ -123,9 +124,7 @@ def _items(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -
     return _items_alike(old, new)
 
 
-def _items_alike(
-    old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues
-) -> NDArray[np.bool_]:
+def _items_alike(old: BinaryValues | RaggedValues, new: BinaryValues | RaggedValues) -> Bools:
     """The same for rows of the same lengths."""
     one, two = _bytes_of(old), _bytes_of(new)
     lengths = np.diff(old.offsets)

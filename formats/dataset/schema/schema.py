@@ -95,7 +95,7 @@ class Column:
 
     Attributes:
         id: 16 hex digits, "" until a dataset with it has been written.
-        default: what rows without a value of their own have, a JSON value; None: null, or for a
+        default: JSON value of rows without a value of their own; None: null, or for a
             column that is not nullable that there is no default.
         derived: (id of the column it is computed from, which fact of its rows), such as "height"
             of an image. Such a column is written along with its source and hidden from users

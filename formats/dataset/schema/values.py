@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import element_dtype, is_float, is_small_float
+from tensorrepo.formats.common.dtypes import Bools, Ints, element_dtype, is_float, is_small_float
 from tensorrepo.formats.dataset.schema.types import Storage
 
 
@@ -35,7 +35,7 @@ class FixedValues:
     """`values` has shape ``(rows, *row_shape)``, `valid` bool ``(rows,)``."""
 
     values: NDArray[Any]
-    valid: NDArray[np.bool_] | None = None
+    valid: Bools | None = None
 
     @property
     def rows(self) -> int:
@@ -49,7 +49,7 @@ class FixedValues:
     def slice(self, start: int, stop: int) -> FixedValues:
         return FixedValues(self.values[start:stop], _slice(self.valid, start, stop))
 
-    def take(self, rows: NDArray[np.int64]) -> FixedValues:
+    def take(self, rows: Ints) -> FixedValues:
         return FixedValues(self.values[rows], _take(self.valid, rows))
 
     def copy(self) -> FixedValues:
@@ -60,9 +60,9 @@ class FixedValues:
 class BinaryValues:
     """Row i is ``data[offsets[i]:offsets[i + 1]]``; `offsets` is int64 ``(rows + 1,)``."""
 
-    offsets: NDArray[np.int64]
+    offsets: Ints
     data: NDArray[np.uint8]
-    valid: NDArray[np.bool_] | None = None
+    valid: Bools | None = None
 
     @property
     def rows(self) -> int:
@@ -77,7 +77,7 @@ class BinaryValues:
             self.offsets[start : stop + 1], self.data, _slice(self.valid, start, stop)
         )
 
-    def take(self, rows: NDArray[np.int64]) -> BinaryValues:
+    def take(self, rows: Ints) -> BinaryValues:
         offsets, data = _gather(self.offsets, self.data, rows)
         return BinaryValues(offsets, data, _take(self.valid, rows))
 
@@ -94,11 +94,11 @@ class RaggedValues:
     holds those dimensions, or is None where the number of elements tells them.
     """
 
-    offsets: NDArray[np.int64]
+    offsets: Ints
     elements: NDArray[Any]
     shape: tuple[int | None, ...]
     dims: NDArray[np.uint32] | None = None
-    valid: NDArray[np.bool_] | None = None
+    valid: Bools | None = None
 
     @property
     def rows(self) -> int:
@@ -128,7 +128,7 @@ class RaggedValues:
         valid = _slice(self.valid, start, stop)
         return RaggedValues(self.offsets[start : stop + 1], self.elements, self.shape, dims, valid)
 
-    def take(self, rows: NDArray[np.int64]) -> RaggedValues:
+    def take(self, rows: Ints) -> RaggedValues:
         offsets, elements = _gather(self.offsets, self.elements, rows)
         dims = None if self.dims is None else self.dims[rows]
         return RaggedValues(offsets, elements, self.shape, dims, _take(self.valid, rows))
@@ -148,10 +148,10 @@ class TiledValues:
     ``(rows, rank)`` is the shape of each row, zeros for null.
     """
 
-    offsets: NDArray[np.int64]
+    offsets: Ints
     tiles: NDArray[Any]
     dims: NDArray[np.uint32]
-    valid: NDArray[np.bool_] | None = None
+    valid: Bools | None = None
 
     @property
     def rows(self) -> int:
@@ -162,12 +162,12 @@ class TiledValues:
         """Bytes that the rows' tiles take in chunks, and those of the table that finds them."""
         return int(self.row_bytes().sum())
 
-    def row_bytes(self) -> NDArray[np.int64]:
+    def row_bytes(self) -> Ints:
         """The same row by row, int64 ``(rows,)``."""
         used = self.tiles[self.offsets[0] : self.offsets[-1]]
         ends = offsets_of(used["stored_bytes"].astype(np.int64) + used.dtype.itemsize)
         row_table = 8 + 4 * self.dims.shape[1]
-        each: NDArray[np.int64] = np.diff(ends[self.offsets - self.offsets[0]]) + row_table
+        each: Ints = np.diff(ends[self.offsets - self.offsets[0]]) + row_table
         return each
 
     def row_shape(self, at: int) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ class TiledValues:
         valid = _slice(self.valid, start, stop)
         return TiledValues(self.offsets[start : stop + 1], self.tiles, self.dims[start:stop], valid)
 
-    def take(self, rows: NDArray[np.int64]) -> TiledValues:
+    def take(self, rows: Ints) -> TiledValues:
         offsets, tiles = _gather(self.offsets, self.tiles, rows)
         return TiledValues(offsets, tiles, self.dims[rows], _take(self.valid, rows))
 
@@ -219,7 +219,7 @@ def concat_tiled(pieces: Sequence[TiledValues]) -> TiledValues:
     return TiledValues(offsets, tiles, dims, _concat_valid(pieces))
 
 
-def valid_rows(values: ColumnValues | TiledValues) -> NDArray[np.bool_]:
+def valid_rows(values: ColumnValues | TiledValues) -> Bools:
     """`values.valid`, spelt out where no row is null."""
     return np.ones(values.rows, np.bool_) if values.valid is None else values.valid
 
@@ -228,44 +228,38 @@ def _all(pieces: Sequence[ColumnValues], kind: type[_V]) -> list[_V]:
     return [piece for piece in pieces if isinstance(piece, kind)]
 
 
-def _concat_valid(pieces: Sequence[ColumnValues | TiledValues]) -> NDArray[np.bool_] | None:
+def _concat_valid(pieces: Sequence[ColumnValues | TiledValues]) -> Bools | None:
     if all(piece.valid is None for piece in pieces):
         return None
     return np.concatenate([valid_rows(piece) for piece in pieces])
 
 
-def _slice(valid: NDArray[np.bool_] | None, start: int, stop: int) -> NDArray[np.bool_] | None:
+def _slice(valid: Bools | None, start: int, stop: int) -> Bools | None:
     return None if valid is None else valid[start:stop]
 
 
-def _take(valid: NDArray[np.bool_] | None, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+def _take(valid: Bools | None, rows: Ints) -> Bools | None:
     return None if valid is None else valid[rows]
 
 
-def _compact(
-    offsets: NDArray[np.int64], items: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _compact(offsets: Ints, items: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
     return offsets - offsets[0], items[offsets[0] : offsets[-1]].copy()
 
 
-def _join(
-    offsets: Sequence[NDArray[np.int64]], items: Sequence[NDArray[Any]]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _join(offsets: Sequence[Ints], items: Sequence[NDArray[Any]]) -> tuple[Ints, NDArray[Any]]:
     lengths = np.concatenate([np.diff(part) for part in offsets])
     used = [part[bounds[0] : bounds[-1]] for bounds, part in zip(offsets, items, strict=True)]
     return offsets_of(lengths), np.concatenate(used)
 
 
-def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: NDArray[Any]) -> Ints:
     """``[0, l0, l0 + l1, ...]`` as int64."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
-def _gather(
-    offsets: NDArray[np.int64], items: NDArray[Any], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _gather(offsets: Ints, items: NDArray[Any], rows: Ints) -> tuple[Ints, NDArray[Any]]:
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
     new = offsets_of(lengths)
@@ -343,7 +337,7 @@ class Range:
 NO_RANGE = Range(None, None)
 
 
-def range_of(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> Range:
+def range_of(values: NDArray[Any], valid: Bools | None) -> Range:
     """The range of a column of scalars; none for types without an order (complex)."""
     if valid is not None:
         values = values[valid]

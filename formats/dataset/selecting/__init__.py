@@ -1,1 +1,1 @@
-"""Row selection: conditions, expressions, page pruning, ids and keys."""
+"""Row selection: conditions, expressions, page pruning, ids and keys. Touches no storage."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import is_float
+from tensorrepo.formats.common.dtypes import Bools, Ints, is_float
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -33,8 +33,6 @@ from tensorrepo.formats.dataset.selecting.expression import (
     expression_tree,
     field_names,
 )
-
-Bools = NDArray[np.bool_]
 
 _SIGN = np.uint64(1 << 63)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -79,7 +77,7 @@ def rows_that_may_match(
     columns: Mapping[str, Column],
     index_of: Callable[[str], ColumnIndex],
     rows: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Physical rows outside of which `expression` is true for none.
 
     `rows` counts deleted ones, too.
@@ -104,7 +102,7 @@ def rows_that_may_match(
     return _ranges(starts, rows, outcomes.true)
 
 
-def _ranges(starts: NDArray[np.int64], rows: int, wanted: Bools) -> NDArray[np.int64]:
+def _ranges(starts: Ints, rows: int, wanted: Bools) -> Ints:
     """Runs that are wanted, neighbours joined."""
     steps = np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]]))
     ends = np.append(starts, rows)
@@ -218,7 +216,7 @@ def _with_patches(bounds: PageBounds, patches: PageBounds, index: ColumnIndex) -
     return PageBounds(low, high, bounded, *flags)
 
 
-def _on_runs(bounds: PageBounds, index: ColumnIndex, starts: NDArray[np.int64]) -> PageBounds:
+def _on_runs(bounds: PageBounds, index: ColumnIndex, starts: Ints) -> PageBounds:
     """Bounds of runs that begin at `starts`, each inside one page."""
     pages = index.page_of(starts)
     return PageBounds(*(getattr(bounds, name)[pages] for name in PageBounds.__slots__))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import is_float
+from tensorrepo.formats.common.dtypes import Ints, is_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import Bytes, ClassLabel, Scalar, Text, Timestamp
@@ -66,8 +65,8 @@ class KeyTable:
     columns: tuple[Column, ...]
     rows: int
     values: tuple[pa.Array, ...]
-    joins: tuple[NDArray[np.int64], ...]
-    numbers: NDArray[np.int64]
+    joins: tuple[Ints, ...]
+    numbers: Ints
     _arrays: tuple[pa.Array, ...]
 
     @classmethod
@@ -101,7 +100,7 @@ class KeyTable:
             )
         return table
 
-    def find(self, arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
+    def find(self, arrays: Sequence[pa.Array]) -> Ints:
         """The place of each row's key among those given; -1 where it is none of them."""
         joined = _codes(arrays[0], self.values[0])
         for array, different, join in zip(arrays[1:], self.values[1:], self.joins, strict=True):
@@ -124,8 +123,8 @@ class KeyTable:
         return ", ".join(shown)
 
 
-def _codes(array: pa.Array, different: pa.Array) -> NDArray[np.int64]:
+def _codes(array: pa.Array, different: pa.Array) -> Ints:
     """The place of each value among `different` ones, -1 where it is none of them or null."""
     places = pc.index_in(array, value_set=different, skip_nulls=True).fill_null(-1)
-    found: NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
+    found: Ints = places.to_numpy(zero_copy_only=False).astype(np.int64)
     return found

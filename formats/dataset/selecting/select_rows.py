@@ -1,7 +1,7 @@
 """Row selection: which rows a caller means.
 
-Rows are named by a condition (a `col()` expression over columns, or SQL that says one), by a bitmap
-of what other SQL answered, by their ids, by their numbers, or by the values of key columns. The
+Rows are named by a condition (a `col()` expression over columns, or SQL that says one or that
+DuckDB answered), by their ids, by their numbers, or by the values of key columns. The
 answer counts physical rows.
 
 A condition reads the columns that it names, page after page; pages for whose rows it cannot be true
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id, row_ids
 from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
 from tensorrepo.formats.dataset.read import (
@@ -41,51 +42,16 @@ from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
-from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-_STEP = 1 << 20  # rows that are unpacked at a time; a multiple of 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowBitmap:
-    """Chosen rows out of `rows`, deleted ones not counted.
-
-    Attributes:
-        rows: number of rows that could be chosen.
-        bits: uint8 ``(ceil(rows / 8),)``, the lowest bit first.
-        text: condition that chose them, for messages.
-    """
-
-    rows: int
-    bits: NDArray[np.uint8]
-    text: str
-
-    @classmethod
-    def of(cls, rows: int, numbers: Iterable[NDArray[np.int64]], text: str) -> RowBitmap:
-        """The rows that arrays of `numbers` name, in any order."""
-        bits = np.zeros(-(-rows // 8), np.uint8)
-        for some in numbers:
-            np.bitwise_or.at(bits, some >> 3, np.left_shift(1, some & 7).astype(np.uint8))
-        return cls(rows, bits, text)
-
-    def numbers(self) -> Iterator[NDArray[np.int64]]:
-        """Numbers of the chosen rows, ascending, some at a time; at least one array."""
-        for start in range(0, max(1, self.rows), _STEP):
-            some = self.bits[start // 8 : (start + _STEP) // 8]
-            yield start + np.flatnonzero(np.unpackbits(some, bitorder="little"))
-
-    def __str__(self) -> str:
-        return self.text
-
-
-# A condition as expression or SQL, a bitmap, key columns with their values, row ids (ROW_ID
-# records, or texts), or numbers of rows that are not deleted, in any form that
+# A condition as expression or SQL, one that was read before, key columns with their values, row ids
+# (ROW_ID records, or texts), or numbers of rows that are not deleted, in any form that
 # `StoredDataset[...]` takes.
 Where: TypeAlias = (
     pc.Expression
     | str
-    | RowBitmap
+    | SqlCondition
     | int
     | Mapping[str, Any]
     | slice
@@ -105,11 +71,11 @@ class Chosen:
     Attributes:
         rows: int64 ``(n,)``, physical rows that are not deleted, ascending, each once.
         places: int64 ``(n,)``: each row is the one given at this place.
-        given: how many were given; for a predicate n.
+        given: number of rows named; for a predicate n.
     """
 
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
+    rows: Ints
+    places: Ints
     given: int
 
 
@@ -153,12 +119,9 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
         InvalidInputError: a predicate that does not fit the columns, or no way to name rows.
         NotFoundError: row numbers beyond the end; with `strict` ids or keys that no row has.
     """
-    predicate = predicate_of(dataset, where)
-    if predicate is not None:
-        rows = _physical(dataset, matching_rows(dataset, predicate))
-        return Chosen(rows, np.arange(len(rows)), len(rows))
-    if isinstance(where, RowBitmap):
-        rows = _physical(dataset, np.concatenate(list(where.numbers())))
+    matching = matching_rows(dataset, where)
+    if matching is not None:
+        rows = live_rows(dataset).physical(matching)
         return Chosen(rows, np.arange(len(rows)), len(rows))
     if isinstance(where, str):
         where = [where]
@@ -168,23 +131,11 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
         where = [int(where)]
     if _are_ids(where):
         return _by_ids(dataset, where, strict=strict)
-    numbers: Any = where
-    found = np.asarray(resolve_rows(numbers, dataset.rows), np.int64)
-    return _chosen(_physical(dataset, found), np.arange(len(found)), len(found), strict=strict)
-
-
-def predicate_of(dataset: StoredDataset, where: Where) -> pc.Expression | None:
-    """The expression that `where` is, or says as SQL; None where it names rows otherwise.
-
-    Raises:
-        UnsupportedError: SQL that no expression says; the caller asks DuckDB, see `RowBitmap`.
-    """
-    if not is_condition(where):
-        return where if isinstance(where, pc.Expression) else None
-    condition = read_condition(str(where), dataset.schema)
-    if condition.expression is None:
-        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
-    return condition.expression
+    given: Any = where
+    numbers = np.asarray(resolve_rows(given, dataset.rows), np.int64)
+    return _chosen(
+        live_rows(dataset).physical(numbers), np.arange(len(numbers)), len(numbers), strict=strict
+    )
 
 
 def is_condition(where: Any) -> bool:
@@ -197,34 +148,26 @@ def count_rows(dataset: StoredDataset, where: Where) -> int:
     return len(choose_rows(dataset, where, strict=False).rows)
 
 
-def find_rows(dataset: StoredDataset, where: Where) -> NDArray[np.int64]:
+def find_rows(dataset: StoredDataset, where: Where) -> Ints:
     """Numbers of the rows that `where` names, deleted ones not counted, ascending."""
-    rows = choose_rows(dataset, where, strict=False).rows
-    table = live_rows(dataset)
-    return rows if table is None else table.live(rows)
+    return live_rows(dataset).live(choose_rows(dataset, where, strict=False).rows)
 
 
 def ids_of_rows(dataset: StoredDataset, rows: RowNumbers) -> list[str]:
     """Ids of some rows, given by number, as text."""
     numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
-    return [format_row_id(each) for each in row_id_table(dataset).of(_physical(dataset, numbers))]
+    return [
+        format_row_id(each)
+        for each in row_id_table(dataset).of(live_rows(dataset).physical(numbers))
+    ]
 
 
-def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+def rows_of_ids(dataset: StoredDataset, ids: Sequence[Any] | NDArray[Any]) -> Ints:
     """Numbers of the rows that have these ids, deleted ones not counted; -1 where there is none."""
-    rows = row_id_table(dataset).find(row_ids(ids))
-    table = live_rows(dataset)
-    return rows if table is None else np.where(rows >= 0, table.live(rows), -1)
+    return live_rows(dataset).live(row_id_table(dataset).find(row_ids(ids)))
 
 
-def _physical(dataset: StoredDataset, live: NDArray[np.int64]) -> NDArray[np.int64]:
-    table = live_rows(dataset)
-    return live if table is None else table.physical(live)
-
-
-def _chosen(
-    rows: NDArray[np.int64], places: NDArray[np.int64], given: int, *, strict: bool
-) -> Chosen:
+def _chosen(rows: Ints, places: Ints, given: int, *, strict: bool) -> Chosen:
     unique, first = np.unique(rows, return_index=True)
     if strict and len(unique) != len(rows):
         again = np.setdiff1d(np.arange(len(rows)), first)[0]
@@ -236,32 +179,49 @@ def _chosen(
 
 
 def matching_rows(
-    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
-) -> NDArray[np.int64]:
-    """Numbers of the rows, deleted ones not counted, for which `expression` is true.
+    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+) -> Ints | None:
+    """`condition_rows` all together."""
+    numbers = condition_rows(dataset, where, progress)
+    return None if numbers is None else np.concatenate([np.zeros(0, np.int64), *numbers])
 
-    A row for which it is null is not among them. `progress` is told the rows looked at so far.
+
+def condition_rows(
+    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+) -> Iterator[Ints] | None:
+    """Numbers of the rows, deleted ones not counted, for which a condition is true.
+
+    They come ascending, some at a time, as they are found; rows for which it is null are not among
+    them. None where `where` names rows otherwise. `progress` receives the rows looked at so far.
 
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
+        UnsupportedError: SQL that no expression says, which DuckDB was not asked about.
     """
-    return np.concatenate([np.zeros(0, np.int64), *each_match(dataset, expression, progress)])
+    condition = read_condition(str(where), dataset.schema) if is_condition(where) else where
+    if not isinstance(condition, SqlCondition):
+        is_expression = isinstance(condition, pc.Expression)
+        return _each_match(dataset, condition, progress) if is_expression else None
+    if condition.expression is not None:
+        return _each_match(dataset, condition.expression, progress)
+    if condition.rows is None:
+        raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
+    return iter([condition.rows.numbers()])
 
 
-def each_match(
-    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None = None
-) -> Iterator[NDArray[np.int64]]:
-    """`matching_rows` some at a time, ascending: as they are found."""
+def _each_match(
+    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None
+) -> Iterator[Ints]:
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
     if not columns:
         always = pa.table({"": [0]}).filter(expression).num_rows
         yield np.arange(dataset.rows if always else 0)
         return
-    number = _unused_name(dataset.schema)
+    number = "#" * (1 + max(map(len, dataset.schema.names)))  # a name that no column has
     live = live_rows(dataset)
     for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
-        numbers = rows if live is None else live.live(rows)
+        numbers = live.live(rows)
         arrays[number] = pa.array(numbers)
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         if progress is not None:
@@ -270,7 +230,7 @@ def each_match(
 
 def _scan_where(
     dataset: StoredDataset, expression: pc.Expression, names: Sequence[str]
-) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
+) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
     """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
     ranges = ranges_where(dataset, expression)
     return _joined_batches(
@@ -278,7 +238,7 @@ def _scan_where(
     )
 
 
-def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> NDArray[np.int64]:
+def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:
     """Physical rows outside of which a predicate is true for none: int64 ``(n, 2)``."""
     columns = {column.name: column for column in dataset.schema.columns}
     index_of = partial(column_index, dataset)
@@ -354,11 +314,6 @@ def comparable(column: Column, values: ColumnValues) -> pa.Array:
     return array.storage if is_wrapped else array
 
 
-def _unused_name(schema: Schema) -> str:
-    longest = max(len(name) for name in schema.names)
-    return "#" * (longest + 1)
-
-
 def scan(
     dataset: StoredDataset, columns: Iterable[str], rows: int = SCAN_ROWS
 ) -> Iterator[dict[str, ColumnValues]]:
@@ -368,7 +323,7 @@ def scan(
         yield batch
 
 
-_Batch: TypeAlias = "tuple[NDArray[np.int64], dict[str, ColumnValues]]"
+_Batch: TypeAlias = "tuple[Ints, dict[str, ColumnValues]]"
 
 
 def _joined_batches(batches: Iterable[_Batch], rows: int = SCAN_ROWS) -> Iterator[_Batch]:
@@ -425,7 +380,7 @@ def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -
     rows, places = find_keys(dataset, table)
     if strict and len(missing := np.setdiff1d(np.arange(table.rows), places)):
         raise NotFoundError(f"no row has key {table.text(int(missing[0]))}")
-    return Chosen(_physical(dataset, rows), places, table.rows)
+    return Chosen(live_rows(dataset).physical(rows), places, table.rows)
 
 
 def _key_values(column: Column, values: Any) -> ColumnValues:
@@ -433,9 +388,7 @@ def _key_values(column: Column, values: Any) -> ColumnValues:
     return coerce_column(column, [values] if single else values)
 
 
-def find_keys(
-    dataset: StoredDataset, table: KeyTable
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_keys(dataset: StoredDataset, table: KeyTable) -> tuple[Ints, Ints]:
     """Rows, deleted ones not counted, whose key is in `table`, and which key it is."""
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     first = 0
@@ -453,9 +406,7 @@ def find_keys(
 # ------------------------------------------------------------------------------ fragments
 
 
-def by_leaf(
-    dataset: StoredDataset, rows: NDArray[np.int64]
-) -> Iterator[tuple[int, tuple[FragmentRows, ...]]]:
+def by_leaf(dataset: StoredDataset, rows: Ints) -> Iterator[tuple[int, tuple[FragmentRows, ...]]]:
     """The fragments that hold some of `rows`, physical and ascending, by number of their leaf."""
     leaves = dataset.root.leaves
     bounds = np.concatenate([[0], np.cumsum([leaf.rows for leaf in leaves], dtype=np.int64)])

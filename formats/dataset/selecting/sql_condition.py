@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Timestamp,
     storage_of,
 )
+from tensorrepo.formats.dataset.selecting.row_bits import RowBits
 from tensorrepo.repo.errors import InvalidInputError
 
 _PREFIX, _SUFFIX = "SELECT 1 WHERE (\n", "\n)"
@@ -66,12 +67,19 @@ class SqlCondition:
     """A condition on rows of one dataset.
 
     Attributes:
+        text: the condition as its author wrote it.
         sql: the condition as DuckDB takes it over the columns of the dataset.
         expression: the same as an Arrow expression; None: DuckDB alone can answer it.
+        rows: rows that DuckDB found, where it was asked.
     """
 
+    text: str
     sql: str
     expression: pc.Expression | None
+    rows: RowBits | None = None
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def read_condition(text: str, schema: Schema) -> SqlCondition:
@@ -83,7 +91,7 @@ def read_condition(text: str, schema: Schema) -> SqlCondition:
     """
     try:
         sql, tree = _parsed(text, schema)
-        return _Translation(sql, schema).condition(tree)
+        return _Translation(sql, schema).condition(text, tree)
     except RecursionError:
         raise InvalidInputError(f"condition {text!r:.200}: nested too deeply") from None
 
@@ -182,12 +190,12 @@ class _Translation:
         self._sql = sql
         self._schema = schema
 
-    def condition(self, tree: Any) -> SqlCondition:
+    def condition(self, text: str, tree: Any) -> SqlCondition:
         try:
             expression = self._expression(tree)
         except _BeyondTreeError:
             expression = None
-        return SqlCondition(self._with_class_numbers(tree), expression)
+        return SqlCondition(text, self._with_class_numbers(tree), expression)
 
     def _expression(self, node: Any) -> pc.Expression:
         match node["class"], node["type"]:

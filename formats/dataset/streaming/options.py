@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
-from tensorrepo.formats.dataset.streaming.collate.outputs import OutputForm, pins
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.repo.errors import InvalidInputError
@@ -48,7 +47,7 @@ class Tuning:
         work_threads: threads that decode and transform; 0 where there is nothing to do.
         fetch_threads: threads that load runs; None: requests to a store, as many as it bears.
         steps_at_once: steps that are gathered together.
-        kernel: what gathers rows: "native", in C, or "numpy" where that was not built.
+        kernel: kernel that gathers rows: "native", in C, or "numpy" where that was not built.
     """
 
     prefetch: int
@@ -110,7 +109,7 @@ class OptionSpec:
 
     Attributes:
         text: noun phrase that describes it to the caller.
-        check: called with name and value, gives the value in its usual form or raises; not called
+        check: function of name and value, gives the value in its usual form or raises; not called
             for None where that is the default.
         keyword: name in the SDK, where it differs; None: not offered there.
         per_source: whether streams of one mix may differ in it.
@@ -364,9 +363,9 @@ class StreamSetup:
         options: options as the caller gave them.
         prefetch: batches made ahead.
         decodes: image columns to decode, and how.
-        clock: gives seconds, for statistics.
+        clock: clock in seconds, for statistics.
         page_cache: keeps a part of what is read from a store on this machine's disk.
-        remake: makes the same stream in another process: called there with options to replace,
+        remake: maker of the same stream in another process: called there with options to replace,
             and passed there as `multiprocessing` does.
     """
 

@@ -140,10 +140,10 @@ def profile(
     Args:
         dataset: dataset that is streamed.
         open_stream: streams a dataset that is equal to it.
-        step: what the loop does with a batch; None does nothing with it.
+        step: work of the loop on a batch; None does nothing with it.
         seconds: time after which the cold pass ends; the others run the same steps.
         kept_bytes: bytes, kept in memory, after which the cold pass ends too.
-        clock: gives seconds.
+        clock: clock, in seconds.
     """
     source = Observed(dataset.objects, kept_bytes, clock)
     watched = open_dataset(source, dataset.digest, dataset.outside)

@@ -28,9 +28,9 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
+from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
-from tensorrepo.formats.dataset.streaming.collate.outputs import check_moments
 from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
 from tensorrepo.formats.dataset.streaming.collate.transform import (
     ItemSource,
@@ -71,10 +71,10 @@ def stream(
     Args:
         dataset: dataset to read.
         options: options of the stream; None takes them from `keywords`.
-        remake: makes this stream again in another process: called there with options to replace,
+        remake: maker of this stream in another process: called there with options to replace,
             and passed there as `multiprocessing` does.
         page_cache: keeps a part of what is read from a store on this machine's disk.
-        clock: gives seconds, for `BatchStream.stats`.
+        clock: clock in seconds, for `BatchStream.stats`.
         keywords: fields of `StreamOptions`.
 
     Raises:

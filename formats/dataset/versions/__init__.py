@@ -1,1 +1,1 @@
-"""Versions of a dataset: comparison and three-way merge."""
+"""Versions of a dataset: comparison and three-way merge. Touches no storage."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Whole = NDArray[np.int64]
+from tensorrepo.formats.common.dtypes import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +29,8 @@ class ContentTable:
     """
 
     digests: NDArray[np.uint64]
-    numbers: Whole
-    first_row: Whole
+    numbers: Ints
+    first_row: Ints
     known: NDArray[np.uint64]
 
     @classmethod
@@ -49,7 +49,7 @@ class ContentTable:
         """How many contents there are."""
         return len(self.known)
 
-    def find(self, digests: NDArray[np.uint64], at: int = 0) -> Whole:
+    def find(self, digests: NDArray[np.uint64], at: int = 0) -> Ints:
         """Numbers of the contents of other rows, -1 where no row of the table has it.
 
         It is quick where they lie in the table from row `at` on. Of contents that share the first
@@ -69,8 +69,8 @@ class ContentTable:
         return numbers
 
 
-def _same(one: NDArray[np.uint64], two: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (one[:, 0] == two[:, 0]) & (one[:, 1] == two[:, 1])
+def _same(one: NDArray[np.uint64], two: NDArray[np.uint64]) -> Bools:
+    same: Bools = (one[:, 0] == two[:, 0]) & (one[:, 1] == two[:, 1])
     return same
 
 
@@ -85,13 +85,13 @@ class Alignment:
         moved: number of equal rows whose order changed.
     """
 
-    partner: Whole
-    is_equal: NDArray[np.bool_]
-    deleted: Whole
+    partner: Ints
+    is_equal: Bools
+    deleted: Ints
     moved: int
 
 
-def align_rows(old: Whole, new: Whole) -> Alignment:
+def align_rows(old: Ints, new: Ints) -> Alignment:
     """Align rows given as numbers of their content, as a `ContentTable` gives them."""
     partner = np.full(len(new), -1, np.int64)
     _align(old, new, partner)
@@ -106,7 +106,7 @@ def align_rows(old: Whole, new: Whole) -> Alignment:
     return Alignment(partner, is_equal, np.flatnonzero(is_free), moved)
 
 
-def _align(old: Whole, new: Whole, partner: Whole) -> None:
+def _align(old: Ints, new: Ints, partner: Ints) -> None:
     """Pair rows that both hold in the same order."""
     size = int(old.max(initial=-1)) + 1
     times_old, times_new = (np.bincount(each[each >= 0], minlength=size) for each in (old, new))
@@ -125,14 +125,14 @@ def _align(old: Whole, new: Whole, partner: Whole) -> None:
         partner[kept_new[last - tail : last]] = kept_old[high - tail : high]
 
 
-def _common(one: Whole, two: Whole) -> int:
+def _common(one: Ints, two: Ints) -> int:
     """How many rows two sequences begin with alike."""
     rows = min(len(one), len(two))
     unlike = np.flatnonzero(one[:rows] != two[:rows])
     return int(unlike[0]) if len(unlike) else rows
 
 
-def _unique_anchors(one: Whole, two: Whole, comes_once: NDArray[np.bool_]) -> tuple[Whole, Whole]:
+def _unique_anchors(one: Ints, two: Ints, comes_once: Bools) -> tuple[Ints, Ints]:
     """Places of rows that come once on each side, as many as ascend on both."""
     places_one, places_two = np.flatnonzero(comes_once[one]), np.flatnonzero(comes_once[two])
     place = np.empty(len(comes_once), np.int64)
@@ -142,7 +142,7 @@ def _unique_anchors(one: Whole, two: Whole, comes_once: NDArray[np.bool_]) -> tu
     return partners[chosen], places_two[chosen]
 
 
-def _longest_ascending(numbers: Whole) -> Whole:
+def _longest_ascending(numbers: Ints) -> Ints:
     """Places of a longest ascending choice of different numbers."""
     if (numbers[1:] > numbers[:-1]).all():
         return np.arange(len(numbers))
@@ -160,7 +160,7 @@ def _longest_ascending(numbers: Whole) -> Whole:
     return np.array(chosen[::-1])
 
 
-def _pair_equal(old: Whole, new: Whole, partner: Whole) -> None:
+def _pair_equal(old: Ints, new: Ints, partner: Ints) -> None:
     """Pair equal rows that are left, in order."""
     is_free = np.ones(len(old), np.bool_)
     is_free[partner[partner >= 0]] = False
@@ -172,14 +172,14 @@ def _pair_equal(old: Whole, new: Whole, partner: Whole) -> None:
     partner[two[theirs]] = one[mine]
 
 
-def _with_rank(content: Whole) -> NDArray[np.void]:
+def _with_rank(content: Ints) -> NDArray[np.void]:
     """Each content with how often it came before: different for every row."""
     keys = np.empty(len(content), [("content", np.int64), ("rank", np.int64)])
     keys["content"], keys["rank"] = content, rank_among_equals(content)
     return keys
 
 
-def rank_among_equals(content: Whole) -> Whole:
+def rank_among_equals(content: Ints) -> Ints:
     """How many rows of the same content come before each row."""
     order = np.argsort(content, kind="stable")
     ordered = content[order]
@@ -190,7 +190,7 @@ def rank_among_equals(content: Whole) -> Whole:
     return rank
 
 
-def _pair_changed(anchored: Whole, anchors: Whole, old_rows: int, partner: Whole) -> None:
+def _pair_changed(anchored: Ints, anchors: Ints, old_rows: int, partner: Ints) -> None:
     """Pair rows that are left between two aligned rows, where both sides have as many."""
     is_free = np.ones(old_rows, np.bool_)
     is_free[partner[partner >= 0]] = False

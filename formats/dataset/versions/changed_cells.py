@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import PAGE_FOREIGN
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_reader, row_id_table
@@ -53,9 +54,7 @@ WINDOW_ROWS = 1 << 20  # rows whose changes are known at a time
 WINDOW_CELLS = 64 << 20  # and the cells of these rows, at most
 
 
-def same_tiles(
-    old: PageReader, new: PageReader, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def same_tiles(old: PageReader, new: PageReader, old_rows: Ints, new_rows: Ints) -> Bools:
     """Whether row ``old_rows[i]`` is row ``new_rows[i]``, tile by tile; False: nobody knows yet."""
     same = np.zeros(len(old_rows), np.bool_)
     pages = np.stack([old.index.page_of(old_rows), new.index.page_of(new_rows)])
@@ -71,7 +70,7 @@ def same_tiles(
     return same
 
 
-def _differing(old: TiledValues, new: TiledValues) -> NDArray[np.bool_]:
+def _differing(old: TiledValues, new: TiledValues) -> Bools:
     found = differing(_proofs(old), _proofs(new), _BYTES, _BYTES)
     found |= (old.dims != new.dims).any(axis=1)
     return found
@@ -91,14 +90,14 @@ class Candidates:
     """Rows that can differ in one column.
 
     Attributes:
-        stretches: in pages that differ.
+        stretches: rows in pages that differ.
         old_rows: rows that were patched on a side, and lie in no such page: int64 ``(n,)``.
         new_rows: the same rows in the new version, ascending.
     """
 
     stretches: Stretches
-    old_rows: NDArray[np.int64]
-    new_rows: NDArray[np.int64]
+    old_rows: Ints
+    new_rows: Ints
 
     @property
     def rows(self) -> int:
@@ -132,7 +131,7 @@ def find_candidates(
 
 def _equal_pages(
     old: ColumnIndex, new: ColumnIndex, pieces: Stretches, *, same_defaults: bool
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Which pieces, each in one page on both sides, are the same rows of the same page."""
     pages, others = old.page_of(pieces.old), new.page_of(pieces.new)
     equal = equal_pages(old, new, pages, others)
@@ -141,14 +140,12 @@ def _equal_pages(
     return np.where(nowhere, same_defaults, equal)
 
 
-def equal_pages(
-    old: ColumnIndex, new: ColumnIndex, pages: NDArray[np.int64], others: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def equal_pages(old: ColumnIndex, new: ColumnIndex, pages: Ints, others: Ints) -> Bools:
     """Whether pages ``pages[i]`` and ``others[i]`` hold the same rows for certain."""
     same_form = np.array(
         [[one == two for two in new.storages] for one in old.storages], np.bool_
     ).reshape(len(old.storages), len(new.storages))
-    equal: NDArray[np.bool_] = (old.tags[pages] == new.tags[others]).all(axis=1)
+    equal: Bools = (old.tags[pages] == new.tags[others]).all(axis=1)
     equal &= same_form[old.stored_as[pages], new.stored_as[others]]
     for name in ("rows", "codec", "nulls"):
         equal &= old.entries[name][pages] == new.entries[name][others]
@@ -168,7 +165,7 @@ def _same_foreign(old: ColumnIndex, new: ColumnIndex, page: int, other: int) -> 
     return names[0] is not None and names[0] == names[1] and all(one[f] == two[f] for f in fields)
 
 
-def _patched(old: ColumnIndex, new: ColumnIndex, both: Stretches) -> NDArray[np.int64]:
+def _patched(old: ColumnIndex, new: ColumnIndex, both: Stretches) -> Ints:
     """Rows of the new version, ascending, that either side patched and both have."""
     found = np.zeros(0, np.int64)
     if old.patches is not None:
@@ -180,9 +177,7 @@ def _patched(old: ColumnIndex, new: ColumnIndex, both: Stretches) -> NDArray[np.
     return unique[unique >= 0]
 
 
-def _equal_patches(
-    old: ColumnIndex, new: ColumnIndex, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _equal_patches(old: ColumnIndex, new: ColumnIndex, old_rows: Ints, new_rows: Ints) -> Bools:
     """Which rows take their value from the same place of the same patch on both sides."""
     equal = np.zeros(len(new_rows), np.bool_)
     if old.patches is None or new.patches is None:
@@ -201,7 +196,7 @@ def _equal_patches(
 # ------------------------------------------------------------------------------ values
 
 
-def read_near(reader: PageReader, rows: NDArray[np.int64]) -> ColumnValues:
+def read_near(reader: PageReader, rows: Ints) -> ColumnValues:
     """Rows in the order asked for, as a copy; cheap where they lie close together."""
     if not len(rows) or reader.index.storage.layout is ColumnLayout.TILED:
         return read_chosen(reader, rows)
@@ -247,7 +242,7 @@ class ColumnComparer:
         assert column is not None, "a column is there on one side"
         return column.name
 
-    def changed(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def changed(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """Rows of ``[start, stop)`` of the new part that differ, and what they were in the old.
 
         Returns:
@@ -259,7 +254,7 @@ class ColumnComparer:
         order = np.argsort(new_rows, kind="stable")
         return old_rows[order], new_rows[order]
 
-    def _compared(self, some: Candidates) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _compared(self, some: Candidates) -> Iterator[tuple[Ints, Ints]]:
         stretches = some.stretches
         long = stretches.rows * self._row_bytes() >= LONG_BYTES
         long &= not self._is_tiled
@@ -277,9 +272,7 @@ class ColumnComparer:
         ]
         yield from self.among(*pairs)
 
-    def among(
-        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def among(self, old_rows: Ints, new_rows: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Those pairs of rows, counted in the parts, that differ, in batches."""
         if self._is_tiled and len(new_rows):
             old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
@@ -288,22 +281,20 @@ class ColumnComparer:
             changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
             yield mine[changed], theirs[changed]
 
-    def _without_same_tiles(
-        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _without_same_tiles(self, old_rows: Ints, new_rows: Ints) -> tuple[Ints, Ints]:
         old, new = self._reader(0), self._reader(1)
         if old is None or new is None:
             return old_rows, new_rows
         left = ~same_tiles(old, new, old_rows, new_rows)
         return old_rows[left], new_rows[left]
 
-    def _in_a_row(self, old: int, new: int, rows: int) -> NDArray[np.bool_]:
+    def _in_a_row(self, old: int, new: int, rows: int) -> Bools:
         before = self._ranged(0, old, rows)
         return self._differing(before, self._ranged(1, new, rows), rows)
 
     def _differing(
         self, before: ColumnValues | None, after: ColumnValues | None, rows: int
-    ) -> NDArray[np.bool_]:
+    ) -> Bools:
         if before is None or after is None or self.old is None or self.new is None:
             there = after if before is None else before
             return np.zeros(rows, np.bool_) if there is None else valid_rows(there)
@@ -313,7 +304,7 @@ class ColumnComparer:
         reader = self._reader(side)
         return None if reader is None else concat(reader.range(start, start + rows))
 
-    def _chosen(self, side: int, rows: NDArray[np.int64]) -> ColumnValues | None:
+    def _chosen(self, side: int, rows: Ints) -> ColumnValues | None:
         reader = self._reader(side)
         return None if reader is None else read_near(reader, rows)
 
@@ -355,9 +346,7 @@ class ColumnComparer:
                 cuts.append(even_cuts(reader.index, first, first + rows) - first)
         yield from pairwise(np.unique(np.concatenate(cuts)).tolist())
 
-    def _steps(
-        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-    ) -> Iterator[tuple[int, int]]:
+    def _steps(self, old_rows: Ints, new_rows: Ints) -> Iterator[tuple[int, int]]:
         """Bounds of batches of pairs of rows."""
         columns = [column for column in (self.old, self.new) if column is not None]
         if all(column.storage.layout is ColumnLayout.FIXED for column in columns):
@@ -383,7 +372,7 @@ def page_means(index: ColumnIndex) -> NDArray[np.float64]:
     return means
 
 
-def even_cuts(index: ColumnIndex, start: int, stop: int) -> NDArray[np.int64]:
+def even_cuts(index: ColumnIndex, start: int, stop: int) -> Ints:
     """Rows in ``(start, stop)`` that cut them into parts of about `BATCH_BYTES` each."""
     ends = np.concatenate([[0.0], np.cumsum(index.entries["raw_bytes"], dtype=np.float64)])
     first, last = np.interp([start, stop], index.first_row, ends).tolist()
@@ -423,7 +412,7 @@ class VersionPair:
         """Compares one column, which has the same id on both sides unless it lacks on one."""
         return ColumnComparer(old, new, (self.old, self.new), self.matched.both)
 
-    def alive(self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def alive(self, old_rows: Ints, new_rows: Ints) -> Bools:
         """Which pairs of rows are deleted on neither side."""
         kept = np.ones(len(new_rows), np.bool_)
         for part, rows in ((self.old, old_rows), (self.new, new_rows)):
@@ -463,7 +452,7 @@ class RowSet:
     """
 
     ids: NDArray[Any]
-    rows: NDArray[np.int64]
+    rows: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -485,8 +474,8 @@ class ChangedCells:
     """
 
     ids: NDArray[Any]
-    base_rows: NDArray[np.int64]
-    side_rows: NDArray[np.int64]
+    base_rows: Ints
+    side_rows: Ints
 
 
 def changed_rows(
@@ -547,5 +536,5 @@ def _row_set(part: NarrowedDataset, ranges: RowRanges) -> RowSet:
     return RowSet(ids[order], part.physical(rows)[order])
 
 
-def _by_id(ids: NDArray[Any]) -> NDArray[np.int64]:
+def _by_id(ids: NDArray[Any]) -> Ints:
     return np.lexsort((ids["offset"], ids["fragment"]))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf, LeafEntry, encode_leaf
 from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable
 from tensorrepo.formats.dataset.read import StoredDataset, dataset_leaves, live_rows
@@ -33,9 +34,9 @@ class Stretches:
     All int64 ``(n,)``. No row is in two stretches of its version; `new` ascends.
     """
 
-    old: NDArray[np.int64]
-    new: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    old: Ints
+    new: Ints
+    rows: Ints
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -48,7 +49,7 @@ class Stretches:
         order = np.argsort(self.old, kind="stable")
         return Stretches(self.new[order], self.old[order], self.rows[order])
 
-    def old_of(self, new_rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def old_of(self, new_rows: Ints) -> Ints:
         """The row of the old version for rows of the new one; -1 where it has none."""
         if not len(self.rows):
             return np.full(len(new_rows), -1, np.int64)
@@ -56,7 +57,7 @@ class Stretches:
         past = new_rows - self.new[at]
         return np.where((at >= 0) & (past < self.rows[at]), self.old[at] + past, -1)
 
-    def cut(self, bounds: NDArray[np.int64]) -> Stretches:
+    def cut(self, bounds: Ints) -> Stretches:
         """The same rows in shorter stretches: none reaches over one of `bounds`, rows of `new`."""
         low = np.searchsorted(bounds, self.new, side="right")
         pieces = np.searchsorted(bounds, self.new + self.rows, side="left") - low + 1
@@ -90,7 +91,7 @@ class Stretches:
         end = np.minimum(new + rows, stop)
         return Stretches(self.old[low:high] + begin - new, begin, end - begin)
 
-    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def pairs(self) -> tuple[Ints, Ints]:
         """Every row: its number in the old version, and in the new one, which ascend."""
         within = np.arange(int(self.rows.sum())) - np.repeat(
             np.cumsum(self.rows) - self.rows, self.rows
@@ -102,14 +103,14 @@ class Stretches:
 class RowRanges:
     """Ascending rows, kept as ranges ``[start[i], stop[i])`` that do not touch."""
 
-    start: NDArray[np.int64]
-    stop: NDArray[np.int64]
+    start: Ints
+    stop: Ints
 
     @property
     def rows(self) -> int:
         return int((self.stop - self.start).sum())
 
-    def expand(self, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+    def expand(self, first: int = 0, last: int | None = None) -> Ints:
         """Rows number ``[first, last)`` of them all, int64."""
         ends = np.cumsum(self.stop - self.start)
         total = int(ends[-1]) if len(ends) else 0
@@ -120,7 +121,7 @@ class RowRanges:
         high = int(np.searchsorted(ends, int(places[-1]), side="right")) + 1
         begins = ends[low:high] - (self.stop - self.start)[low:high]
         counts = np.minimum(ends[low:high], places[-1] + 1) - np.maximum(begins, first)
-        expanded: NDArray[np.int64] = places + np.repeat(self.start[low:high] - begins, counts)
+        expanded: Ints = places + np.repeat(self.start[low:high] - begins, counts)
         return expanded
 
 
@@ -140,10 +141,7 @@ class Matched:
 
 
 def match_rows(
-    old: RowIdTable,
-    new: RowIdTable,
-    old_rows: tuple[int, NDArray[np.int64]],
-    new_rows: tuple[int, NDArray[np.int64]],
+    old: RowIdTable, new: RowIdTable, old_rows: tuple[int, Ints], new_rows: tuple[int, Ints]
 ) -> Matched:
     """Match the rows of two versions.
 
@@ -182,7 +180,7 @@ def _match_runs(old: RowIdTable, new: RowIdTable) -> Stretches:
 
 def _spans_of_ids(
     table: RowIdTable, uids: NDArray[np.uint64]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Ints]:
     """Runs as ranges of numbers, one for each id, ascending; and the row each begins with."""
     runs = table.runs
     rank = np.searchsorted(uids, runs["uid"]).astype(np.uint64)
@@ -199,9 +197,7 @@ def _spans_of_ids(
     return start, stop, table.first_row[order]
 
 
-def _alive_alone(
-    total: int, dead: NDArray[np.int64], both: Stretches, other_dead: NDArray[np.int64]
-) -> RowRanges:
+def _alive_alone(total: int, dead: Ints, both: Stretches, other_dead: Ints) -> RowRanges:
     """Rows of the new side of `both` that are alive, and that the old one lacks or has deleted."""
     stop = both.new + both.rows
     gaps = RowRanges(np.append(0, stop), np.append(both.new, total))
@@ -216,7 +212,7 @@ def _alive_alone(
     return _ranges_without(RowRanges(start[kept][order], stop[kept][order]), dead)
 
 
-def _ranges_without(ranges: RowRanges, dead: NDArray[np.int64]) -> RowRanges:
+def _ranges_without(ranges: RowRanges, dead: Ints) -> RowRanges:
     """The ranges with rows `dead` taken out, and those joined that touch."""
     if not len(ranges.start):
         return ranges
@@ -253,30 +249,27 @@ class NarrowedDataset:
 
     dataset: StoredDataset
     compared: StoredDataset
-    first_row: NDArray[np.int64]
-    skipped: NDArray[np.int64]
-    skipped_live: NDArray[np.int64]
+    first_row: Ints
+    skipped: Ints
+    skipped_live: Ints
     total: int
 
     @property
-    def dead(self) -> NDArray[np.int64]:
+    def dead(self) -> Ints:
         """Deleted rows, ascending."""
-        live = live_rows(self.dataset)
-        return np.zeros(0, np.int64) if live is None else live.dead
+        return live_rows(self.dataset).dead
 
-    def physical(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def physical(self, rows: Ints) -> Ints:
         """Physical rows of the whole version."""
         return rows + self.skipped[self._leaf(rows)] if len(rows) else rows
 
-    def live(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def live(self, rows: Ints) -> Ints:
         """Live rows of the whole version; none of `rows` is deleted."""
         if not len(rows):
             return rows
-        live = live_rows(self.dataset)
-        mine = rows if live is None else live.live(rows)
-        return mine + self.skipped_live[self._leaf(rows)]
+        return live_rows(self.dataset).live(rows) + self.skipped_live[self._leaf(rows)]
 
-    def _leaf(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _leaf(self, rows: Ints) -> Ints:
         return np.searchsorted(self.first_row, rows, side="right") - 1
 
 
@@ -289,7 +282,12 @@ def narrow(
         return _part(old, old, set(), set()), _part(new, new, set(), set())
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
-    less_old, less_new = (_reduced(each, shared) for each in (old, new))
+    less_old, less_new = (
+        _with_leaves(
+            each, tuple(leaf for leaf in each.root.leaves if _identity(leaf) not in shared)
+        )
+        for each in (old, new)
+    )
     spans = _span_keys(dataset_leaves(less_old)) & _span_keys(dataset_leaves(less_new))
     return _part(old, less_old, shared, spans), _part(new, less_new, shared, spans)
 
@@ -311,12 +309,6 @@ def _part(
         (np.cumsum(live) - live - mine_live)[kept],
         version.root.rows,
     )
-
-
-def _reduced(version: StoredDataset, shared: set[_LeafKey]) -> StoredDataset:
-    """The version without the leaves `shared`."""
-    leaves = tuple(entry for entry in version.root.leaves if _identity(entry) not in shared)
-    return _with_leaves(version, leaves)
 
 
 def emptied(version: StoredDataset) -> StoredDataset:

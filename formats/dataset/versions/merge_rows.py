@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
@@ -39,7 +40,7 @@ from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName, cel
 COMPARED_BYTES = 8 << 20  # of values that are compared at a time, on each side
 NO_ROWS = np.zeros(0, np.int64)
 # Physical rows of `onto`, and of `other`: int64 ``(n,)`` each.
-RowPairs = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+RowPairs = tuple[Ints, Ints]
 
 
 class Side:
@@ -108,16 +109,12 @@ class Side:
         new = int(self.new_uids.min()) if len(self.new_uids) else -1
         return self.generation, new, self.dataset.digest
 
-    def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def find(self, ids: NDArray[Any]) -> tuple[Ints, Bools]:
         """Physical rows that have these ids, -1 where there is none; and which are alive."""
         if not len(ids):
             return NO_ROWS, np.zeros(0, np.bool_)
         rows = row_id_table(self.dataset).find(ids)
-        alive = rows >= 0
-        live = live_rows(self.dataset)
-        if live is not None:
-            alive[alive] = live.live(rows[alive]) >= 0
-        return rows, alive
+        return rows, live_rows(self.dataset).live(rows) >= 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,8 +124,8 @@ class CellMoves:
     `onto_rows` ascend.
     """
 
-    onto_rows: NDArray[np.int64]
-    other_rows: NDArray[np.int64]
+    onto_rows: Ints
+    other_rows: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,16 +137,16 @@ class RowPlan:
         masked: uids of further ones, and the physical rows of `other` that are wanted of each.
         killed: physical rows of `onto` that are deleted now, ascending.
         revived: physical rows of `onto` that are deleted no more, ascending.
-        cells: by column id.
+        cells: cells that are set, by column id.
         kept: per column id the rows of `onto`, ascending, that it changed itself.
     """
 
     whole: frozenset[int]
-    masked: Mapping[int, NDArray[np.int64]]
-    killed: NDArray[np.int64]
-    revived: NDArray[np.int64]
+    masked: Mapping[int, Ints]
+    killed: Ints
+    revived: Ints
     cells: Mapping[str, CellMoves]
-    kept: Mapping[str, NDArray[np.int64]]
+    kept: Mapping[str, Ints]
 
 
 def plan_rows(
@@ -213,7 +210,7 @@ class _Planner:
         doubled |= set(known.tolist())
         return frozenset(new.new_uids.tolist()) - doubled - new.moved_uids
 
-    def _wanted(self, whole: frozenset[int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _wanted(self, whole: frozenset[int]) -> tuple[NDArray[Any], Ints]:
         """Ids and physical rows of all other rows that `other` added or brought back."""
         records = fragment_records(self._other.pair.new.dataset)
         taken = np.array(sorted(whole), np.uint64)
@@ -225,20 +222,19 @@ class _Planner:
         rest = ~np.isin(self._uids_of(added.rows), taken)
         return added.ids[rest], added.rows[rest]
 
-    def _uids_of(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _uids_of(self, rows: Ints) -> NDArray[np.uint64]:
         """The fragment of `other` that each physical row lies in."""
         records = fragment_records(self._other.dataset)
         starts = np.cumsum(records["rows"], dtype=np.int64) - records["rows"]
-        found: NDArray[np.uint64] = records["uid"][np.searchsorted(starts, rows, side="right") - 1]
-        return found
+        return records["uid"][np.searchsorted(starts, rows, side="right") - 1]
 
-    def _by_fragment(self, rows: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    def _by_fragment(self, rows: Ints) -> dict[int, Ints]:
         uids = self._uids_of(rows) if len(rows) else np.zeros(0, np.uint64)
         return {uid: np.sort(rows[uids == uid]) for uid in np.unique(uids).tolist()}
 
     # -------------------------------------------------------------------------- rows that went
 
-    def _killed(self) -> NDArray[np.int64]:
+    def _killed(self) -> Ints:
         """Rows of `onto` that `other` deleted; those it updated itself are contested."""
         if not self._other.pair.matched.deleted.rows:
             return NO_ROWS
@@ -249,7 +245,7 @@ class _Planner:
         keep = contested if self._prefer == self._onto.name else np.zeros(len(ids), np.bool_)
         return np.sort(rows[~keep])
 
-    def _updated_but_deleted(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _updated_but_deleted(self) -> tuple[NDArray[Any], Ints]:
         """Rows that `onto` deleted and `other` updated, where they shall come back."""
         if not self._onto.pair.matched.deleted.rows or not self._other.cells:
             return np.zeros(0, ROW_ID), NO_ROWS
@@ -261,7 +257,7 @@ class _Planner:
             contested = np.zeros(len(ids), np.bool_)
         return ids[contested], rows[contested]
 
-    def _contested(self, updater: Side, ids: NDArray[Any], deleter: SideName) -> NDArray[np.bool_]:
+    def _contested(self, updater: Side, ids: NDArray[Any], deleter: SideName) -> Bools:
         """Which rows, deleted on the one side, the other updated. Without preference a clash."""
         contested = np.zeros(len(ids), np.bool_)
         by_column = {}
@@ -301,9 +297,7 @@ class _Planner:
                 found[column] = moves
         return found
 
-    def _decided(
-        self, column: str, cells: ChangedCells, places: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def _decided(self, column: str, cells: ChangedCells, places: Ints) -> Bools:
         """Which cells keep the value of `onto`, which changed them as well."""
         kept = np.zeros(len(places), np.bool_)
         mine = self._onto.cells.get(column)
@@ -323,11 +317,7 @@ class _Planner:
         return kept
 
     def _compare_doubles(
-        self,
-        ids: NDArray[Any],
-        places: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        cells: dict[str, list[RowPairs]],
+        self, ids: NDArray[Any], places: Ints, rows: Ints, cells: dict[str, list[RowPairs]]
     ) -> None:
         """Rows that both sides added, from a third place: their cells must agree."""
         for column in self._columns if len(ids) else ():
@@ -352,9 +342,7 @@ class _Planner:
             elif self._prefer is None and self._onto.columns[column].derived is None:
                 self._clash_cells(column, found.ids, (None, places, rows))
 
-    def _unequal(
-        self, column: str, places: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
+    def _unequal(self, column: str, places: Ints, rows: Ints) -> Bools:
         """Whether cells differ between `onto` and `other`."""
         mine, theirs = self._onto.columns[column], self._other.columns[column]
         one = page_reader(self._onto.dataset, mine.name)
@@ -368,7 +356,7 @@ class _Planner:
             found.append(differing(before, after, mine.storage, theirs.storage))
         return np.concatenate(found)
 
-    def _kept(self, cells: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+    def _kept(self, cells: Iterable[str]) -> dict[str, Ints]:
         nothing = dict.fromkeys(cells, NO_ROWS)
         mine = self._onto.cells if nothing else {}
         return nothing | {
@@ -378,10 +366,7 @@ class _Planner:
     # -------------------------------------------------------------------------- clashes
 
     def _clash_cells(
-        self,
-        column: str,
-        ids: NDArray[Any],
-        rows: tuple[NDArray[np.int64] | None, NDArray[np.int64], NDArray[np.int64]],
+        self, column: str, ids: NDArray[Any], rows: tuple[Ints | None, Ints, Ints]
     ) -> None:
         """Note cells that have other values in base (unless rows are None), `onto` and `other`."""
         ours_first = self._onto.name == "ours"
@@ -427,7 +412,7 @@ def _value(dataset: StoredDataset, column_id: str, row: int) -> Any:
     return present_row(column, read_chosen(page_reader(dataset, column.name), np.array([row])))
 
 
-def _among(ids: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+def _among(ids: NDArray[Any], others: NDArray[Any]) -> Bools:
     """Which of `ids` are among `others`."""
     uids = np.union1d(ids["fragment"], others["fragment"])
     mine, theirs = (

@@ -72,10 +72,10 @@ class MergedSchema:
     """The columns of a merge.
 
     Attributes:
-        schema: in the order of `onto`, then those that `other` has more.
+        schema: columns in the order of `onto`, then those that `other` has more.
         brought: ids of those that `onto` has not, and `other` brings.
         unlike: ids of those whose types do not go together.
-        clashes: what no side was preferred for.
+        clashes: contradictions that no side was preferred for.
     """
 
     schema: Schema

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnPart,
@@ -48,11 +48,11 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.reading.overlay import overlay, repeated
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
-from tensorrepo.formats.dataset.schema.coerce import default_values
+from tensorrepo.formats.dataset.schema.coerce import default_range, default_values
 from tensorrepo.formats.dataset.schema.equality import in_memory_form
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import convert_values, widen_range
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, by_leaf
 from tensorrepo.formats.dataset.update import set_values
@@ -113,18 +113,15 @@ class _MergedCounts:
         theirs = self._other.columns.get(column.id)
         if theirs is not None:
             there = _tally(self._other, column.id)
-            _unite(tally, widen_range(there.min, there.max, theirs.storage.dtype, wanted))
+            tally.cover(*widen_range(there.min, there.max, theirs.storage.dtype, wanted))
         if column.default is not None and (mine is None or theirs is None):
-            _unite(tally, _default_range(column))
+            tally.cover(*default_range(column))
 
     def _count(self, fragment: Fragment, tallies: Mapping[str, ColumnTally]) -> None:
         """Count one fragment of `other`; its bounds are among those of `other`."""
         counted = set()
         for part in fragment.every_column:
-            entries, tally = known_entries(part), tallies[part.id]
-            tally.nulls += int(entries["nulls"].sum())
-            tally.stored_bytes += int(entries["stored_bytes"].sum())
-            tally.raw_bytes += int(entries["raw_bytes"].sum())
+            tallies[part.id].count(known_entries(part))
             counted.add(part.id)
         for column in self._root.schema.columns:
             if column.id not in counted and column.default is None:
@@ -134,22 +131,6 @@ class _MergedCounts:
 def _tally(side: Side, column_id: str) -> ColumnTally:
     known = {each.id: each for each in side.dataset.root.statistics}
     return ColumnTally.of(known.get(column_id))
-
-
-def _unite(tally: ColumnTally, bounds: tuple[int | None, int | None]) -> None:
-    low, high = bounds
-    if low is not None:
-        tally.min = low if tally.min is None else min(tally.min, low)
-    if high is not None:
-        tally.max = high if tally.max is None else max(tally.max, high)
-
-
-def _default_range(column: Column) -> tuple[int | None, int | None]:
-    values = default_values(column)
-    if not isinstance(values, FixedValues) or column.storage.shape:
-        return None, None
-    bounds = range_of(values.values, values.valid)
-    return bounds.smallest, bounds.largest
 
 
 class _CellWriter:
@@ -321,7 +302,7 @@ class _CellWriter:
             onto_rows = np.concatenate([each.onto_rows for each in pieces])
             yield column, CellMoves(onto_rows, np.concatenate([each.other_rows for each in pieces]))
 
-    def _follows(self, column: str, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _follows(self, column: str, rows: Ints) -> Bools:
         """Of a hidden column only cells whose source was linked: else they are computed anew."""
         derived = self._columns[column].derived
         wanted = np.ones(len(rows), np.bool_)
@@ -332,11 +313,11 @@ class _CellWriter:
                 wanted[low:high] = True
         return wanted
 
-    def _placed(self, column: Column, other_rows: NDArray[np.int64]) -> ValueSource:
+    def _placed(self, column: Column, other_rows: Ints) -> ValueSource:
         values = self._source(column)
         return lambda _, places: values(other_rows[places])
 
-    def _source(self, column: Column) -> Callable[[NDArray[np.int64]], ColumnValues]:
+    def _source(self, column: Column) -> Callable[[Ints], ColumnValues]:
         """Gives values of physical rows of `other`, in the form that the column has now."""
         stored = self._other.columns[column.id]
         reader = page_reader(self._other.dataset, stored.name)
@@ -392,21 +373,18 @@ class _Twins:
         return twins
 
 
-def _within(rows: NDArray[np.int64], start: int, stop: int) -> bool:
+def _within(rows: Ints, start: int, stop: int) -> bool:
     low, high = np.searchsorted(rows, [start, stop])
     return bool(low < high)
 
 
 def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
-    live = live_rows(dataset)
-    if live is None:
-        return moves
-    kept = live.live(moves.onto_rows) >= 0
+    kept = live_rows(dataset).live(moves.onto_rows) >= 0
     return CellMoves(moves.onto_rows[kept], moves.other_rows[kept])
 
 
 def _with_defaults(
-    column: Column, source: Callable[[NDArray[np.int64]], ColumnValues], rows: NDArray[np.int64]
+    column: Column, source: Callable[[Ints], ColumnValues], rows: Ints
 ) -> ColumnValues:
     """Values of `rows`; those below 0 have the default, or what nobody reads."""
     there = np.flatnonzero(rows >= 0)
@@ -509,7 +487,7 @@ class _Joining:
                 yield self._masked(fragment, rows.masked[fragment.uid] - first_row)
             first_row += fragment.rows
 
-    def _masked(self, fragment: Fragment, wanted: NDArray[np.int64]) -> Fragment:
+    def _masked(self, fragment: Fragment, wanted: Ints) -> Fragment:
         """The fragment with all rows deleted but those at offsets `wanted`.
 
         The others get ids that no row has: their own are those of rows of `onto`.
@@ -543,7 +521,7 @@ class _Joining:
         return replace(fragment, parts=parts, patches=patches)
 
 
-def _revived(fragment: Fragment, offsets: NDArray[np.int64]) -> Fragment:
+def _revived(fragment: Fragment, offsets: Ints) -> Fragment:
     """The fragment with rows at `offsets` deleted no more."""
     assert fragment.deletions is not None, "its rows are deleted"
     dead = np.setdiff1d(unpack_deletions(fragment.deletions, fragment.rows), offsets)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader, row_id_table
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
@@ -42,8 +43,8 @@ class KeyMatches:
         added: new rows without a partner.
     """
 
-    old_rows: NDArray[np.int64]
-    new_rows: NDArray[np.int64]
+    old_rows: Ints
+    new_rows: Ints
     deleted: RowRanges
     added: RowRanges
 
@@ -59,10 +60,7 @@ def check_keys(old: Schema, new: Schema, names: Sequence[str]) -> list[tuple[Col
 
 
 def match_keys(
-    pair: VersionPair,
-    keys: Sequence[tuple[Column, Column]],
-    old_rows: NDArray[np.int64],
-    new_rows: NDArray[np.int64],
+    pair: VersionPair, keys: Sequence[tuple[Column, Column]], old_rows: Ints, new_rows: Ints
 ) -> KeyMatches:
     """Match rows of the parts, ascending on both sides.
 
@@ -93,8 +91,8 @@ class _Sides:
     columns: tuple[Column, ...]
     before: Sequence[pa.Array]
     after: Sequence[pa.Array]
-    old_rows: NDArray[np.int64]
-    new_rows: NDArray[np.int64]
+    old_rows: Ints
+    new_rows: Ints
 
     def refuse(self, side: str, first: int, again: int) -> NoReturn:
         """Two keys of one side are the same."""
@@ -120,7 +118,7 @@ def _is_number(arrays: Sequence[pa.Array]) -> bool:
     )
 
 
-def _places_of_numbers(sides: _Sides) -> NDArray[np.int64]:
+def _places_of_numbers(sides: _Sides) -> Ints:
     """Where each key of the new side is in the old one, -1 where it is not: by sorting numbers."""
     before, after = (_sorted(arrays[0]) for arrays in (sides.before, sides.after))
     for side, (order, numbers) in (("old", before), ("new", after)):
@@ -138,7 +136,7 @@ def _places_of_numbers(sides: _Sides) -> NDArray[np.int64]:
     return place
 
 
-def _sorted(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _sorted(array: pa.Array) -> tuple[Ints, NDArray[Any]]:
     """The order of the numbers, and the numbers in it."""
     numbers = array.to_numpy(zero_copy_only=False)
     if bool((numbers[1:] > numbers[:-1]).all()):
@@ -147,17 +145,14 @@ def _sorted(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[Any]]:
     return order, numbers[order]
 
 
-def _places_of_keys(sides: _Sides) -> NDArray[np.int64]:
+def _places_of_keys(sides: _Sides) -> Ints:
     """The same by hash tables, for keys of any type and several columns."""
     _table(sides, "new", sides.after)
     return _table(sides, "old", sides.before).find(sides.after)
 
 
 def _keys_of(
-    part: NarrowedDataset,
-    columns: Sequence[Column],
-    types: Sequence[pa.DataType],
-    rows: NDArray[np.int64],
+    part: NarrowedDataset, columns: Sequence[Column], types: Sequence[pa.DataType], rows: Ints
 ) -> list[pa.Array]:
     found = []
     for column, kind in zip(columns, types, strict=True):
@@ -169,7 +164,7 @@ def _keys_of(
     return found
 
 
-def _read(part: NarrowedDataset, column: Column, rows: NDArray[np.int64]) -> ColumnValues:
+def _read(part: NarrowedDataset, column: Column, rows: Ints) -> ColumnValues:
     return read_near(page_reader(part.dataset, column.name), rows)
 
 
@@ -178,7 +173,7 @@ def _refuse_nulls(
     side: str,
     columns: Sequence[Column],
     arrays: Sequence[pa.Array],
-    rows: NDArray[np.int64],
+    rows: Ints,
 ) -> None:
     for column, array in zip(columns, arrays, strict=True):
         if array.null_count:
@@ -199,7 +194,7 @@ def _table(sides: _Sides, side: str, arrays: Sequence[pa.Array]) -> KeyTable:
     return table
 
 
-def _as_ranges(rows: NDArray[np.int64]) -> RowRanges:
+def _as_ranges(rows: Ints) -> RowRanges:
     """Ascending rows as ranges."""
     if not len(rows):
         return RowRanges(rows, rows)
@@ -212,7 +207,7 @@ def _as_ranges(rows: NDArray[np.int64]) -> RowRanges:
 BATCH_BYTES = 16 << 20
 MAX_BATCH_ROWS = 1 << 16
 RowChange = Literal["updated", "deleted", "added"]
-Pairs = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+Pairs = tuple[Ints, Ints]
 ColumnPair = tuple["Column | None", "Column | None"]
 
 
@@ -221,7 +216,7 @@ class RowChanges:
     """Some rows that changed in one way.
 
     Attributes:
-        change: what became of them.
+        change: kind of the change.
         ids: ROW_ID ``(n,)``: of the row in the new version, of a deleted one in the old.
         old_rows: int64 ``(n,)``: their numbers in the old version, as `StoredDataset` counts rows;
             None for rows that were added.
@@ -232,10 +227,10 @@ class RowChanges:
 
     change: RowChange
     ids: NDArray[Any]
-    old_rows: NDArray[np.int64] | None
-    new_rows: NDArray[np.int64] | None
+    old_rows: Ints | None
+    new_rows: Ints | None
     columns: tuple[str, ...]
-    changed: NDArray[np.bool_]
+    changed: Bools
     _sides: tuple[_Side, _Side]
 
     @property
@@ -284,7 +279,7 @@ class _Side:
 
     part: NarrowedDataset
     columns: tuple[Column, ...]
-    rows: NDArray[np.int64] | None
+    rows: Ints | None
 
     @property
     def row_bytes(self) -> float:
@@ -475,11 +470,11 @@ def _id_text(ids: NDArray[Any]) -> pa.Array:
     return pc.binary_join_element_wise(names.take(pa.array(which)), offsets, ":")
 
 
-def _numbers(rows: NDArray[np.int64] | None, count: int) -> pa.Array:
+def _numbers(rows: Ints | None, count: int) -> pa.Array:
     return pa.nulls(count, pa.int64()) if rows is None else pa.array(rows)
 
 
-def _names(columns: Sequence[str], changed: NDArray[np.bool_]) -> pa.Array:
+def _names(columns: Sequence[str], changed: Bools) -> pa.Array:
     """Per row the names of the columns that differ."""
     offsets = np.zeros(len(changed) + 1, np.int32)
     np.cumsum(changed.sum(axis=1), out=offsets[1:])
@@ -516,7 +511,8 @@ class _Walk:
         yield from self._alone("added", self._pair.matched.added)
 
     def by_key(self, keys: Sequence[tuple[Column, Column]]) -> Iterator[RowChanges]:
-        of_key = self._are_keys(keys)
+        every = [*self._comparers, *self._keys]
+        of_key = np.array([(each.old, each.new) in keys for each in every], np.bool_)
         moved: list[Pairs] = []
         for old_rows, new_rows, changed in self._updated():
             other = changed[:, of_key].any(axis=1)
@@ -533,11 +529,7 @@ class _Walk:
         yield from self._alone("deleted", found.deleted)
         yield from self._alone("added", found.added)
 
-    def _are_keys(self, keys: Sequence[tuple[Column, Column]]) -> NDArray[np.bool_]:
-        every = [*self._comparers, *self._keys]
-        return np.array([(each.old, each.new) in keys for each in every], np.bool_)
-
-    def _updated(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+    def _updated(self) -> Iterator[tuple[Ints, Ints, Bools]]:
         """Rows that both have and that differ: old, new, which columns (those of the key last)."""
         every = [*self._comparers, *self._keys]
         for start, stop in self._pair.windows(every):
@@ -551,9 +543,7 @@ class _Walk:
             if alive.any():
                 yield old_rows[alive], rows[alive], changed[alive]
 
-    def _updated_by_key(
-        self, old_rows: NDArray[np.int64], new_rows: NDArray[np.int64]
-    ) -> Iterator[RowChanges]:
+    def _updated_by_key(self, old_rows: Ints, new_rows: Ints) -> Iterator[RowChanges]:
         step = window_rows(len(self._names))
         for start in range(0, len(new_rows), step):
             old, new = (rows[start : start + step] for rows in (old_rows, new_rows))
@@ -572,11 +562,7 @@ class _Walk:
             yield from self._batches(change, old, new, changed)
 
     def _batches(
-        self,
-        change: RowChange,
-        old_rows: NDArray[np.int64] | None,
-        new_rows: NDArray[np.int64] | None,
-        changed: NDArray[np.bool_],
+        self, change: RowChange, old_rows: Ints | None, new_rows: Ints | None, changed: Bools
     ) -> Iterator[RowChanges]:
         old, new = self._pair.old, self._pair.new
         sides = (_Side(old, self._shown[0], old_rows), _Side(new, self._shown[1], new_rows))

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, WaitingPage
 from tensorrepo.formats.dataset.metadata.chunk import ChunkColumn, encode_footer, lay_out
 from tensorrepo.formats.dataset.metadata.deletions import unpack_deletions
-from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.index import ColumnPages, join_pages
 from tensorrepo.formats.dataset.metadata.span_write import Fragment, SpanWriter
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEditor
 from tensorrepo.formats.dataset.metadata.tree_write import Groups
@@ -104,13 +104,8 @@ class ColumnPartWriter:
             return ColumnPart(column.id, column.storage, self._waiting)
         if self._waiting:
             self._store_waiting()
-        pages = replace(
-            self._laid[0],
-            entries=np.concatenate([each.entries for each in self._laid]),
-            tags=np.concatenate([each.tags for each in self._laid]),
-            chunk=np.concatenate([each.chunk for each in self._laid]),
-        )
-        return ColumnPart(column.id, column.storage, pages, tuple(each() for each in self._chunks))
+        chunks = tuple(each() for each in self._chunks)
+        return ColumnPart(column.id, column.storage, join_pages(self._laid), chunks)
 
     def _add_page(self, values: ColumnValues) -> None:
         codec = column_codec(self.column.type, self.codec)
@@ -178,7 +173,7 @@ def editing(
 
 def page_filler(
     column: Column,
-    others: Sequence[NDArray[np.int64]],
+    others: Sequence[Ints],
     rows: int,
     row_bytes: float,
     page_bytes: int | None = None,
@@ -188,7 +183,7 @@ def page_filler(
     return PageFiller(page_cuts(others, rows, limit / row_bytes), min(limit, NO_LIMIT))
 
 
-def page_ends(fragment: Fragment) -> list[NDArray[np.int64]]:
+def page_ends(fragment: Fragment) -> list[Ints]:
     """Per column of a fragment where its pages end, counted in rows of the fragment."""
     ends = []
     for column in fragment.columns:
@@ -305,7 +300,7 @@ class NewColumns:
         filler = page_filler(column, page_ends(fragment), fragment.rows, row_bytes, self.page_bytes)
         return self.edit.writer(column, at, fragment.uid, self.codec, filler)
 
-    def _values(self, rows: int, dead: NDArray[np.int64]) -> ColumnValues:
+    def _values(self, rows: int, dead: Ints) -> ColumnValues:
         """Values of the next `rows` rows of a fragment, of which `dead` get none."""
         wanted = rows - len(dead)
         pieces = self.feed.take(wanted)

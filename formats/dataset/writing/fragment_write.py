@@ -82,8 +82,8 @@ class WriteOptions:
         encoders: threads that encode.
         budget_bytes: bound of the memory used, beside one batch and one row.
         page_bytes: bytes of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
-        codec: tried on every page and tile.
-        rng: gives fragments their uids.
+        codec: codec tried on every page and tile.
+        rng: source of the fragments' uids.
     """
 
     encoders: ThreadPoolExecutor

@@ -13,17 +13,17 @@ from __future__ import annotations
 import gzip
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePath
+from pathlib import Path
 from struct import Struct
 from typing import IO, Any
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnBatch, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Schema
 from tensorrepo.formats.exchange.arrays.columns import (
     ArraySource,
     array_batches,
@@ -34,10 +34,12 @@ from tensorrepo.formats.exchange.arrays.columns import (
 from tensorrepo.formats.exchange.base import (
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
     read_ignore,
+    split_note,
+    with_split,
 )
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -74,7 +76,7 @@ def read_idx(
     Args:
         path: a file of images takes the other columns of its split along; any other file stands
             alone.
-        split: of a folder, the only split wanted: "train", "t10k".
+        split: the only split wanted of a folder: "train", "t10k".
         class_names: what the numbers in column `label` mean.
 
     Raises:
@@ -82,20 +84,22 @@ def read_idx(
             length.
     """
     files = _find(path, split)
-    splits = {name: _open_columns(columns) for name, columns in files.items()}
+    splits = {
+        name: {column: open_idx(file) for column, file in columns.items()}
+        for name, columns in files.items()
+    }
     rows = {name: check_equal_rows(path, sources) for name, sources in splits.items()}
     schema = _common_schema(path, splits, class_names)
     notes = []
     if len(splits) > 1:
-        counts = ", ".join(f"{name} ({count} rows)" for name, count in rows.items())
         schema = Schema((*schema.columns, Column("split", ClassLabel(tuple(splits)))))
-        notes.append(f"splits {counts}: column 'split' tells them apart; option split takes one")
+        notes.append(split_note(rows, "rows"))
     paths = [file for columns in files.values() for file in columns.values()]
     return OpenedSource(
         schema=schema,
         rows=sum(rows.values()),
-        batches=_batches(splits),
-        origin=ImportOrigin(str(path), "idx", len(paths), sum(map(file_bytes, paths))),
+        batches=with_split([array_batches(sources) for sources in splits.values()]),
+        origin=origin_of(path, "idx", paths),
         notes=tuple(notes),
     )
 
@@ -126,17 +130,13 @@ def open_idx(path: Path) -> ArraySource:
 def matches_idx(candidate: Candidate) -> bool:
     """By the first four bytes and, uncompressed, the size they promise; folders by file names."""
     if candidate.is_folder:
-        return any(_is_idx_name(name) for name in candidate.names)
+        return any(len(name.parts) == 1 and parse_name(name.name) for name in candidate.names)
     try:
         dtype, shape = _read_head(io.BytesIO(candidate.head), candidate.path)
     except InvalidInputError:
         return False
     promised = _head_bytes(shape) + prod(shape) * dtype.itemsize
     return candidate.gzipped or promised == candidate.bytes
-
-
-def _is_idx_name(name: PurePath) -> bool:
-    return len(name.parts) == 1 and parse_name(name.name) is not None
 
 
 def _find(path: Path, split: str | None) -> dict[str, dict[str, Path]]:
@@ -155,7 +155,8 @@ def _find(path: Path, split: str | None) -> dict[str, dict[str, Path]]:
     if not path.is_dir() and own is not None:
         found = [(name, file) for name, file in found if name.split == own.split]
     splits: dict[str, dict[str, Path]] = {}
-    for name, file in sorted(found, key=lambda item: (_split_order(item[0].split), item[0].column)):
+    found.sort(key=lambda item: ("train" not in item[0].split, item[0].split, item[0].column))
+    for name, file in found:
         twin = splits.setdefault(name.split, {}).setdefault(name.column, file)
         if twin != file:
             raise damage(folder, f"holds column {name.column!r} twice: {twin.name}, {file.name}")
@@ -172,14 +173,6 @@ def _choose(
     if wanted not in splits:
         raise damage(path, f"holds no split {wanted!r}; there are {', '.join(map(repr, splits))}")
     return {wanted: splits[wanted]}
-
-
-def _split_order(split: str) -> tuple[bool, str]:
-    return ("train" not in split, split)
-
-
-def _open_columns(files: Mapping[str, Path]) -> dict[str, ArraySource]:
-    return {column: open_idx(file) for column, file in files.items()}
 
 
 def _common_schema(
@@ -211,13 +204,6 @@ def _labelled(column: Column, folder: Path, class_names: tuple[str, ...] | None)
         with refusals(beside, "list of names", UnicodeDecodeError):
             return Column(column.name, ClassLabel(tuple(beside.read_text("utf-8").splitlines())))
     return column
-
-
-def _batches(splits: Mapping[str, Mapping[str, ArraySource]]) -> Iterator[ColumnBatch]:
-    for number, sources in enumerate(splits.values()):
-        for batch in array_batches(sources):
-            rows = len(next(iter(batch.values())))
-            yield {**batch, "split": np.full(rows, number)} if len(splits) > 1 else batch
 
 
 def _stream(path: Path) -> IO[bytes]:

@@ -52,9 +52,9 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
 )
 from tensorrepo.formats.exchange.output import (
     ExportTable,
@@ -63,7 +63,8 @@ from tensorrepo.formats.exchange.output import (
     new_file,
     new_folder,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.repo.errors import InvalidInputError
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 65_536  # numpy itself reads 10,000 unless told to trust the file
@@ -88,9 +89,15 @@ class NpyHeader:
         """Whether Fortran's order is another one than C's."""
         return self.fortran_order and len(self.shape) > 1
 
-    @property
-    def promised_bytes(self) -> int:
-        return self.bytes + prod(self.shape) * self.dtype.itemsize
+    def check_bytes(self, where: str, stored: int, there: str = "the file has {}") -> None:
+        """Refuse a header whose array is not exactly what `stored` bytes hold."""
+        promised = self.bytes + prod(self.shape) * self.dtype.itemsize
+        if promised != stored:
+            raise damage(
+                where,
+                f"header promises {promised} bytes (shape {self.shape} of {self.dtype}), "
+                f"{there.format(stored)}",
+            )
 
 
 def read_header(stream: IO[bytes], where: str) -> NpyHeader:
@@ -165,12 +172,7 @@ def npy_array(path: Path) -> ArraySource:
     stored = file_bytes(path)
     with refusals(path, "npy file"), path.open("rb") as stream:
         header = read_header(stream, str(path))
-    if header.promised_bytes != stored:
-        raise damage(
-            path,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), the file has {stored}. Is it cut short?",
-        )
+    header.check_bytes(str(path), stored, "the file has {}. Is it cut short?")
 
     def elements() -> IO[bytes]:
         with refusals(path, "npy file"):
@@ -211,7 +213,7 @@ def _reading(
         schema=Schema(tuple(labelled)),
         rows=check_equal_rows(path, sources),
         batches=array_batches(sources),
-        origin=ImportOrigin(str(path), name, 1, file_bytes(path)),
+        origin=origin_of(path, name, [path]),
     )
 
 
@@ -262,12 +264,8 @@ def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         header = read_header(stream, where)
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     most = info.compress_size * DEFLATE_LIMIT if deflated else info.compress_size
-    if header.promised_bytes != info.file_size or header.promised_bytes > most:
-        raise damage(
-            where,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), the member has {info.file_size} in {info.compress_size} stored",
-        )
+    there = f"the member has {info.file_size} in {info.compress_size} stored"
+    header.check_bytes(where, min(info.file_size, most), there)
 
     def elements() -> IO[bytes]:
         with refusals(where, "npz file", *_BAD_ZIP), _open_zip(path) as again:
@@ -311,11 +309,7 @@ def _choose(
     if columns is None:
         names = {name + NAMES_SUFFIX for name in classes}
         return [name for name in members if name not in names]
-    for name in columns:
-        if name not in members:
-            there = ", ".join(map(repr, members))
-            raise NotFoundError(f"{path}: holds no array {name!r}; there are {there}")
-    return list(columns)
+    return choose(path, list(members), columns, "array")
 
 
 # Fixed, so that the same rows make the same file.

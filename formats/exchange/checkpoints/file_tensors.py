@@ -9,15 +9,21 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage, refusals, refused
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorType
+from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import FileStretch, OriginalFile
+from tensorrepo.repo.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.stored_model import StoredModel
 
 
 class RangeFile:
@@ -128,6 +134,52 @@ def strided_tensor(
         return ArrayTensor(spread, element, shape)
 
     return LoadedTensor(load, element, shape)
+
+
+def write_file(
+    model: StoredModel,
+    format_name: str,
+    path: Path,
+    write_new: Callable[[Path], None],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a model as one file, whole or not at all: as it was, or else by `write_new`."""
+    original = whole_original(model, format_name)
+    with new_file(path, overwrite=overwrite) as temporary:
+        if original is None:
+            write_new(temporary)
+        else:
+            with temporary.open("wb") as file:
+                file.writelines(model.file_chunks(original))
+
+
+def inside(index: Path, name: str, said: str) -> Path:
+    """The place of a file that another one names, when it lies in that one's folder.
+
+    Args:
+        index: the file that names it.
+        name: its path, relative to the folder of `index`.
+        said: words of messages that say so: "it names".
+
+    Raises:
+        InvalidInputError: it would lie elsewhere, or is a link.
+        NotFoundError: it is not there.
+    """
+    parts = PurePosixPath(name)
+    place = index.parent / parts
+    odd = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
+    base = index.parent.resolve()
+    if odd or not parts.parts or place.resolve().parent != (base / parts).parent:
+        raise refused(
+            f"{index}: {said} {name!r:.200}, which is not in its folder. Nothing outside of the "
+            "folder is read."
+        )
+    if place.is_symlink():
+        raise refused(f"{index}: {said} {name!r:.200}, which is a link")
+    if not place.is_file():
+        raise NotFoundError(f"{index}: {said} {name!r:.200}, which is missing")
+    return place
 
 
 _HELD_BYTES: Final = 1 << 20  # a longer stretch is taken from the file when it is stored

@@ -16,17 +16,21 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.common.damage import refused, within
 from tensorrepo.formats.common.tensors import TYPES, TensorType
-from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile, original_of
-from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.exchange.checkpoints.file_tensors import (
+    FileTensor,
+    RangeFile,
+    original_of,
+    write_file,
+)
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
-from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
@@ -106,7 +110,8 @@ def read_gguf_header(file: RangeFile) -> GgufHeader:
     metadata, alignment = _pairs(cursor, pairs)
     infos = [_info(cursor) for _ in range(tensors)]
     data_start = -(-cursor.at // alignment) * alignment
-    placed = tuple(sorted((_placed(info, data_start) for info in infos), key=_place))
+    moved = (replace(x, start=data_start + x.start, stop=data_start + x.stop) for x in infos)
+    placed = tuple(sorted(moved, key=attrgetter("start", "stop", "name")))
     _check_places(placed, file.size)
     return GgufHeader(version, placed, metadata, data_start)
 
@@ -214,17 +219,8 @@ def _list(cursor: _Cursor, depth: int) -> list[Any] | None:
     return values if kept and None not in values else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Info:
-    """A tensor as the header describes it; the offset counts from the data's start."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    offset: int
-
-
-def _info(cursor: _Cursor) -> _Info:
+def _info(cursor: _Cursor) -> GgufTensor:
+    """A tensor as the header describes it, its bytes counted from the data's start."""
     name = check_tensor_name(_utf8(cursor.text(MAX_KEY_BYTES), "a tensor's name"))
     rank = cursor.number(_U4)
     if rank > MAX_DIMS:
@@ -239,20 +235,11 @@ def _info(cursor: _Cursor) -> _Info:
             f"tensor {name!r:.80}: its rows are no whole number of {element.name} blocks of "
             f"{element.block_elements}"
         )
-    return _Info(name, element, tuple(reversed(dims)), offset)  # ggml counts from the innermost
-
-
-def _placed(info: _Info, data_start: int) -> GgufTensor:
+    shape = tuple(reversed(dims))  # ggml counts from the innermost
     try:
-        size = info.type.bytes_of(info.shape)
+        return GgufTensor(name, element, shape, offset, offset + element.bytes_of(shape))
     except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {info.name!r:.80}: {error}") from error
-    start = data_start + info.offset
-    return GgufTensor(info.name, info.type, info.shape, start, start + size)
-
-
-def _place(tensor: GgufTensor) -> tuple[int, int, str]:
-    return tensor.start, tensor.stop, tensor.name
+        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
 
 
 def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
@@ -316,12 +303,13 @@ def write_gguf(model: StoredModel, path: Path, *, overwrite: bool = False) -> No
             tensor.
         CorruptError: the stored model is damaged.
     """
-    original = whole_original(model, FORMAT)
-    chunks = _new_chunks(model) if original is None else model.file_chunks(original)
-    with new_file(path, overwrite=overwrite) as temporary:
+
+    def write_new(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            file.writelines(chunks)
+            file.writelines(_new_chunks(model))
         read_gguf(temporary)
+
+    write_file(model, FORMAT, path, write_new, overwrite=overwrite)
 
 
 def _new_chunks(model: StoredModel) -> Iterator[Buffer]:

@@ -128,7 +128,7 @@ def export_model(
         format_name: one of `WRITERS`; None: told by the suffix of `target`; as the model came, if
             that has none.
         overwrite: replace what is there.
-        shard_bytes: of "hf": where the next file of weights begins.
+        shard_bytes: size at which "hf" begins the next file of weights.
 
     Raises:
         InvalidInputError: `target` exists and `overwrite` is not set, an unknown format or suffix,

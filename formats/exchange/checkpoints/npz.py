@@ -6,7 +6,6 @@ Arrays that lie in the file as they are (not compressed, little-endian, C order)
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -22,14 +21,12 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     RangeFile,
     double_note,
     original_of,
+    write_file,
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import data_start, zip_members
-from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
-from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
@@ -90,16 +87,14 @@ def write_npz(model: StoredModel, path: Path, *, overwrite: bool = False) -> Non
         InvalidInputError: `path` exists, or a type that numpy lacks, or a name that zips lack.
         CorruptError: the stored model is damaged.
     """
-    original = whole_original(model, NPZ)
-    with new_file(path, overwrite=overwrite) as temporary:
-        if original is not None:
-            with temporary.open("wb") as file:
-                file.writelines(model.file_chunks(original))
-            return
+
+    def write_new(temporary: Path) -> None:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
             for name in model.keys():  # noqa: SIM118  # a Model is no dict
                 _write_array(archive, model, model.spec(name))
         read_npz_model(temporary)
+
+    write_file(model, NPZ, path, write_new, overwrite=overwrite)
 
 
 def write_npy(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
@@ -109,19 +104,18 @@ def write_npy(model: StoredModel, path: Path, *, overwrite: bool = False) -> Non
         InvalidInputError: `path` exists, several tensors, or a type that numpy lacks.
         CorruptError: the stored model is damaged.
     """
-    original = whole_original(model, NPY)
-    if original is None and len(model) != 1:
-        raise InvalidInputError(
-            f"the model has {len(model)} tensors, an npy file one: export to npz"
-        )
-    with new_file(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
-        if original is None:
-            (name,) = model.keys()
+
+    def write_new(temporary: Path) -> None:
+        if len(model) != 1:
+            raise InvalidInputError(
+                f"the model has {len(model)} tensors, an npy file one: export to npz"
+            )
+        (name,) = model.keys()
+        with temporary.open("wb") as file:
             _write_header(file, model.spec(name))
-            chunks: Iterator[Buffer] = model.tensor_chunks(name)
-        else:
-            chunks = model.file_chunks(original)
-        file.writelines(chunks)
+            file.writelines(model.tensor_chunks(name))
+
+    write_file(model, NPY, path, write_new, overwrite=overwrite)
 
 
 def _bytes_of(source: ArraySource) -> int:

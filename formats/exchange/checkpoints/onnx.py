@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refused
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.protobuf import Wire, read_varints, write_field, write_varint
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorReader
 from tensorrepo.formats.exchange.base import shorten_notes
-from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile, original_of
+from tensorrepo.formats.exchange.checkpoints.file_tensors import (
+    FileTensor,
+    RangeFile,
+    inside,
+    original_of,
+)
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.graph.onnx_file import (
     ONNX_TYPES,
@@ -29,7 +34,7 @@ from tensorrepo.formats.model.graph.onnx_file import (
 )
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
 
 if TYPE_CHECKING:
@@ -71,17 +76,19 @@ def read_onnx(path: Path) -> ModelSource:
         tensors[each.name] = _tensor(found, file, each)
     beside = [_beside(path, location, used) for location, used in outside.items()]
     for data_file, _, used in beside:
-        tensors |= {name: _moved(tensors[name], data_file, place) for place, name in used}
+        for place, name in used:
+            tensor = tensors[name]
+            tensors[name] = FileTensor(data_file, place.start, tensor.type, tuple(tensor.shape))
     originals = (
         original_of(file, path.name, FORMAT, placed, others),
         *(original for _, original, _ in beside),
     )
-    return ModelSource(
-        tensors,
-        originals=originals,
-        metadata={FORMAT: found.metadata},
-        notes=_notes(path, found),
-    )
+    notes = [
+        f"{path.name}: initialiser {name!r:.80} stays in the graph alone: {reason}"
+        for name, reason in found.left.items()
+    ]
+    metadata = {FORMAT: found.metadata}
+    return ModelSource(tensors, {}, {}, originals, metadata, shorten_notes(notes))
 
 
 def write_onnx(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
@@ -125,10 +132,6 @@ def _tensor(found: OnnxFile, file: RangeFile, each: Initializer) -> TensorReader
     return FileTensor(file, each.start, each.type, each.shape)
 
 
-def _moved(tensor: TensorReader, file: RangeFile, place: ExternalData) -> FileTensor:
-    return FileTensor(file, place.start, tensor.type, tuple(tensor.shape))
-
-
 def _numbers(found: OnnxFile, each: Initializer) -> NDArray[np.generic]:
     """Numbers of varying length as the tensor's blocks."""
     runs = [
@@ -153,7 +156,7 @@ def _beside(
     path: Path, location: str, used: list[tuple[ExternalData, str]]
 ) -> tuple[RangeFile, OriginalFile, list[tuple[ExternalData, str]]]:
     """The file of external data, and what of it is which tensor's."""
-    file = RangeFile(_inside(path, location), "file of external data")
+    file = RangeFile(inside(path, location, "its external data is"), "file of external data")
     for place, name in used:
         if place.stop > file.size:
             raise damage(
@@ -163,37 +166,6 @@ def _beside(
             )
     placed = [(place.start, place.stop, name) for place, name in used]
     return file, original_of(file, PurePosixPath(location).as_posix(), DATA, placed), used
-
-
-def _inside(path: Path, location: str) -> Path:
-    """The place of a file that is named in another one, when it lies in that one's folder.
-
-    Raises:
-        InvalidInputError: it would lie elsewhere.
-        NotFoundError: it is not there.
-    """
-    name = PurePosixPath(location)
-    odd = name.is_absolute() or ".." in name.parts or "\\" in location or "\0" in location
-    place = path.parent / name
-    if odd or not name.parts or place.resolve().parent != (path.parent.resolve() / name).parent:
-        raise refused(
-            f"{path}: its external data is {location!r:.200}, which is not in its folder. Nothing "
-            "outside of the folder is read."
-        )
-    if place.is_symlink():
-        raise refused(f"{path}: its external data {location!r:.200} is a link")
-    if not place.is_file():
-        raise NotFoundError(f"{path}: its external data {location!r:.200} is missing")
-    return place
-
-
-def _notes(path: Path, found: OnnxFile) -> tuple[str, ...]:
-    return shorten_notes(
-        [
-            f"{path.name}: initialiser {name!r:.80} stays in the graph alone: {reason}"
-            for name, reason in found.left.items()
-        ]
-    )
 
 
 def _new_chunks(model: StoredModel) -> Iterator[Buffer]:

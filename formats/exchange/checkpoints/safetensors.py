@@ -213,15 +213,11 @@ def _take_metadata(text: bytes) -> tuple[bytes, bytes]:
 
 
 def _range(name: str, info: _Info) -> StoredRange:
-    if info.dtype is None or info.shape is None or info.data_offsets is None:
-        raise InvalidInputError(f"tensor {name!r:.80}: dtype, shape or data_offsets is missing")
     if info.dtype not in _RANK:
         raise InvalidInputError(
             f"tensor {name!r:.80}: type {info.dtype!r:.40} is unknown; "
             f"known are {', '.join(SAFETENSORS_TYPES)}"
         )
-    if len(info.data_offsets) != 2:
-        raise InvalidInputError(f"tensor {name!r:.80}: data_offsets are two numbers")
     element, shape = TYPES[info.dtype], tuple(info.shape)
     start, stop = info.data_offsets
     try:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tensorrepo.formats.common.damage import damage, is_refused, refusals, refused
+from tensorrepo.formats.common.damage import damage, is_refused, refusals
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.exchange.base import read_ignore
+from tensorrepo.formats.exchange.checkpoints.file_tensors import inside
 from tensorrepo.formats.exchange.checkpoints.gguf import read_gguf
 from tensorrepo.formats.exchange.checkpoints.npz import read_npy_model, read_npz_model
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
@@ -33,7 +34,7 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import (
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.output import new_folder
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.stored_model import StoredModel
@@ -89,7 +90,7 @@ def read_index(path: Path) -> ModelSource:
     """
     folder = path.parent
     named = dict.fromkeys(_index(path).values())
-    places = {name: _inside(folder, path, name) for name in named}
+    places = {name: inside(path, name, "it names") for name in named}
     parts = {name: _reader(place)(place) for name, place in places.items()}
     found = _check_index(folder, path.name, {**places, path.name: path}, parts)
     return _joined(folder, parts, {**places, path.name: path}, found)
@@ -145,26 +146,6 @@ def _index(path: Path) -> dict[str, str]:
         raise damage(path, f"no index of weights: {error}") from error
 
 
-def _inside(folder: Path, index: Path, name: str) -> Path:
-    """The place of a shard, when it lies in the folder.
-
-    Raises:
-        InvalidInputError: it would lie elsewhere.
-        NotFoundError: it is not there.
-    """
-    parts = PurePosixPath(name)
-    odd = parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name
-    place = folder / parts
-    if odd or not parts.parts or place.resolve() != folder.resolve() / parts:
-        raise refused(
-            f"{index}: it names {name!r:.200}, which is not in its folder. Nothing outside of the "
-            "folder is read."
-        )
-    if not place.is_file():
-        raise NotFoundError(f"{index}: it names {name!r:.200}, which is missing")
-    return place
-
-
 def _check_index(
     folder: Path,
     name: str,
@@ -177,12 +158,11 @@ def _check_index(
     except InvalidInputError as error:
         return [f"{name} is kept as a file: {error}"]
     above = PurePosixPath(name).parent
-    base = folder / above
     lost: dict[str, list[str]] = {}
     known: dict[str, ModelSource | None] = {}
     for tensor, file in weight_map.items():
         if file not in known:
-            _inside(base, places[name], file)
+            inside(folder / name, file, "it names")
             known[file] = parts.get((above / file).as_posix())
         part = known[file]
         if part is not None and tensor not in part.tensors and tensor not in part.aliases:

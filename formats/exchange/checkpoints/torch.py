@@ -24,6 +24,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from struct import Struct, pack
@@ -44,11 +45,10 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     double_note,
     original_of,
     strided_tensor,
+    write_file,
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import check_stored, data_start, zip_members
-from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
-from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
@@ -498,10 +498,6 @@ def _record(pairs: object = ()) -> PickleRecord:
     return made
 
 
-def _device(*parts: object) -> str:
-    return ":".join(str(part) for part in parts if isinstance(part, (str, int)))
-
-
 def _numbers(values: object) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or len(values) > 64:
         raise InvalidInputError("a tensor's size and stride are lists of numbers")
@@ -517,7 +513,9 @@ _GLOBALS: Final[dict[str, object]] = {
     "torch._utils._rebuild_parameter": Function(lambda tensor, *_: tensor),
     "torch.storage.UntypedStorage": _Name(None),
     "torch.Size": Function(lambda dims=(): _numbers(dims)),
-    "torch.device": Function(_device),
+    "torch.device": Function(
+        lambda *parts: ":".join(str(part) for part in parts if isinstance(part, (str, int)))
+    ),
 }
 
 
@@ -648,14 +646,7 @@ def write_torch(model: StoredModel, path: Path, *, overwrite: bool = False) -> N
         InvalidInputError: `path` exists, or a type that torch lacks; names the tensor.
         CorruptError: the stored model is damaged.
     """
-    original = whole_original(model, FORMAT)
-    with new_file(path, overwrite=overwrite) as temporary:
-        if original is not None:
-            with temporary.open("wb") as file:
-                file.writelines(model.file_chunks(original))
-            return
-        _write_new(model, temporary)
-        _check(model, temporary)
+    write_file(model, FORMAT, path, partial(_write_new, model), overwrite=overwrite)
 
 
 def _write_new(model: StoredModel, path: Path) -> None:
@@ -670,6 +661,7 @@ def _write_new(model: StoredModel, path: Path) -> None:
                 chunks = model.tensor_chunks(spec.name)
                 _add(archive, f"data/{keys[spec.name]}", chunks, spec.size_bytes)
         _add(archive, "version", [b"3\n"], 2)
+    _check(model, path)
 
 
 def _check(model: StoredModel, path: Path) -> None:

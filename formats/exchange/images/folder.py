@@ -40,6 +40,7 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     read_ignore,
     shorten_notes,
+    split_note,
 )
 from tensorrepo.formats.exchange.images.labels import (
     LabelTable,
@@ -199,11 +200,6 @@ def class_folder(name: str) -> str:
     return encoded
 
 
-def is_split_name(name: str) -> bool:
-    """Whether a top folder of this name is read as a split."""
-    return name in SPLITS
-
-
 def split_names(folders: Iterable[str]) -> tuple[str, ...]:
     """Split folders in the order of their numbers: what is for training first."""
     return tuple(sorted(folders, key=lambda name: ("train" not in name, name)))
@@ -316,11 +312,11 @@ def _notes(
 ) -> list[str]:
     notes = [f"passed over: {item}" for item in survey.passed_over]
     if len(plan.splits) > 1 and split is None:
-        counts = ", ".join(
-            f"{name} ({sum(p.rows for f, p in places.items() if f[0] == name)} images)"
+        rows = {
+            name: sum(place.rows for folders, place in places.items() if folders[0] == name)
             for name in plan.splits
-        )
-        notes.insert(0, f"splits {counts}: column 'split' tells them apart; option split takes one")
+        }
+        notes.insert(0, split_note(rows, "images"))
     return notes
 
 
@@ -411,7 +407,7 @@ def image_columns(schema: Schema) -> ImageColumns:
             "Export to parquet or arrow, which hold every column"
         )
     split = parts.get("split")
-    if split is not None and not all(map(is_split_name, _names(split))):
+    if split is not None and not SPLITS.issuperset(_names(split)):
         raise column_refused(split, f"folders {_names(split)} are not read as splits")
     return ImageColumns(parts["image"], parts.get("label"), split, parts.get("file"))
 
@@ -492,7 +488,7 @@ def _all_seen(columns: ImageColumns, seen: set[tuple[str, ...]]) -> bool:
         names = _names(columns.split)
         found = {folders[0] for folders in seen if folders}
         classes = () if columns.label is None else _names(columns.label)
-        if len(names) < 2 or split_names(found) != names or any(map(is_split_name, classes)):
+        if len(names) < 2 or split_names(found) != names or not SPLITS.isdisjoint(classes):
             return False
     # A class without any image is kept by classes.txt, which counts once one of its names is found.
     depth = 1 + (columns.split is not None)

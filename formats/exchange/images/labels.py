@@ -42,12 +42,14 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
 )
 from tensorrepo.formats.exchange.base import (
-    BATCH_BYTES,
     Damage,
     Ignore,
     ImportOrigin,
     OpenedSource,
+    columns_of,
     file_bytes,
+    grouped,
+    origin_of,
 )
 from tensorrepo.formats.exchange.images.walk import (
     CLASSES_FILE,
@@ -246,27 +248,25 @@ def image_batches(
 
     Args:
         rows: an image, the values of the other columns, and about how many bytes those take.
-        names: of the columns; `width` and `height` are measured where a row does not say them.
+        names: names of the columns; `width` and `height` are measured where rows lack them.
         met: told of images that are damaged.
         image: the column that the bytes go to.
     """
     wanted = tuple(names)
-    held: list[dict[str, Any]] = []
-    size = 0
-    for number, (file, values, taken) in enumerate(rows):
-        if held and size + file.bytes + taken > BATCH_BYTES:
-            yield {name: [row[name] for row in held] for name in wanted}
-            held, size = [], 0
-        try:
-            data, header = read_whole(file)
-        except InvalidInputError as problem:
-            met.meet(file.path, number, problem)
-            continue
-        measured = {"width": header.width, "height": header.height}
-        held.append({**measured, **values, image: data})
-        size += file.bytes + taken + 64 * len(wanted)
-    if held:
-        yield {name: [row[name] for row in held] for name in wanted}
+
+    def read() -> Iterator[tuple[dict[str, Any], int]]:
+        for number, (file, values, taken) in enumerate(rows):
+            try:
+                data, header = read_whole(file)
+            except InvalidInputError as problem:
+                met.meet(file.path, number, problem)
+                continue
+            measured = {"width": header.width, "height": header.height}
+            size = file.bytes + taken + 64 * len(wanted)
+            yield {**measured, **values, image: data}, size
+
+    for group in grouped(read()):
+        yield columns_of(group, wanted)
 
 
 def name_key(name: str) -> int:
@@ -366,7 +366,7 @@ def read_labelled(
 
     Args:
         folder: that the names are relative to, unless they are to the folder of the table.
-        table: of labels.
+        table: table of labels.
         ignore: which files of the folder do not count.
         missing: leave out rows without a file and files without a row.
         met: told of images that are damaged.
@@ -416,16 +416,15 @@ def _read_json(path: Path) -> OpenedSource:
     if not first:
         raise damage(path, "holds no JSON objects")
     schema = infer_schema(path, first)
-    stored = file_bytes(path)
 
     def batches() -> Iterator[ColumnBatch]:
         for block in chain([first], blocks):
             for row in block:
                 if unknown := row.keys() - set(schema.names):
                     raise damage(path, f"a later record has a new key {min(unknown)!r}")
-            yield {name: [row.get(name) for row in block] for name in schema.names}
+            yield columns_of(block, schema.names)
 
-    return OpenedSource(schema, None, batches(), ImportOrigin(str(path), "json", 1, stored))
+    return OpenedSource(schema, None, batches(), origin_of(path, "json", [path]))
 
 
 def _json_blocks(path: Path) -> Iterator[list[dict[str, Any]]]:
@@ -433,13 +432,8 @@ def _json_blocks(path: Path) -> Iterator[list[dict[str, Any]]]:
         if file.read(64).lstrip()[:1] == b"{":
             yield from _mapped(path)
             return
-        block: list[dict[str, Any]] = []
-        for span in scan(path):
-            block.append(read_record(path, file, span, dict[str, Any]))
-            if len(block) == _BLOCK_RECORDS:
-                yield block
-                block = []
-        yield block
+        records = (read_record(path, file, span, dict[str, Any]) for span in scan(path))
+        yield from grouped(((record, 1) for record in records), _BLOCK_RECORDS)
 
 
 def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:

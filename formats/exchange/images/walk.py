@@ -351,7 +351,7 @@ class Portion:
     """Images that were read together.
 
     Attributes:
-        files: of the images; what was no image is left out.
+        files: files of the images; what was no image is left out.
         data: uint8, the images one behind the other.
         ends: where each of them ends in `data`.
         headers: what each says of itself.

@@ -20,8 +20,7 @@ import numpy as np
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.provenance import ProvenanceEdge, imported_from, with_edges
-from tensorrepo.formats.dataset.external.foreign import ForeignFile, encode_foreign
-from tensorrepo.formats.dataset.external.foreign_read import hash_outside
+from tensorrepo.formats.dataset.external.foreign import ForeignFile, encode_foreign, hash_outside
 from tensorrepo.formats.dataset.external.outside import Outside, parse_address
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
@@ -34,11 +33,7 @@ from tensorrepo.formats.dataset.writing.fragment_write import column_groups
 from tensorrepo.formats.exchange.in_place.arrays import scan_npy, scan_safetensors
 from tensorrepo.formats.exchange.in_place.parquet import scan_parquet
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
-from tensorrepo.formats.exchange.in_place.tar import (
-    TarSurvey,
-    shard_fragments,
-    survey_shard,
-)
+from tensorrepo.formats.exchange.in_place.tar import TarSurvey, shard_fragments, survey_shard
 from tensorrepo.formats.exchange.records.samples import choose
 from tensorrepo.formats.exchange.records.webdataset import schema_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError

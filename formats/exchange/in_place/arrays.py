@@ -36,7 +36,8 @@ from tensorrepo.formats.exchange.in_place.scan import (
     AdoptedSource,
     FileScan,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.formats.exchange.records.samples import choose
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 # What safetensors calls the element types that columns have.
 _TYPES = {
@@ -80,12 +81,7 @@ def scan_npy(source: AdoptedSource, columns: tuple[str, ...] | None) -> FileScan
     """
     with source.open() as stream:
         header = read_header(stream, source.url)
-    if header.promised_bytes != source.version.size:
-        raise damage(
-            source.url,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), the file has {source.version.size}. Is it cut short?",
-        )
+    header.check_bytes(source.url, source.version.size, "the file has {}. Is it cut short?")
     check_rows(source.url, header.dtype, header.shape)
     if header.transposed:
         raise UnsupportedError(f"{source.url}: is in Fortran's order. {_IMPORT}")
@@ -113,7 +109,7 @@ def scan_safetensors(source: AdoptedSource, columns: tuple[str, ...] | None) -> 
             header = parse_header(stream.read(length), size - 8 - length)
         except InvalidInputError as error:
             raise damage(source.url, str(error)) from error
-    _check_names(source, columns, [part.name for part in header.tensors])
+    choose(source.url, [part.name for part in header.tensors], columns)
     arrays = []
     for part in header.tensors:
         if columns is not None and part.name not in columns:
@@ -170,19 +166,11 @@ def _array(
     return _Array(name, element, tuple(shape), rows, start, stride, big_endian)
 
 
-def _check_names(source: AdoptedSource, columns: tuple[str, ...] | None, there: list[str]) -> None:
-    for name in columns or ():
-        if name not in there:
-            listed = ", ".join(map(repr, there))
-            raise NotFoundError(f"{source.url}: holds no column {name!r}; there are {listed}")
-
-
 def _scan(
     source: AdoptedSource, format_name: str, arrays: list[_Array], columns: tuple[str, ...] | None
 ) -> FileScan:
-    _check_names(source, columns, [array.name for array in arrays])
     by_name = {array.name: array for array in arrays}
-    chosen = [by_name[name] for name in (by_name if columns is None else columns)]
+    chosen = [by_name[name] for name in choose(source.url, list(by_name), columns)]
     counts = {array.name: array.rows for array in chosen}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name!r}: {rows}" for name, rows in counts.items())

@@ -34,12 +34,13 @@ from tensorrepo.formats.dataset.schema.schema import (
     Scalar,
     Schema,
 )
-from tensorrepo.formats.exchange.base import Candidate, ImportOrigin, OpenedSource, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, OpenedSource, file_bytes, origin_of
 from tensorrepo.formats.exchange.records.samples import (
     SampleRecord,
     array_type,
     batches_of,
     check_image,
+    check_json,
     check_text,
     choose,
     plain_array,
@@ -111,7 +112,7 @@ def read_beton(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedS
         schema=schema,
         rows=head.samples,
         batches=batches_of(_records(path, head, schema, fields), schema.names),
-        origin=ImportOrigin(str(path), "beton", 1, stored),
+        origin=origin_of(path, "beton", [path]),
     )
 
 
@@ -292,7 +293,7 @@ def _value(pages: _Pages, kind: ColumnType, field: _Field, entry: Any, where: st
         elements = np.frombuffer(pages.read(int(entry), size, where), field.dtype)
         return plain_array(elements.reshape(field.shape))
     data = pages.read(int(entry["at"]), int(entry["bytes"]), where)
-    return data if field.kind == _BYTES else _json(data, where)
+    return data if field.kind == _BYTES else check_json(data.partition(b"\0")[0], where)
 
 
 def _image(pages: _Pages, kind: ColumnType, entry: Any, where: str) -> bytes | NDArray[Any]:
@@ -301,10 +302,3 @@ def _image(pages: _Pages, kind: ColumnType, entry: Any, where: str) -> bytes | N
         return check_image(kind, pages.read(at, pages.allocated(at, where), where), where)
     pixels = pages.read(at, height * width * _CHANNELS, where)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, _CHANNELS)
-
-
-def _json(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data.partition(b"\0")[0])
-    except (ValueError, RecursionError) as problem:
-        raise damage(where, f"is not JSON: {problem}") from problem

@@ -11,7 +11,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
@@ -33,7 +32,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import Candidate, ImportOrigin, OpenedSource, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, OpenedSource, first_of, origin_of
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import LMDB_MAGIC, LMDB_MAGIC_AT
 from tensorrepo.formats.exchange.records.samples import (
@@ -76,7 +75,7 @@ def read_lmdb(
 
     Args:
         path: folder or file.
-        database: of several in one file, this one.
+        database: name of one of several in the file.
         key: what keys are, text or bytes; otherwise the first ones tell.
         value: what values are, bytes, text, image or datum; otherwise the first ones tell.
         samples: from how many entries that is told.
@@ -88,8 +87,12 @@ def read_lmdb(
         raise InvalidInputError(f"key is {' or '.join(KEYS)}, value {' or '.join(VALUES)}")
     file = path / DATA_FILE if path.is_dir() else path
     opened = open_files("lmdb", [file], database=database)[file]
-    entries = _entries(opened.batches())
-    first = _first_entries(entries, samples)
+    entries = (
+        entry
+        for batch in opened.batches()
+        for entry in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    first = first_of(((entry, len(entry[1])) for entry in entries), samples, _SAMPLE_BYTES)
     if not first:
         raise damage(file, "holds no entries")
     schema = _schema(first, key, value, str(file))
@@ -98,13 +101,8 @@ def read_lmdb(
         schema=schema,
         rows=opened.rows,
         batches=batches_of(rows, schema.names),
-        origin=ImportOrigin(str(path), "lmdb", 1, file_bytes(file)),
+        origin=origin_of(path, "lmdb", [file]),
     )
-
-
-def _entries(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes]]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def matches_lmdb(candidate: Candidate) -> bool:
@@ -129,20 +127,6 @@ def parse_datum(data: bytes, where: str) -> Datum:
     if min(shape) < 1 or prod(shape) != len(stored):
         raise damage(where, f"is no Datum of Caffe: {len(stored)} numbers for shape {shape}")
     return Datum(stored.reshape(shape), datum.label)
-
-
-def _first_entries(
-    entries: Iterator[tuple[bytes, bytes]], samples: int
-) -> list[tuple[bytes, bytes]]:
-    first: list[tuple[bytes, bytes]] = []
-    held = 0
-    while len(first) < samples and held < _SAMPLE_BYTES:
-        entry = next(entries, None)
-        if entry is None:
-            break
-        first.append(entry)
-        held += len(entry[1])
-    return first
 
 
 def _schema(

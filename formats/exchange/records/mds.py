@@ -19,7 +19,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,9 +50,9 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import (
     DEFLATE_LIMIT,
     Candidate,
-    ImportOrigin,
     OpenedSource,
     file_bytes,
+    origin_of,
 )
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
@@ -62,6 +61,7 @@ from tensorrepo.formats.exchange.records.samples import (
     batches_of,
     check_array,
     check_image,
+    check_json,
     check_text,
     choose,
     read_exactly,
@@ -119,7 +119,9 @@ def parse_encoding(text: str, where: str) -> Encoding:
     """
     if text in _SCALARS:
         dtype = np.dtype(_SCALARS[text]).newbyteorder("<")
-        return Encoding(Scalar(dtype.name), dtype.itemsize, lambda data, _: _number(data, dtype))
+        return Encoding(
+            Scalar(dtype.name), dtype.itemsize, lambda data, _: np.frombuffer(data, dtype)[0]
+        )
     if text in _TYPES:
         return Encoding(_TYPES[text], 0, _DECODERS.get(text, lambda data, _: data))
     name, _, form = text.partition(":")
@@ -175,17 +177,6 @@ def _shape(data: bytes, at: int, where: str) -> tuple[tuple[int, ...], int]:
     return tuple(map(int, sizes)), stop
 
 
-def _number(data: bytes, dtype: np.dtype[Any]) -> Any:
-    return np.frombuffer(data, dtype)[0]
-
-
-def _json(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise damage(where, f"is not JSON: {problem}") from problem
-
-
 def _whole(data: bytes, where: str) -> int:
     try:
         number = int(data[:40])
@@ -206,7 +197,7 @@ def _real(data: bytes, where: str) -> float:
 _DECODERS: dict[str, Callable[[bytes, str], Any]] = {
     "str": check_text,
     "str_decimal": check_text,
-    "json": _json,
+    "json": check_json,
     "jpeg": lambda data, where: check_image(Image("jpeg"), data, where),
     "png": lambda data, where: check_image(Image("png"), data, where),
     "str_int": _whole,
@@ -282,7 +273,7 @@ def read_mds(
         schema=schema,
         rows=sum(shard.samples for shard in index.shards),
         batches=_batches(folder, index.shards, schema, encodings, layout),
-        origin=ImportOrigin(str(path), "mds", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "mds", files),
     )
 
 

@@ -38,7 +38,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.exchange.base import Candidate, ImportOrigin, OpenedSource, file_bytes
+from tensorrepo.formats.exchange.base import Candidate, OpenedSource, file_bytes, origin_of
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
     SampleRecord,
@@ -122,9 +122,7 @@ def read_mindrecord(
         schema=schema,
         rows=None,
         batches=batches_of(rows, schema.names),
-        origin=ImportOrigin(
-            str(path), "mindrecord", len(shards), sum(file_bytes(shard.path) for shard in shards)
-        ),
+        origin=origin_of(path, "mindrecord", [shard.path for shard in shards]),
     )
 
 

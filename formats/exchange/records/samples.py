@@ -14,19 +14,19 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import dtype_name
 from tensorrepo.formats.dataset.schema.schema import ColumnBatch, ColumnType, Image, Scalar, Tensor
-from tensorrepo.formats.exchange.base import BATCH_BYTES, read_ignore
+from tensorrepo.formats.exchange.base import columns_of, grouped
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
@@ -52,40 +52,9 @@ class SampleRecord:
 
 def batches_of(records: Iterable[SampleRecord], names: Sequence[str]) -> Iterator[ColumnBatch]:
     """Records as batches of about `BATCH_BYTES`; a column that a record lacks is null there."""
-    rows: list[Mapping[str, Any]] = []
-    held = 0
-    for record in records:
-        cost = record.bytes + _VALUE_BYTES * len(names)
-        if rows and held + cost > BATCH_BYTES:
-            yield {name: [row.get(name) for row in rows] for name in names}
-            rows, held = [], 0
-        rows.append(record.values)
-        held += cost
-    if rows:
-        yield {name: [row.get(name) for row in rows] for name in names}
-
-
-def record_files(path: Path, wanted: Callable[[str], bool], what: str) -> list[Path]:
-    """`path` itself, or the files of a folder whose names are `wanted`, in order.
-
-    Hidden files and ignored ones are left out. `what` says which files are looked for.
-    """
-    if not path.is_dir():
-        return [path]
-    ignore = read_ignore(path)
-    found = []
-    with refusals(path, "folder"):
-        for file in sorted(path.rglob("*")):
-            relative = file.relative_to(path)
-            left_out = any(part.startswith(".") for part in relative.parts) or any(
-                ignore.leaves_out(str(part), is_folder=part != relative)
-                for part in (relative, *relative.parents[:-1])
-            )
-            if wanted(file.name.lower()) and file.is_file() and not left_out:
-                found.append(file)
-    if not found:
-        raise damage(path, f"holds no {what}")
-    return found
+    cost = _VALUE_BYTES * len(names)
+    for rows in grouped((record.values, record.bytes + cost) for record in records):
+        yield columns_of(rows, names)
 
 
 def read_exactly(stream: Readable, size: int, where: str) -> bytes:
@@ -203,6 +172,18 @@ def check_text(data: bytes, where: str) -> str:
         raise damage(where, f"is not UTF-8 text: {problem}") from problem
 
 
+def check_json(data: bytes, where: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        InvalidInputError: not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise damage(where, f"is not JSON: {problem}") from problem
+
+
 def is_text(data: bytes) -> bool:
     """Whether bytes are text that people read: UTF-8 without control characters but line ends."""
     try:
@@ -212,7 +193,9 @@ def is_text(data: bytes) -> bool:
     return all(letter.isprintable() or letter in "\t\r\n" for letter in text)
 
 
-def choose(where: object, there: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+def choose(
+    where: object, there: Sequence[str], columns: Sequence[str] | None, what: str = "column"
+) -> list[str]:
     """The columns to read: all, or those asked for.
 
     Raises:
@@ -221,7 +204,7 @@ def choose(where: object, there: Sequence[str], columns: Sequence[str] | None) -
     for name in columns or ():
         if name not in there:
             listed = ", ".join(map(repr, there))
-            raise NotFoundError(f"{where}: holds no column {name!r}; there are {listed}")
+            raise NotFoundError(f"{where}: holds no {what} {name!r}; there are {listed}")
     return list(there if columns is None else columns)
 
 

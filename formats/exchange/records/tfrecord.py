@@ -59,9 +59,10 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, 
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
+    first_of,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.formats.exchange.records.samples import (
@@ -76,7 +77,6 @@ from tensorrepo.formats.exchange.records.samples import (
     is_text,
     parse_message,
     read_exactly,
-    record_files,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -269,7 +269,7 @@ def infer_columns(
     Args:
         examples: at least one.
         words: what features are, of `WORDS`, where that shall not be inferred.
-        shapes: of tensors, whose lists are flat.
+        shapes: dimensions of tensors, whose lists are flat.
         where: names the source in messages.
 
     Raises:
@@ -426,13 +426,13 @@ def read_tfrecord(
         columns: only these features.
         samples: from how many examples types are inferred.
         types: what features are, one of bytes, text, image, json, scalar, ragged.
-        shapes: of features that are tensors of more than one dimension.
+        shapes: dimensions of features that are tensors of more than one dimension.
 
     Raises:
         InvalidInputError: damaged files, records that are no examples, or features that change.
         UnsupportedError: the library for checksums is not installed.
     """
-    files = record_files(path, _is_called_so, "TFRecord files: *.tfrecord, *.tfrecord-00000-of-9")
+    files = source_files(path, _is_called_so, "TFRecord files: *.tfrecord, *.tfrecord-00000-of-9")
     first = _first_examples(files, samples)
     if not any(first):
         raise damage(path, "holds no examples with features")
@@ -445,7 +445,7 @@ def read_tfrecord(
         schema=Schema(tuple(found[name].column for name in chosen)),
         rows=None,
         batches=_batches(files, {name: found[name] for name in chosen}, columns is None),
-        origin=ImportOrigin(str(path), "tfrecord", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "tfrecord", files),
     )
 
 
@@ -493,15 +493,12 @@ def _is_called_so(name: str) -> bool:
 
 
 def _first_examples(files: Sequence[Path], samples: int) -> list[Example]:
-    first: list[Example] = []
-    held = 0
-    for file in files:
-        for number, record in walk_records(file):
-            first.append(parse_example(record, f"{file}, record {number}"))
-            held += len(record)
-            if len(first) >= samples or held >= _SAMPLE_BYTES:
-                return first
-    return first
+    sized = (
+        (parse_example(record, f"{file}, record {number}"), len(record))
+        for file in files
+        for number, record in walk_records(file)
+    )
+    return first_of(sized, samples, _SAMPLE_BYTES)
 
 
 def _batches(
@@ -531,10 +528,6 @@ def _rows(file: Path, columns: Mapping[str, FeatureColumn], every: bool) -> Iter
         yield SampleRecord(values, len(record) + arrays)
 
 
-# (value, number of its row) as the content of a list; None where the row is null.
-Encoder = Callable[[Any, int], bytes]
-
-
 def write_tfrecord(
     table: ExportTable, path: Path, *, overwrite: bool = False, compress: bool | None = None
 ) -> None:
@@ -548,12 +541,13 @@ def write_tfrecord(
     crc = masked_crc()
     kinds = {column.name: _kind(column) for column in table.schema.columns}
     gzipped = path.suffix == ".gz" if compress is None else compress
-    with new_file(path, overwrite=overwrite) as temporary, temporary.open("xb") as raw:
-        file = compressed(raw, gzipped=gzipped)
+    with (
+        new_file(path, overwrite=overwrite) as temporary,
+        temporary.open("xb") as raw,
+        compressed(raw, gzipped=gzipped) as file,
+    ):
         for record in _records(table, kinds):
             write_record(file, record, crc)
-        if gzipped:
-            file.close()
 
 
 def _kind(column: Column) -> int:

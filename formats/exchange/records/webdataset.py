@@ -16,13 +16,13 @@ WebDataset's own readers skip. The same rows make the same bytes.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BytesIO
@@ -38,7 +38,6 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
-    ColumnBatch,
     ColumnType,
     Embedding,
     Image,
@@ -54,9 +53,9 @@ from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     MAX_NOTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.output import (
     ExportTable,
@@ -76,7 +75,6 @@ from tensorrepo.formats.exchange.records.samples import (
     choose,
     image_type,
     plain_array,
-    record_files,
 )
 from tensorrepo.formats.exchange.records.tar import TarMember, read_member, walk_members
 from tensorrepo.formats.exchange.tables.csv import open_text
@@ -148,7 +146,7 @@ def column_names(parts: Iterable[str], clashes: AbstractSet[str] = frozenset()) 
     images and no sample has two: ``left.jpg`` here and ``left.png`` there.
 
     Args:
-        parts: of all samples, each once.
+        parts: parts of all samples, each once.
         clashes: stems that several parts of one sample have.
     """
     by_stem: dict[str, list[str]] = {}
@@ -172,7 +170,7 @@ def part_column(
     """The column `name`, its type as the first of its values say.
 
     Args:
-        name: of the column.
+        name: name of the column.
         parts: those that become it, several only if they are images.
         heads: how its first values begin, up to `head_bytes` each; at least one.
         classes: names of classes by column.
@@ -195,7 +193,8 @@ def part_column(
         if found is None:
             raise damage(where, f"has a part {parts[0]!r} that is no image")
     if kind is PartKind.ARRAY:
-        forms = [(header.dtype, header.shape) for header in map(_npy_header(where), heads)]
+        headers = [read_header(BytesIO(head), where) for head in heads]
+        forms = [(header.dtype, header.shape) for header in headers]
         found = array_type(forms, f"{where}, part {parts[0]!r}")
     assert found is not None, kind
     return PartColumn(Column(name, found), kind)
@@ -263,18 +262,9 @@ def _integer(column: Column, data: bytes, where: str) -> int:
     return number
 
 
-def _npy_header(where: str) -> Any:
-    return lambda head: read_header(BytesIO(head), where)
-
-
 def _npy_array(data: bytes, where: str) -> NDArray[Any]:
     header = read_header(BytesIO(data), where)
-    if header.promised_bytes != len(data):
-        raise damage(
-            where,
-            f"header promises {header.promised_bytes} bytes (shape {header.shape} of "
-            f"{header.dtype}), there are {len(data)}",
-        )
+    header.check_bytes(where, len(data), "there are {}")
     flat = np.frombuffer(data, header.dtype, offset=header.bytes)
     return plain_array(flat.reshape(header.shape, order="F" if header.fortran_order else "C"))
 
@@ -371,7 +361,7 @@ def read_webdataset(
     Raises:
         InvalidInputError: damaged archives, no samples, or a part that is not what it is called.
     """
-    shards = record_files(path, lambda name: name.endswith(SUFFIXES), f"files {SUFFIXES}")
+    shards = source_files(path, lambda name: name.endswith(SUFFIXES), f"files {SUFFIXES}")
     survey = _Survey()
     for shard in shards:
         _survey_shard(shard, survey, samples)
@@ -379,11 +369,12 @@ def read_webdataset(
     every = schema_of(parts)
     schema = every.select(choose(path, every.names, columns))
     wanted = {name: part for name, part in parts.items() if part.column.name in schema}
+    records = (record for shard in shards for record in _records(shard, schema, wanted))
     return OpenedSource(
         schema=schema,
         rows=survey.samples if survey.complete else None,
-        batches=_batches(shards, schema, wanted),
-        origin=ImportOrigin(str(path), "webdataset", len(shards), sum(map(file_bytes, shards))),
+        batches=batches_of(records, schema.names),
+        origin=origin_of(path, "webdataset", shards),
         notes=_notes(survey),
         key=(KEY,),
     )
@@ -401,13 +392,13 @@ def matches_webdataset(candidate: Candidate) -> bool:
 
 def _survey_shard(shard: Path, survey: _Survey, samples: int) -> None:
     with refusals(shard, "tar archive", *_TAR_ERRORS), open_text(shard) as stream:
-        compressed = _is_compressed(shard)
-        if compressed and survey.samples >= samples:
+        gzipped = isinstance(stream, gzip.GzipFile)
+        if gzipped and survey.samples >= samples:
             survey.complete = False
             return
         stems: set[str] = set()
         for part in _parts(stream, shard, survey):
-            if part.first and compressed and survey.samples >= samples:
+            if part.first and gzipped and survey.samples >= samples:
                 survey.complete = False
                 return
             survey.samples += part.first
@@ -419,11 +410,6 @@ def _survey_shard(shard: Path, survey: _Survey, samples: int) -> None:
             if len(heads) < samples:
                 head = read_member(stream, part.member, str(shard), head_bytes(part.name))
                 heads.append(head)
-
-
-def _is_compressed(shard: Path) -> bool:
-    with shard.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
 
 
 def _parts(stream: IO[bytes], shard: Path, survey: _Survey | None) -> Iterator[_Part]:
@@ -474,14 +460,6 @@ def schema_of(parts: Mapping[str, PartColumn]) -> Schema:
 
 
 # ------------------------------------------------------------------------------ reading
-
-
-def _batches(
-    shards: Iterable[Path], schema: Schema, wanted: Mapping[str, PartColumn]
-) -> Iterator[ColumnBatch]:
-    return batches_of(
-        (record for shard in shards for record in _records(shard, schema, wanted)), schema.names
-    )
 
 
 def _records(
@@ -718,19 +696,13 @@ def _write_shard(
         for column in table.schema.columns
         if isinstance(column.type, ClassLabel)
     }
-    with path.open("xb") as raw, _closing(raw, gzipped=gzipped) as file:
+    with path.open("xb") as raw, compressed(raw, gzipped=gzipped) as file:
         if classes:
             _write_member(file, CLASSES_MEMBER, json.dumps(classes, ensure_ascii=False).encode())
         for key, parts in samples:
             for part, data in parts:
                 _write_member(file, f"{key}.{part}", data)
         file.write(_END)
-
-
-@contextmanager
-def _closing(raw: IO[bytes], *, gzipped: bool) -> Iterator[IO[bytes]]:
-    with ExitStack() as stack:
-        yield stack.enter_context(compressed(raw, gzipped=True)) if gzipped else raw
 
 
 def _write_member(file: IO[bytes], name: str, data: bytes) -> None:

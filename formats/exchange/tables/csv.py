@@ -25,6 +25,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -37,11 +38,7 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
-from tensorrepo.formats.exchange.tables.files import (
-    has_table_files,
-    naming_file,
-    read_tables,
-)
+from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -82,16 +79,6 @@ class LentStream:
         """Whoever lent it closes it."""
 
 
-class _LentHandler:
-    """Calls a handler of odd rows, which itself outlives Arrow's use of it."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    def __call__(self, row: Any) -> str:
-        return self._handler(row)
-
-
 class LentReader:
     """A reader of Arrow over a stream of ours, for one `with` block.
 
@@ -100,7 +87,7 @@ class LentReader:
 
     def __init__(self, stream: IO[bytes], opener: Open, handler: Handler | None = None) -> None:
         self._stream: LentStream | None = LentStream(stream)
-        self._handler = None if handler is None else _LentHandler(handler)
+        self._handler = None if handler is None else partial(handler)  # outlived by `handler`
         lent = (self._stream, self._handler)
         # Without callbacks: those of a reader that the garbage collector closes are never called.
         self._watched = [weakref.ref(each) for each in lent if each is not None]
@@ -243,7 +230,7 @@ def read_csv(
         path: file or folder; gzip is told by content.
         delimiter: between cells; otherwise the one of ``, ; tab |`` that the first line has most.
         header: whether the first line names the columns; else they are called f0, f1, ...
-        encoding: of the text, by Python's name for it.
+        encoding: character encoding, by Python's name for it.
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.
@@ -355,15 +342,12 @@ def _types(
                 f"column {field.name!r} is not {dialect.encoding} text. "
                 "Say which encoding it is: encoding=latin-1",
             )
-        keep = field.name not in dialect.text_columns and _has_type(field.type)
-        types[field.name] = field.type if keep else pa.string()
+        textual = pa.types.is_null(field.type) or pa.types.is_time(field.type)
+        textual = textual or field.name in dialect.text_columns
+        types[field.name] = pa.string() if textual else field.type
     if known is not None and _column_names(types) == known.names:
         return dict(zip(types, known.types, strict=True))
     return types
-
-
-def _has_type(inferred: pa.DataType) -> bool:
-    return not (pa.types.is_null(inferred) or pa.types.is_time(inferred))
 
 
 @contextmanager

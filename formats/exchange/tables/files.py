@@ -39,10 +39,9 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
-    ImportOrigin,
     OpenedSource,
-    file_bytes,
-    read_ignore,
+    origin_of,
+    source_files,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
@@ -55,7 +54,7 @@ STEP_BYTES = 1 << 20  # of Arrow's: as Python's objects they are many times as m
 def is_nested(kind: pa.DataType) -> bool:
     """Whether rows are structs, maps or lists."""
     types = pa.types
-    return bool(types.is_struct(kind) or types.is_map(kind) or _is_list(kind))
+    return bool(types.is_struct(kind) or types.is_map(kind) or is_any_list(kind))
 
 
 def json_says(kind: pa.DataType, depth: int = 0) -> bool:
@@ -67,7 +66,7 @@ def json_says(kind: pa.DataType, depth: int = 0) -> bool:
         return all(json_says(kind.field(at).type, depth + 1) for at in range(kind.num_fields))
     if types.is_map(kind):
         return json_says(kind.key_type, depth + 1) and json_says(kind.item_type, depth + 1)
-    if _is_list(kind) or types.is_dictionary(kind):
+    if is_any_list(kind) or types.is_dictionary(kind):
         return json_says(kind.value_type, depth + 1)
     number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
@@ -141,7 +140,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return found
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_any_list(kind: pa.DataType) -> bool:
     return is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
 
 
@@ -188,28 +187,14 @@ def read_tables(
         schema=schema,
         rows=None if None in counts else sum(count or 0 for count in counts),
         batches=table_batches(opened, adapted),
-        origin=ImportOrigin(str(path), name, len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, name, files),
     )
 
 
 def table_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The files of a table in the order of their paths; hidden and `_metadata` ones left out."""
-    if not path.is_dir():
-        return [path]
-    ignore = read_ignore(path)
-    found = []
-    with refusals(path, "folder"):
-        for file in sorted(path.rglob("*")):
-            relative = file.relative_to(path)
-            left_out = any(part.startswith((".", "_")) for part in relative.parts) or any(
-                ignore.leaves_out(str(part), is_folder=part != relative)
-                for part in (relative, *relative.parents[:-1])
-            )
-            if file.name.lower().endswith(suffixes) and file.is_file() and not left_out:
-                found.append(file)
-    if not found:
-        raise damage(path, f"holds no files that end in {' or '.join(suffixes)}")
-    return found
+    what = f"files that end in {' or '.join(suffixes)}"
+    return source_files(path, lambda name: name.endswith(suffixes), what, (".", "_"))
 
 
 def has_table_files(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:
@@ -245,20 +230,36 @@ def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
         # Hugging Face writes a missing label as -1.
         label = Column(field.name, ClassLabel(tuple(names)), nullable=True)
         return Adapted(label, lambda array: null_below_zero(array.cast(pa.int64())))
-    if kind == "Image" and pa.types.is_struct(field.type) and "bytes" in _field_names(field.type):
+    if (
+        kind == "Image"
+        and pa.types.is_struct(field.type)
+        and field.type.get_field_index("bytes") >= 0
+    ):
         return Adapted(
             Column(field.name, Image(), nullable=True), lambda array: array.field("bytes")
         )
+    return adapt_plain(field, field.type)
+
+
+def adapt_plain(field: pa.Field, stored: pa.DataType) -> Adapted:
+    """The column for Arrow's own type, or one of JSON; `stored` is read in its place."""
+    plain = pa.field(field.name, stored, field.nullable, field.metadata)
     try:
         # An id belongs to the dataset that the file came from, not to the one that it goes to.
-        (column,) = Schema.from_arrow(pa.schema([field])).without_ids().columns
+        (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
     except UnsupportedError:
-        if not (is_nested(field.type) and json_says(field.type)):
+        if not json_says(stored):
             raise
-        return Adapted(Column(field.name, Json(), nullable=field.nullable), json_texts)
-    if pa.types.is_dictionary(field.type):
-        return Adapted(column, lambda array: array.dictionary_decode())
-    return Adapted(column, lambda array: array)
+        column = Column(field.name, Json(), nullable=field.nullable)
+        return Adapted(column, lambda array: json_texts(storage(array)))
+    if pa.types.is_dictionary(stored):
+        return Adapted(column, lambda array: storage(array).dictionary_decode())
+    return Adapted(column, lambda array: array if array.type == stored else storage(array))
+
+
+def storage(array: pa.Array) -> pa.Array:
+    """An array without its extension type."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def table_batches(
@@ -310,10 +311,6 @@ def features_of(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
 
 def null_below_zero(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.less(array, 0), None, array)
-
-
-def _field_names(struct: pa.DataType) -> set[str]:
-    return {struct.field(number).name for number in range(struct.num_fields)}
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:

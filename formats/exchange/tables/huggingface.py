@@ -52,7 +52,8 @@ from tensorrepo.formats.exchange.base import (
     Candidate,
     ImportOrigin,
     OpenedSource,
-    file_bytes,
+    origin_of,
+    with_split,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
@@ -60,20 +61,19 @@ from tensorrepo.formats.exchange.images.labels import decode_record, read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.exchange.tables.files import (
     Adapted,
+    adapt_plain,
     features_of,
-    json_says,
-    json_texts,
+    is_any_list,
     naming_file,
     null_below_zero,
+    storage,
     table_batches,
 )
 from tensorrepo.formats.exchange.tables.samples import read_samples
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-_LISTS = frozenset({"Sequence", "List", "LargeList"})
 _ARRAYS = frozenset({"Array2D", "Array3D", "Array4D", "Array5D"})
 _FILES = frozenset({"Audio", "Video", "Pdf"})
-_TEXTS = frozenset({"Translation", "TranslationVariableLanguages"})
 HuggingFaceFeature = (
     Any  # a mapping with "_type", a mapping of features, or a list with one feature
 )
@@ -83,7 +83,7 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
     """How a field becomes a column.
 
     Args:
-        field: of the Arrow data.
+        field: field of the Arrow data.
         feature: what the features say of it; None: nothing.
         follow: read pictures that are named by a path only: of the user's own process.
 
@@ -104,22 +104,18 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
         column = Column(field.name, Bytes(), nullable=field.nullable)
         return Adapted(column, _embedded(stored, follow=follow))
     if isinstance(field.type, pa.FixedShapeTensorType):
-        return _adapt_other(field, field.type)
+        return adapt_plain(field, field.type)
     shape = _shape(feature, stored)
     leaf = _leaf(stored)
     if shape and _is_number(leaf):
         dtype = dtype_name(leaf.to_pandas_dtype())
         column = Column(field.name, Tensor(dtype, shape), nullable=field.nullable)
         return Adapted(column, lambda array: blocks(storage(array), shape))
-    return _adapt_other(field, stored)
+    return adapt_plain(field, stored)
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def storage(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | None]:
@@ -127,7 +123,7 @@ def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | 
 
     Args:
         array: lists of lists, as deep as `shape`.
-        shape: of a row; only the first dimension may be None.
+        shape: dimensions of a row; only the first dimension may be None.
 
     Raises:
         pa.ArrowInvalid: a list inside is null or has another length.
@@ -158,51 +154,28 @@ def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | 
     ]
 
 
-def _adapt_other(field: pa.Field, stored: pa.DataType) -> Adapted:
-    plain = pa.field(field.name, stored, field.nullable, field.metadata)
-    try:
-        (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
-    except UnsupportedError:
-        if not json_says(stored):
-            raise
-        column = Column(field.name, Json(), nullable=field.nullable)
-        return Adapted(column, lambda array: json_texts(storage(array)))
-    if pa.types.is_dictionary(stored):
-        return Adapted(column, lambda array: storage(array).dictionary_decode())
-    return Adapted(column, lambda array: array if array.type == stored else storage(array))
-
-
 def _shape(feature: HuggingFaceFeature, stored: pa.DataType) -> tuple[int | None, ...]:
     """The shape of the arrays of a feature; () when it is none, or not even."""
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
     if kind in _ARRAYS:
         dims = tuple(feature["shape"])
-        return dims if _depth(stored) == len(dims) and None not in dims[1:] else ()
+        return dims if len(_list_dims(stored)) == len(dims) and None not in dims[1:] else ()
     dims = _list_dims(stored)
     return dims if dims and None not in dims[1:] else ()
 
 
 def _list_dims(kind: pa.DataType) -> tuple[int | None, ...]:
     dims: list[int | None] = []
-    while _is_list(kind):
+    while is_any_list(kind):
         dims.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return tuple(dims)
 
 
-def _depth(kind: pa.DataType) -> int:
-    return len(_list_dims(kind))
-
-
 def _leaf(kind: pa.DataType) -> pa.DataType:
-    while _is_list(kind):
+    while is_any_list(kind):
         kind = kind.value_type
     return kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -312,8 +285,8 @@ def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) ->
     return OpenedSource(
         schema=schema,
         rows=None,
-        batches=_batches(list(opened.values()), adapted, tells_split=len(splits) > 1),
-        origin=ImportOrigin(str(path), "huggingface", len(files), sum(map(file_bytes, files))),
+        batches=with_split([table_batches(each.files, adapted) for each in opened.values()]),
+        origin=origin_of(path, "huggingface", files),
     )
 
 
@@ -431,15 +404,6 @@ def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:
     return Schema((*schema.columns, Column("split", ClassLabel(tuple(splits)))))
 
 
-def _batches(
-    opened: Sequence[_Split], adapted: Sequence[Adapted], *, tells_split: bool
-) -> Iterator[ColumnBatch]:
-    for number, split in enumerate(opened):
-        for batch in table_batches(split.files, adapted):
-            rows = len(next(iter(batch.values())))
-            yield {**batch, "split": [number] * rows} if tells_split else batch
-
-
 def _object_batches(given: Any, adapted: Sequence[Adapted], what: str) -> Iterator[ColumnBatch]:
     """Rows as the library gives them, in steps of about `BATCH_BYTES`."""
 
@@ -541,7 +505,7 @@ def _shards(
         _converted(batch, features, schema) for batch in table.to_batches(max_bytes=BATCH_BYTES)
     )
     # `datasets` does not open a stream without any batch.
-    following = list(islice(batches, 1)) or [_without_rows(schema)]
+    following = list(islice(batches, 1)) or [pa.RecordBatch.from_pylist([], schema)]
 
     def group() -> Iterator[pa.RecordBatch]:
         held = 0
@@ -554,10 +518,6 @@ def _shards(
     yield group()
     while following:
         yield group()
-
-
-def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _converted(

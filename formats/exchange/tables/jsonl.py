@@ -18,13 +18,7 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
-from tensorrepo.formats.exchange.base import (
-    Candidate,
-    Damage,
-    ImportOrigin,
-    OpenedSource,
-    file_bytes,
-)
+from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource, grouped, origin_of
 from tensorrepo.formats.exchange.tables.csv import is_text, open_text
 from tensorrepo.formats.exchange.tables.files import has_table_files, table_files
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
@@ -43,7 +37,7 @@ def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
         damaged: pass over lines that cannot be read, or that do not fit the first ones.
     """
     files = table_files(path, SUFFIXES)
-    first = next(_blocks(files[:1], Damage(skip=damaged)), [])
+    first = next(grouped(_lines(files[:1], Damage(skip=damaged)), BLOCK_BYTES), [])
     if not first:
         raise damage(files[0], "holds no JSON objects")
     schema = infer_schema(path, [row for _, _, row in first])
@@ -52,7 +46,7 @@ def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
         schema=schema,
         rows=None,
         batches=_batches(schema, files, met),
-        origin=ImportOrigin(str(path), "jsonl", len(files), sum(map(file_bytes, files))),
+        origin=origin_of(path, "jsonl", files),
         damage=met,
     )
 
@@ -64,7 +58,7 @@ def matches_jsonl(candidate: Candidate) -> bool:
 
 
 def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[ColumnBatch]:
-    for block in _blocks(files, met):
+    for block in grouped(_lines(files, met), BLOCK_BYTES):
         batch = _batch(schema, block)
         if batch is None:
             misfits = _misfits(schema, block)
@@ -78,26 +72,16 @@ def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[Col
             yield batch
 
 
-def _blocks(files: Sequence[Path], met: Damage) -> Iterator[list[Line]]:
-    """Lines in groups of bounded bytes."""
-    block: list[Line] = []
-    held = 0
+def _lines(files: Sequence[Path], met: Damage) -> Iterator[tuple[Line, int]]:
+    """Each line that is an object, and its bytes."""
     for file in files:
         with refusals(file, "file of JSON lines"), open_text(file) as stream:
-            number = 0
-            while text := stream.readline(MAX_LINE_BYTES):
-                number += 1
+            for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
                 if text.strip():
                     try:
-                        block.append((file, number, _object(file, number, text)))
+                        yield (file, number, _object(file, number, text)), len(text)
                     except InvalidInputError as problem:
                         met.meet(file, number - 1, problem)
-                    held += len(text)
-                if held >= BLOCK_BYTES:
-                    yield block
-                    block, held = [], 0
-    if block:
-        yield block
 
 
 def _object(file: Path, number: int, text: bytes) -> dict[str, Any]:

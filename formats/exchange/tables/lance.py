@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.schema.arrow_types import (
     TYPE_KEY,
     FixedTensorType,
@@ -31,13 +30,9 @@ from tensorrepo.formats.exchange.base import (
     file_bytes,
 )
 from tensorrepo.formats.exchange.child import open_files
-from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, LANCE_VERSION_KEY
+from tensorrepo.formats.exchange.child_main import LANCE_VERSION_KEY
 from tensorrepo.formats.exchange.output import ExportTable, new_folder
-from tensorrepo.formats.exchange.tables.files import (
-    Adapted,
-    naming_file,
-    table_batches,
-)
+from tensorrepo.formats.exchange.tables.files import Adapted, naming_file, table_batches
 from tensorrepo.formats.exchange.tables.huggingface import adapt_feature
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -170,18 +165,6 @@ def _library() -> Any:
             "Lance datasets need pylance, which is not installed: `pip install tensorrepo[lance]`"
         ) from problem
     return lance
-
-
-@contextmanager
-def _failures(path: Path) -> Iterator[None]:
-    """Lance's errors in our words. A panic of its core is no `Exception` in Python."""
-    try:
-        with refusals(path, "Lance dataset", RuntimeError, NotImplementedError, *ARROW_ERRORS):
-            yield
-    except BaseException as problem:
-        if type(problem).__name__ != "PanicException":
-            raise
-        raise damage(path, f"not a readable Lance dataset: {_first(problem)}") from problem
 
 
 def _remembering(

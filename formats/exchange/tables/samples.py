@@ -40,7 +40,15 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
     Timestamp,
 )
-from tensorrepo.formats.exchange.base import BATCH_BYTES, Damage, ImportOrigin, OpenedSource
+from tensorrepo.formats.exchange.base import (
+    BATCH_BYTES,
+    Damage,
+    ImportOrigin,
+    OpenedSource,
+    columns_of,
+    first_of,
+    grouped,
+)
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 # Pillow's modes that a format keeps to the last bit.
@@ -92,7 +100,10 @@ def plain(value: object, image_format: str) -> Any:
         return np.asarray(value)
     if isinstance(value, list | tuple):
         parts = [plain(part, image_format) for part in value]
-        return _joined([part.item() if _is_number(part) else part for part in parts])
+        numbers = (isinstance(part, np.ndarray) and not part.ndim for part in parts)
+        return _joined(
+            [part.item() if number else part for part, number in zip(parts, numbers, strict=True)]
+        )
     return value
 
 
@@ -202,10 +213,6 @@ def _joined(parts: list[Any]) -> Any:
     return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, np.ndarray) and not value.ndim
-
-
 def _kind(value: Any) -> ColumnType:
     """The column type of one value."""
     match value:
@@ -310,7 +317,7 @@ def read_samples(
 
     Args:
         given: has ``__getitem__`` and ``__len__``, or ``__iter__``.
-        names: of the columns, for samples that are tuples; else those of `schema`, or col0, ...
+        names: names of the columns of tuples; else those of `schema`, or col0, ...
         image_format: "png", "webp", "tiff" or "bmp", for pictures of Pillow.
         damaged: pass over samples that raise, or that do not fit the first ones.
         schema: the columns, when they are known; else the first samples tell.
@@ -322,7 +329,8 @@ def read_samples(
     called = names or (schema.names if schema is not None else None)
     samples = _samples(given, called, image_format, met)
     if schema is None:
-        first = _first(samples)
+        sizes = ((each, sum(map(size_of, each[1].values()))) for each in samples)
+        first = first_of(sizes, FIRST_SAMPLES, BATCH_BYTES)
         if not first:
             raise damage(_what(given), "has no samples")
         schema = _infer(given, first)
@@ -388,17 +396,6 @@ def _iterated(given: Any) -> Iterator[tuple[int, Any]]:
         number += 1
 
 
-def _first(samples: Iterator[TorchSample]) -> list[TorchSample]:
-    first: list[TorchSample] = []
-    held = 0
-    for number, values in samples:
-        first.append((number, values))
-        held += sum(map(size_of, values.values()))
-        if len(first) == FIRST_SAMPLES or held >= BATCH_BYTES:
-            break
-    return first
-
-
 def _infer(given: Any, first: Sequence[TorchSample]) -> Schema:
     names = list(dict.fromkeys(name for _, values in first for name in values))
     try:
@@ -411,20 +408,16 @@ def _infer(given: Any, first: Sequence[TorchSample]) -> Schema:
 def _batches(
     given: Any, schema: Schema, samples: Iterator[TorchSample], met: Damage
 ) -> Iterator[ColumnBatch]:
-    held: list[dict[str, Any]] = []
-    size = 0
-    for number, values in samples:
-        problem = _problem(schema.columns, values)
-        if problem:
-            met.meet(_at(given, number), number, damage(_at(given, number), problem))
-            continue
-        held.append({c.name: stored_form(c, values.get(c.name)) for c in schema.columns})
-        size += sum(map(size_of, values.values()))
-        if size >= BATCH_BYTES:
-            yield {name: [row[name] for row in held] for name in schema.names}
-            held, size = [], 0
-    if held:
-        yield {name: [row[name] for row in held] for name in schema.names}
+    def fitting() -> Iterator[tuple[dict[str, Any], int]]:
+        for number, values in samples:
+            if problem := _problem(schema.columns, values):
+                met.meet(_at(given, number), number, damage(_at(given, number), problem))
+                continue
+            row = {c.name: stored_form(c, values.get(c.name)) for c in schema.columns}
+            yield row, sum(map(size_of, values.values()))
+
+    for rows in grouped(fitting()):
+        yield columns_of(rows, schema.names)
 
 
 def _problem(columns: Sequence[Column], values: Mapping[str, Any]) -> str:

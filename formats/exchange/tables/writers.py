@@ -35,7 +35,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
 from tensorrepo.formats.dataset.schema.widen import convert_values
-from tensorrepo.formats.exchange.base import BATCH_BYTES
+from tensorrepo.formats.exchange.base import BATCH_BYTES, grouped
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -48,7 +48,8 @@ def write_parquet(
     """One Parquet file, row groups of about 64 MiB."""
     schema = table.schema.without_ids().to_arrow()
     # Dictionaries and statistics pay for small values only; images would be copied for them.
-    light = [column.name for column in table.schema.columns if _is_light(column)]
+    small = Scalar | ClassLabel | Text | Timestamp
+    light = [column.name for column in table.schema.columns if isinstance(column.type, small)]
     with (
         new_file(path, overwrite=overwrite) as temporary,
         _arrow_failures("Parquet"),
@@ -63,7 +64,8 @@ def write_parquet(
             write_batch_size=1024 if len(light) == len(schema) else 64,
         ) as writer,
     ):
-        for batches in _groups(_renamed(table, schema)):
+        sized = ((batch, batch.nbytes) for batch in _renamed(table, schema))
+        for batches in grouped(sized, ROW_GROUP_BYTES):
             writer.write_table(pa.Table.from_batches(batches, schema))
 
 
@@ -133,27 +135,10 @@ def write_jsonl(table: ExportTable, path: Path, *, overwrite: bool = False) -> N
             first += batch.num_rows
 
 
-def _is_light(column: Column) -> bool:
-    return isinstance(column.type, Scalar | ClassLabel | Text | Timestamp)
-
-
 def _renamed(table: ExportTable, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Batches whose fields say nothing of the dataset that they come from."""
     for batch in table.to_batches(max_bytes=BATCH_BYTES):
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
-    held = 0
-    for batch in batches:
-        group.append(batch)
-        held += batch.nbytes
-        if held >= ROW_GROUP_BYTES:
-            yield group
-            group, held = [], 0
-    if group:
-        yield group
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Choice of base models for a delta: declared, similar, or of one architecture.
 
-A declared base comes first. Else those that share at least half of the bytes' names, types and
+A declared base is the only one. Else those that share at least half of the bytes' names, types and
 shapes are ranked by how far the signatures of their largest tensors are; where all are too small to
 have one, some of them are read. The best two are tried, tensor by tensor, on samples.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import CODECS
-from tensorrepo.formats.model.delta.similarity import ALIKE_BITS, distance, look, signature
+from tensorrepo.formats.model.delta.similarity import distance, look, signature
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest, piece_name
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
@@ -48,7 +48,7 @@ class Prediction:
 
     Attributes:
         codec: its name, such as "adam".
-        params: of the codec.
+        params: parameters of the codec.
         before: tensors of the base model, the one that this tensor was first.
         now: tensors of the model being written; they follow those of `before` as bases.
     """
@@ -104,7 +104,6 @@ class BaseModel:
     members: MemberReader
     why: str = "similar"
     bits: float | None = None
-    _located: dict[MemberPlace, Location] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, tuple[str, tuple[int, ...], bytes | None]]:
         """Type, shape and fingerprint by name; of a tensor of several pieces, those of each."""
@@ -127,15 +126,14 @@ class BaseModel:
         """The members of every tensor, by fingerprint."""
         return {tensor.fingerprint: tensor.members for tensor in self.placement.tensors}
 
-    def location(self, place: MemberPlace) -> Location:
-        if not self._located:
-            self._located.update(locate(self.placement))
-        return self._located[place]
+    @cached_property
+    def locations(self) -> dict[MemberPlace, Location]:
+        return locate(self.placement)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredBase:
-    """A stored member as a base, see `encode.BaseFrames`."""
+    """A stored member as a base, see `BaseFrames`."""
 
     members: MemberReader
     place: MemberPlace
@@ -163,7 +161,7 @@ class StoredBase:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenBase:
-    """A tensor of the model being written as a base, see `encode.BaseFrames`."""
+    """A tensor of the model being written as a base, see `BaseFrames`."""
 
     reader: TensorReader
     location: Location | PackSlot
@@ -198,13 +196,13 @@ class Bases:
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
-        found = set()
+        starts = set()
         for source, model in enumerate(self.models):
             for entry in self.members(name, reader, source):
                 member = self._readable(model, entry)
                 if member is not None:
-                    found.add(member.first_frame)
-        return found
+                    starts.add(member.first_frame)
+        return starts
 
     def of(self, part: TensorPart) -> Iterator[tuple[int, StoredBase]]:
         """Members that a part can be encoded against, and the model of each."""
@@ -218,18 +216,18 @@ class Bases:
 
     def predicting(self, part: TensorPart, prediction: Prediction) -> list[StoredBase] | None:
         """The members of the first model that a prediction is made from; None: one does not fit."""
-        model, found = self.models[0], []
+        model, bases = self.models[0], []
         for name in prediction.before:
             members = self.members(name, part.reader, 0)
             entry = next((one for one in members if self._holds(model, one, part)), None)
             if entry is None or entry.depth > self._depth:
                 return None
-            found.append(self._base(model, entry.place, name))
-        return found
+            bases.append(self._base(model, entry.place, name))
+        return bases
 
     def _base(self, model: BaseModel, place: MemberPlace, name: str) -> StoredBase:
         held = self._held.get(name) if model is self.models[0] else None
-        return StoredBase(model.members, place, model.location(place), held)
+        return StoredBase(model.members, place, model.locations[place], held)
 
     def _holds(self, model: BaseModel, entry: MemberEntry, part: TensorPart) -> bool:
         """Whether a member has all frames of a part."""
@@ -273,19 +271,6 @@ def open_base(
         return None
     reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
     return BaseModel(entry, manifest, placement, reads, why)
-
-
-def choose_bases(
-    declared: BaseModel | None, known: Iterable[BaseModel], tensors: Mapping[str, TensorReader]
-) -> list[BaseModel]:
-    """The models to try, the declared one first."""
-    chosen = [declared] if declared is not None else []
-    ranked = [
-        BaseModel(one.entry, one.manifest, one.placement, one.members, "similar", bits)
-        for bits, one in rank(known, tensors)
-        if bits <= ALIKE_BITS and (declared is None or one.entry.digest != declared.entry.digest)
-    ]
-    return [*chosen, *ranked[: TRIED - len(chosen)]]
 
 
 def rank(

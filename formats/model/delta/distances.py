@@ -8,10 +8,6 @@ that differences are coded in: the decoder has the base too, so it costs nothing
 The first steps of Adam move every weight by the same length: then no bit of a distance is noise,
 and each of its bytes is coded by how frequent it is in its context.
 
-Codecs see a frame as unsigned integers of 1, 2, 4 or 8 bytes, one for each element, two for each
-complex one. Types whose elements are no whole number of bytes (4 bits, 6 bits, blocks) are bytes
-to them.
-
 A step moves the embeddings of the words that it saw. A bitmap says which rows those are, and only
 their numbers are compared with the base.
 
@@ -19,20 +15,25 @@ A frame is cut at a number of elements, wherever rows end.
 
 Source:
     docs/spec/model.md, section "Delta".
-    docs/spec/model.md, section "Codecs".
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cache
+from abc import abstractmethod
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.model.delta.frame_codec import (
+    FrameCodec,
+    Frames,
+    FrameShape,
+    PlaneList,
+    as_numbers,
+    numbers_of,
+)
 from tensorrepo.formats.model.delta.plane_codec import (
     FrequencyTables,
     PlaneCodec,
@@ -59,7 +60,6 @@ from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.delta.frame_codec import FrameShape
 
 
 _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
@@ -122,11 +122,7 @@ def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArr
 def decode_layers(
     data: NDArray[np.uint8], base: NDArray[Any], of: Numbers, out: NDArray[Any]
 ) -> None:
-    """Fill `out` with the numbers.
-
-    Raises:
-        CorruptError: the layers do not decode to exactly so many.
-    """
+    """Fill `out` with the numbers. Raises CorruptError."""
     contexts = BEST.contexts(base, of, _EACH)
     found = np.empty((of.size, out.size), np.uint8)
     at = 0
@@ -158,59 +154,23 @@ def _decode_layer(
         raise CorruptError(f"layers: {coded.size} bytes do not decode to {out.size}")
 
 
-_EXPONENT_BITS: Final = {"F16": 5, "BF16": 8, "F32": 8, "F64": 11}
-_COMPLEX: Final = {"C32": "F16", "C64": "F32", "C128": "F64"}
-_SMALL_FLOATS: Final = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
-
-
-@cache
-def numbers_of(element: TensorType) -> Numbers:
-    """The numbers of a type; bytes for types that are not known here."""
-    name = _COMPLEX.get(element.name, element.name)
-    size = element.block_bytes // (2 if element.name in _COMPLEX else 1)
-    if element.block_elements > 1 or size not in {1, 2, 4, 8}:
-        return Numbers(1, signed_magnitude=False, exponent_bits=0)
-    exponent = _EXPONENT_BITS.get(name, 0)
-    return Numbers(size, bool(exponent) or name in _SMALL_FLOATS, exponent)
-
-
-def as_numbers(frame: memoryview, of: Numbers) -> NDArray[Any]:
-    """The frame as an array of its numbers; a view."""
-    return np.frombuffer(frame, of.dtype)
-
-
 _HEAD = Struct("<I")  # bytes of the coded tokens; tables, tokens and bits follow
 assert _HEAD.size == 4, "docs/spec/model.md promises 4 bytes before the tables"
 
 
-class PredictingCodec(ABC):
+class PredictingCodec(FrameCodec):
     """Codec of one plane: distances from numbers that the bases predict."""
 
-    @property
     @abstractmethod
-    def name(self) -> str: ...
-
-    @abstractmethod
-    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+    def predicted(self, bases: Frames, about: FrameShape) -> NDArray[Any]:
         """The bits of the numbers that the frame is expected to hold."""
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 1
-
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
+    def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         return [encode_against(as_numbers(frame, of), self.predicted(bases, about), of)]
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
-        check_planes(planes, 1, self.name)
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
+        self.check_planes(planes, about)
         of = numbers_of(about.element)
         decode_against(planes[0], self.predicted(bases, about), of, as_numbers(out, of))
 
@@ -218,21 +178,12 @@ class PredictingCodec(ABC):
 class Delta(PredictingCodec):
     """Against one base of the same type and size."""
 
-    name: Final = "delta"
-    number: Final = 4
-    bases: Final = 1
+    name = "delta"
+    number = 4
+    bases = 1
 
-    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
-        return True
-
-    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
+    def predicted(self, bases: Frames, about: FrameShape) -> NDArray[Any]:
         return as_numbers(bases[0], numbers_of(about.element))
-
-
-def check_planes(planes: Sequence[StoredPlane], count: int, codec: str) -> None:
-    """Whether a frame of `codec` has as many planes as it must; CorruptError if not."""
-    if len(planes) != count:
-        raise CorruptError(f"{len(planes)} planes, a frame of codec {codec} has {count}")
 
 
 def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
@@ -321,12 +272,13 @@ def decode_in_steps(
         raise CorruptError("distances: tokens and bits do not belong together")
 
 
-class RowDelta:
+class RowDelta(FrameCodec):
     """Against one base of the same type and size, of which most rows are the same."""
 
-    name: Final = "rows"
-    number: Final = 5
-    bases: Final = 1
+    name = "rows"
+    number = 5
+    bases = 1
+    plane_count = 2
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Tensors of several rows, each of whole numbers."""
@@ -336,12 +288,7 @@ class RowDelta:
         whole = row_bytes * shape[0] == element.bytes_of(shape)
         return whole and row_bytes > 0 and row_bytes % numbers_of(element).size == 0
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 2
-
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
+    def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         rows = row_grid(about, of, self.name)
@@ -349,16 +296,10 @@ class RowDelta:
         which = rows.numbers_in(moved)
         return [pack_row_set(moved), encode_against(numbers[which], base[which], of)]
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of = numbers_of(about.element)
         rows = row_grid(about, of, self.name)
-        check_planes(planes, 2, self.name)
+        self.check_planes(planes, about)
         which = rows.numbers_in(unpack_row_set(planes[0], rows.rows, self.name))
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         moved = np.empty(np.count_nonzero(which), of.dtype)

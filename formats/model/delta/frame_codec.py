@@ -1,8 +1,20 @@
-"""Contract of frame codecs, and the choice among them by sample.
+"""Frame codecs: their contract, the choice among them by sample, and those without a base.
 
 A codec turns one frame of a tensor, and the same frame of its bases, into planes and back, bit for
 bit. It is pure and thread-safe, and lets go of the interpreter lock in everything that takes time:
 call it on a pool, a frame a task.
+
+Codecs see a frame as unsigned integers of 1, 2, 4 or 8 bytes, one for each element, two for each
+complex one. Types whose elements are no whole number of bytes (4 bits, 6 bits, blocks) are bytes
+to them.
+
+Byte planes: a float's exponent has few values, the low bits of its mantissa are random. So each
+byte of the elements makes a plane of its own, the most significant first, and each plane is stored
+as is best for it. The first planes alone are the elements cut short. A float's sign goes to its
+second plane, so that the first is the exponent alone.
+
+Palette, for masks, indices, quantised or tied weights: a table of the values, and for each number
+its place in the table.
 
 Source:
     docs/spec/model.md, section "Codecs".
@@ -10,15 +22,25 @@ Source:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
+from tensorrepo.formats.native import planes as byte_planes
+from tensorrepo.formats.native.delta_tokens import Numbers
+from tensorrepo.repo.errors import CorruptError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 
 
-MAX_PARAMS_BYTES: Final = 64
+Frames = Sequence[memoryview]  # of bases: of each the same frame
+PlaneList = Sequence[StoredPlane]
 
 
 class FrameShape(NamedTuple):
@@ -28,8 +50,8 @@ class FrameShape(NamedTuple):
         element: type of the tensor.
         size_bytes: bytes of the frame, decoded.
         row_bytes: bytes of ``tensor[0]``; 0 for tensors of rank 0 and 1.
-        first_byte: where the frame begins in the tensor.
-        params: of the member, at most MAX_PARAMS_BYTES; what they mean is the codec's.
+        first_byte: place in the tensor where the frame begins.
+        params: parameters of the member, at most 64 bytes; the codec knows their meaning.
     """
 
     element: TensorType
@@ -39,49 +61,53 @@ class FrameShape(NamedTuple):
     params: bytes = b""
 
 
-class FrameCodec(Protocol):
+class FrameCodec(ABC):
     """Encodes frames.
 
     Attributes:
-        name: as placements say it.
-        number: as packs say it; never changes its meaning.
-        bases: how many base frames it needs. Each has the type and size of the frame.
+        name: name of the codec, as placements say it.
+        number: number of the codec, as packs say it; never changes its meaning.
+        bases: number of base frames that it needs. Each has the type and size of the frame.
+        plane_count: number of planes of each frame, where it is the same for all types.
+        needs_many_rows: whether only a whole frame shows what it saves.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    number: ClassVar[int]
+    bases: ClassVar[int] = 0
+    plane_count: ClassVar[int] = 1
+    needs_many_rows: ClassVar[bool] = False
 
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def bases(self) -> int: ...
-
-    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         """Whether it can encode such a tensor, well or badly."""
-        ...
+        return True
 
-    def planes(self, element: TensorType) -> int:
+    def planes(self, element: TensorType) -> int:  # noqa: ARG002
         """Planes of each frame."""
-        ...
+        return self.plane_count
 
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:  # noqa: ARG002
+        """Whether a look at a whole frame says that a trial is worth its time."""
+        return True
+
+    def check_planes(self, planes: PlaneList, about: FrameShape) -> None:
+        """Whether a frame has as many planes as it must; CorruptError if not."""
+        count = self.planes(about.element)
+        if len(planes) != count:
+            raise CorruptError(f"{len(planes)} planes, a frame of codec {self.name} has {count}")
+
+    @abstractmethod
     def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
+        self, frame: memoryview, bases: Frames, about: FrameShape
     ) -> list[StoredPlane] | None:
         """One frame as planes; None where this codec cannot encode this one.
 
         (Only `palette` gives None, for a frame of too many values.) The planes together may be
         larger than the frame by a few bytes.
         """
-        ...
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
+    @abstractmethod
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         """Fill `out`, of exactly the frame's size, with the frame.
 
         `out` shares no memory with the bases.
@@ -90,14 +116,13 @@ class FrameCodec(Protocol):
             CorruptError: the planes do not decode to exactly this frame.
             UnsupportedError: a plane codec that this version does not know.
         """
-        ...
 
 
 class FrameSample(NamedTuple):
     """A frame of the tensor, and the same frame of each base that the codec needs."""
 
     frame: memoryview
-    bases: Sequence[memoryview]
+    bases: Frames
     about: FrameShape
 
 
@@ -111,3 +136,114 @@ def stored_share(codec: FrameCodec, samples: Iterable[FrameSample]) -> float | N
         stored += sum(plane.size_bytes for plane in planes)
         raw += sample.about.size_bytes
     return stored / raw if raw else 1.0
+
+
+_EXPONENT_BITS: Final = {"F16": 5, "BF16": 8, "F32": 8, "F64": 11}
+_COMPLEX: Final = {"C32": "F16", "C64": "F32", "C128": "F64"}
+_SMALL_FLOATS: Final = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
+
+
+@cache
+def numbers_of(element: TensorType) -> Numbers:
+    """The numbers of a type; bytes for types that are not known here."""
+    name = _COMPLEX.get(element.name, element.name)
+    size = element.block_bytes // (2 if element.name in _COMPLEX else 1)
+    if element.block_elements > 1 or size not in {1, 2, 4, 8}:
+        return Numbers(1, signed_magnitude=False, exponent_bits=0)
+    exponent = _EXPONENT_BITS.get(name, 0)
+    return Numbers(size, bool(exponent) or name in _SMALL_FLOATS, exponent)
+
+
+def as_numbers(frame: memoryview, of: Numbers) -> NDArray[Any]:
+    """The frame as an array of its numbers; a view."""
+    return np.frombuffer(frame, of.dtype)
+
+
+class Planes(FrameCodec):
+    """Byte planes, most significant first. Needs no base."""
+
+    name = "planes"
+    number = 2
+
+    def planes(self, element: TensorType) -> int:
+        return numbers_of(element).size
+
+    def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:  # noqa: ARG002
+        of = numbers_of(about.element)
+        raw = np.frombuffer(frame, np.uint8)
+        return [
+            pack_plane(plane)
+            for plane in byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits))
+        ]
+
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
+        self.check_planes(planes, about)
+        self.truncated(planes, about, out)
+
+    def truncated(self, planes: PlaneList, about: FrameShape, out: memoryview) -> None:
+        """Fill `out` from the first planes only; what the others would say is zero.
+
+        From two planes of F32 that is its BF16 truncation. From all of them it is the frame. One
+        plane of a float lacks its sign.
+
+        Raises:
+            CorruptError: no or too many planes, or one does not decode.
+        """
+        of = numbers_of(about.element)
+        if not 0 < len(planes) <= of.size or out.nbytes % of.size:
+            raise CorruptError(f"{len(planes)} planes of a frame that has {of.size}")
+        count = out.nbytes // of.size
+        found = [raw_view(plane, count) for plane in planes]
+        found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
+        byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
+
+
+MAX_VALUES: Final = 256
+_SAMPLE: Final = 4096
+
+
+class Palette(FrameCodec):
+    """At most 256 distinct values. Needs no base."""
+
+    name = "palette"
+    number = 3
+    plane_count = 2
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
+        """Not numbers of one byte: those are their own places."""
+        return numbers_of(element).size > 1
+
+    def encode(
+        self,
+        frame: memoryview,
+        bases: Frames,  # noqa: ARG002
+        about: FrameShape,
+    ) -> list[StoredPlane] | None:
+        """None for a frame of too many values."""
+        numbers = as_numbers(frame, numbers_of(about.element))
+        # Most frames have more values than that in their first few thousand numbers.
+        if np.unique(numbers[:_SAMPLE]).size > MAX_VALUES:
+            return None
+        values, places = np.unique(numbers, return_inverse=True)
+        if values.size > MAX_VALUES:
+            return None
+        return [
+            StoredPlane(PlaneCodec.RAW, values.view(np.uint8).data),
+            pack_plane(places.astype(np.uint8)),
+        ]
+
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
+        of = numbers_of(about.element)
+        if len(planes) != 2 or planes[0].codec != PlaneCodec.RAW:
+            raise CorruptError(f"{len(planes)} planes, a palette has a raw one and another")
+        table = np.frombuffer(planes[0].data, np.uint8)
+        if not 0 < table.size <= MAX_VALUES * of.size or table.size % of.size:
+            raise CorruptError(f"a palette of {table.size} bytes for numbers of {of.size}")
+        values = np.frombuffer(table.tobytes(), of.dtype)
+        if (values[1:] <= values[:-1]).any():
+            raise CorruptError("a palette's values are not ascending")
+        numbers = as_numbers(out, of)
+        places = raw_view(planes[1], numbers.size)
+        if places.max(initial=0) >= values.size:
+            raise CorruptError(f"place {places.max()} in a palette of {values.size}")
+        np.take(values, places, out=numbers, mode="clip")

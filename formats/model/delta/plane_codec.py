@@ -8,8 +8,7 @@ room. Contexts are ordered (exponents are), so only neighbours are brought toget
 stored as where it begins.
 
 Source:
-    docs/spec/model.md, section "Codecs".
-    docs/spec/model.md, section "Coder".
+    docs/spec/model.md, sections "Codecs" and "Coder".
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -62,11 +62,7 @@ class FrequencyTables(NamedTuple):
 
 
 def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64]]:
-    """Tables for symbols counted per context, and their counts per group.
-
-    Args:
-        counts: ``(contexts, 256)`` with 1 or 256 contexts; something is counted.
-    """
+    """Tables for symbols that were counted, ``(contexts, 256)``, and their counts per group."""
     used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
     starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
     first, rows = _brought_together(starts.tolist(), list(rows))
@@ -160,11 +156,7 @@ def encode_tables(tables: FrequencyTables) -> bytes:
 
 
 def decode_tables(data: NDArray[np.uint8]) -> tuple[FrequencyTables, int]:
-    """The tables at the beginning of `data`, and the bytes that they take.
-
-    Raises:
-        CorruptError: there are none.
-    """
+    """The tables at the beginning of `data`, and the bytes that they take. Raises CorruptError."""
     count = int(data[0]) + 1 if data.size else MAX_GROUPS + 1
     if count > MAX_GROUPS or data.size < 3 * count:
         raise CorruptError("coded plane: it ends inside its tables, or has too many")
@@ -308,7 +300,7 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
         _check_size(data.size, 1, "constant")
         out[...] = data[0]
     elif stored.codec == PlaneCodec.ZSTD:
-        out[...] = np.frombuffer(unzstd(data, out.size), np.uint8)
+        out[...] = np.frombuffer(decompress_zstd(data.data, out.size), np.uint8)
     elif stored.codec == PlaneCodec.CODED:
         tables, used = decode_tables(data)
         if not BEST.unpack(data[used:], None, tables.frequencies[:1], lanes_for(out.size), out):
@@ -318,12 +310,7 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
 
 
 def raw_view(stored: StoredPlane, size: int) -> NDArray[np.uint8]:
-    """A plane that takes `size` bytes decoded; where it was stored raw, nothing is copied.
-
-    Raises:
-        CorruptError: the bytes do not decode to exactly so many.
-        UnsupportedError: a codec that this version does not know.
-    """
+    """The `size` bytes of a plane, as `unpack_plane` gives them; not copied where it is raw."""
     data = np.frombuffer(stored.data, np.uint8)
     if stored.codec == PlaneCodec.RAW and data.size == size:
         return data
@@ -339,24 +326,6 @@ def join_buffers(*parts: Any) -> NDArray[np.uint8]:
 
 def unknown_plane(codec: int) -> UnsupportedError:
     return UnsupportedError(f"plane codec {codec} is unknown here. Update tensorrepo.")
-
-
-def unzstd(data: NDArray[Any], raw_bytes: int) -> bytes:
-    """The `raw_bytes` bytes in one zstd frame.
-
-    Raises:
-        CorruptError: it is none, or holds another number of bytes.
-    """
-    try:
-        # The decoder allocates what the frame claims: compare that before it does.
-        claimed = zstandard.get_frame_parameters(data.data).content_size
-        if claimed != raw_bytes:
-            raise CorruptError(f"zstd plane claims {claimed} bytes, expected {raw_bytes}")
-        raw = zstandard.ZstdDecompressor().decompress(data.data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise CorruptError(f"zstd cannot decode a plane of {data.size} bytes: {error}") from error
-    _check_size(len(raw), raw_bytes, "zstd")
-    return raw
 
 
 def _check_size(found: int, expected: int, kind: str) -> None:

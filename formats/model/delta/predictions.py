@@ -6,10 +6,8 @@ far the truth is from the prediction: rounding.
 
 The prediction is computed in 64-bit floats, one operation at a time in a fixed order: addition,
 multiplication, division and square root are exact to the last bit on every machine, and powers are
-multiplied out.
-
-Subnormal numbers count as zero on every machine,
-whatever its mode, and where a prediction is no number the base's bits stand in.
+multiplied out. Subnormal numbers count as zero on every machine, whatever its mode, and where a
+prediction is no number the base's bits stand in.
 
 Weight decay shrinks also what no gradient reached, such as the embeddings of words that did not
 occur: in units of the last place by an amount that follows from a number's first digits. So a table
@@ -23,15 +21,11 @@ Factors are whole numbers of 24 bits. Their product is exact in 64-bit floats, i
 machine adds it up, so every machine predicts the same.
 
 Source:
-    docs/spec/model.md, section "Adam".
-    docs/spec/model.md, section "Predictions".
-    docs/spec/model.md, section "Decay".
-    docs/spec/model.md, section "Low rank".
+    docs/spec/model.md, sections "Adam", "Predictions", "Decay" and "Low rank".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
@@ -43,14 +37,19 @@ from numpy.typing import NDArray
 from tensorrepo.formats.model.delta.distances import (
     PredictingCodec,
     RowGrid,
-    as_numbers,
-    check_planes,
     decode_against,
     encode_against,
-    numbers_of,
     pack_row_set,
     row_grid,
     unpack_row_set,
+)
+from tensorrepo.formats.model.delta.frame_codec import (
+    FrameCodec,
+    Frames,
+    FrameShape,
+    PlaneList,
+    as_numbers,
+    numbers_of,
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native.delta_tokens import BEST, Numbers
@@ -58,7 +57,6 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 
 if TYPE_CHECKING:
     from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.delta.frame_codec import FrameShape
 
 
 MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
@@ -109,9 +107,9 @@ class AdamParams:
         role: "second-moment" from bases (v, m, new m), or "weight" from bases (w, new m, new v).
         step: the number of the step, 1 for the first.
         rate: learning rate of this step.
-        betas: of both moments.
+        betas: rates at which both moments forget.
         eps: added to the denominator.
-        decay: of the weights.
+        decay: decay of the weights.
         decoupled: whether the decay is AdamW's.
     """
 
@@ -153,28 +151,23 @@ def unpack_params(params: bytes) -> AdamParams:
 class Adam(PredictingCodec):
     """Against three bases: see `AdamParams.role`; its packed form is the member's parameters."""
 
-    name: Final = "adam"
-    number: Final = 6
-    bases: Final = 3
+    name = "adam"
+    number = 6
+    bases = 3
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         return element.name in MANTISSA_BITS
 
-    def predicted(self, bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
-        return predict(bases, about)
-
-
-def predict(bases: Sequence[memoryview], about: FrameShape) -> NDArray[Any]:
-    """The bits that Adam's step would give."""
-    params, name = unpack_params(about.params), about.element.name
-    if name not in MANTISSA_BITS:
-        raise CorruptError(f"codec adam: for type {name}")
-    with np.errstate(all="ignore"):
-        of = numbers_of(about.element)
-        one, two, three = (widened(as_numbers(base, of), name) for base in bases)
-        step = _second_moment if params.role == _ROLES[0] else _weight
-        found = step(one, two, three, params)
-        return narrowed(found, as_numbers(bases[0], of), name)
+    def predicted(self, bases: Frames, about: FrameShape) -> NDArray[Any]:
+        """The bits that Adam's step would give."""
+        params, name = unpack_params(about.params), about.element.name
+        if name not in MANTISSA_BITS:
+            raise CorruptError(f"codec adam: for type {name}")
+        with np.errstate(all="ignore"):
+            of = numbers_of(about.element)
+            one, two, three = (widened(as_numbers(base, of), name) for base in bases)
+            step = _second_moment if params.role == _ROLES[0] else _weight
+            return narrowed(step(one, two, three, params), as_numbers(bases[0], of), name)
 
 
 def _second_moment(
@@ -230,35 +223,31 @@ _PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
 _PROMISING: Final = 0.15  # of them
 
 
-class Decay:
+class Decay(FrameCodec):
     """Against one base of the same type and size, of which most rows moved alike."""
 
-    name: Final = "decay"
-    number: Final = 8
-    bases: Final = 1
+    name = "decay"
+    number = 8
+    bases = 1
+    plane_count = 4
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Tensors of several rows: in types of fewer digits a decay is lost in rounding."""
         return element.name in _BELOW and len(shape) > 1 and element.bytes_of(shape) > 0
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 4
-
-    def seems_better(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> bool:
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
         """Whether many of some numbers moved, and by what is frequent in their class."""
         of, name = numbers_of(about.element), about.element.name
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         counts = _counted(numbers, base, of, name, _PROBED)
         return bool(counts[:, 1:].max(1).sum() > _PROMISING * min(numbers.size, _PROBED))
 
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
+    def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        table = _table(numbers, base, of, about.element.name)
+        # Of each class the distance that is most frequent, the least of several.
+        counts = _counted(numbers, base, of, about.element.name, _COUNTED)
+        table = counts.argmax(1).astype("<u2")
         predicted = _predicted(base, table, of, about.element.name)
         rows = row_grid(about, of, "decay")
         moved = rows.moved(numbers == predicted)
@@ -270,15 +259,9 @@ class Decay:
             encode_against(numbers[which], base[which], of),
         ]
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of, name = numbers_of(about.element), about.element.name
-        check_planes(planes, 4, self.name)
+        self.check_planes(planes, about)
         if name not in _BELOW:
             raise CorruptError(f"codec decay: for type {name}")
         table = np.frombuffer(raw_view(planes[0], 2 * _CLASSES).tobytes(), "<u2")
@@ -306,12 +289,6 @@ def _predicted(
 ) -> NDArray[Any]:
     """The numbers as far from the base as the table says for each."""
     return BEST.restore(table.astype(of.dtype)[_classes(base, name)], base, of)
-
-
-def _table(numbers: NDArray[Any], base: NDArray[Any], of: Numbers, name: str) -> NDArray[np.uint16]:
-    """The distance that is most frequent in each class, the least of several."""
-    found: NDArray[np.uint16] = _counted(numbers, base, of, name, _COUNTED).argmax(1).astype("<u2")
-    return found
 
 
 def _counted(
@@ -347,32 +324,27 @@ class _Factors(NamedTuple):
     shift: int
 
 
-class LowRank:
+class LowRank(FrameCodec):
     """Against one base of the same type and size, from which it differs by a product."""
 
-    name: Final = "low-rank"
-    number: Final = 7
-    bases: Final = 1
+    name = "low-rank"
+    number = 7
+    bases = 1
+    plane_count = 3
+    needs_many_rows = True
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Matrices of floats, and whatever has more dimensions."""
         return element.name in MANTISSA_BITS and len(shape) > 1 and element.bytes_of(shape) > 0
 
-    def planes(self, element: TensorType) -> int:  # noqa: ARG002
-        return 3
-
-    def seems_better(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> bool:
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
         """Whether a few rows and columns say that the difference is of low rank."""
         of, name = numbers_of(about.element), about.element.name
         grid = row_grid(about, of, "low-rank")
         new, old = (grid.whole_of(as_numbers(one, of)) for one in (frame, bases[0]))
         return _probed_rank(new, old, name) > 0
 
-    def encode(
-        self, frame: memoryview, bases: Sequence[memoryview], about: FrameShape
-    ) -> list[StoredPlane]:
+    def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of, name = numbers_of(about.element), about.element.name
         grid = row_grid(about, of, "low-rank")
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
@@ -384,14 +356,8 @@ class LowRank:
             encode_against(numbers, _low_rank_prediction(base, factors, grid, name), of),
         ]
 
-    def decode(
-        self,
-        planes: Sequence[StoredPlane],
-        bases: Sequence[memoryview],
-        about: FrameShape,
-        out: memoryview,
-    ) -> None:
-        check_planes(planes, 3, self.name)
+    def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
+        self.check_planes(planes, about)
         of, name = numbers_of(about.element), about.element.name
         if name not in MANTISSA_BITS:
             raise CorruptError(f"codec low-rank: for type {name}")
@@ -433,7 +399,7 @@ def _stored(factors: _Factors) -> NDArray[np.uint8]:
     return np.ascontiguousarray(wide[:, :_FACTOR_BYTES]).reshape(-1)
 
 
-def _loaded(planes: Sequence[StoredPlane], grid: RowGrid, frame_bytes: int) -> _Factors:
+def _loaded(planes: PlaneList, grid: RowGrid, frame_bytes: int) -> _Factors:
     rank, reserved, shift = _HEAD.unpack(raw_view(planes[0], _HEAD.size).tobytes())
     size = rank * (grid.rows + grid.columns) * _FACTOR_BYTES
     if reserved or rank > MAX_RANK or abs(shift) > _MOST_SHIFT or size > frame_bytes:

@@ -6,14 +6,11 @@ move in next to nothing. Adapters are tensors like others; merged ones are `low-
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tensorrepo.formats.model.delta.distances import Delta, RowDelta
+from tensorrepo.formats.model.delta.frame_codec import FrameCodec, Palette, Planes
 from tensorrepo.formats.model.delta.predictions import Adam, Decay, LowRank
-from tensorrepo.formats.model.delta.standalone import Palette, Planes
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 
 PLANES: Final = Planes()
 PALETTE: Final = Palette()

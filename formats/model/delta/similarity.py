@@ -1,8 +1,9 @@
-"""Similarity signatures of tensors: MinHash-like items, compared without reading either.
+"""Similarity signatures of tensors: systematic samples, compared by their Hamming distance.
 
-A signature is 256 elements' highest 16 bits, taken at equal steps through the tensor. The bits that
-differ between two signatures, per element, estimate the bits that differ between the tensors:
-about 5.5 of 16 for independent weights in bf16, under 3 for a fine-tuned model and its base.
+A signature is 256 elements' highest 16 bits, taken at equal steps through the tensor, and no hash:
+the bits that differ between two signatures, per element, estimate the bits that differ between the
+tensors: about 5.5 of 16 for independent weights in bf16, under 3 for a fine-tuned model and its
+base.
 
 Source:
     docs/spec/model.md, section "Signatures".

@@ -1,1 +1,1 @@
-"""Architecture graphs of models: traced, read, derived, compared."""
+"""Architecture graphs of models: traced, read, derived, compared. Touches no storage."""

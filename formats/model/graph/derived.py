@@ -38,12 +38,7 @@ _NORM = re.compile(r"norm|^ln|^bn|_ln\b")
 
 
 def derived_graph(specs: Iterable[NamedShape], config: Mapping[str, Any] | None = None) -> Graph:
-    """The graph that these tensors suggest.
-
-    Args:
-        specs: all of a model, aliases among them.
-        config: a config file's settings, if there is one.
-    """
+    """The graph that these tensors suggest, all of a model, and the settings of its config file."""
     modules: dict[str, list[NamedShape]] = {}
     for spec in specs:
         modules.setdefault(module_of(spec.name), []).append(spec)

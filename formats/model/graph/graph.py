@@ -16,7 +16,6 @@ nodes lie in.
 
 Source:
     docs/spec/model-graph.md.
-    docs/spec/model-graph.md, section "Hashes".
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
+from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 
 VERSION: Final = 1
@@ -40,7 +40,6 @@ SOURCES: Final = ("export", "fx", "onnx", "names", "given")
 INPUT: Final = "input"  # operation of a node that stands for what the model is given
 MAX_NODES: Final = 1 << 20
 _ENCODER = msgspec.msgpack.Encoder(order="sorted")
-_BROKEN = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -117,47 +116,18 @@ def make_graph(
 
 
 def encode_graph(graph: Graph) -> bytes:
-    """The bytes of the blob."""
+    """The bytes of the blob. Raises InvalidInputError."""
     check_graph(graph)
-    try:
-        return _ENCODER.encode(graph)
-    except (*_BROKEN, TypeError) as error:
-        raise InvalidInputError(f"graph: {error}") from error
+    return encode_canonical(graph, "graph")
 
 
 def decode_graph(payload: Buffer, where: str) -> Graph:
-    """The graph in a blob that messages call `where`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: of a newer version.
-    """
-    try:
-        version = msgspec.msgpack.decode(payload, type=_Head).version
-        if version != VERSION:
-            raise UnsupportedError(
-                f"{where}: version {version}, this tensorrepo reads {VERSION}. Update it."
-            )
-        graph = msgspec.msgpack.decode(payload, type=Graph)
-        check_graph(graph)
-        same = _ENCODER.encode(graph) == bytes(payload)
-    except (*_BROKEN, InvalidInputError) as error:
-        raise CorruptError(f"{where}: not well-formed: {error}") from error
-    if not same:
-        raise CorruptError(f"{where}: its bytes are not the canonical ones for what they say")
-    return graph
-
-
-class _Head(msgspec.Struct):
-    version: int
+    """The graph in a blob that messages call `where`. Errors: `decode_canonical`."""
+    return decode_canonical(payload, Graph, where, check_graph, version=VERSION)
 
 
 def check_graph(graph: Graph) -> None:
-    """Whether its parts fit together, and are in canonical order.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together, and are in canonical order. Raises InvalidInputError."""
     if graph.source not in SOURCES:
         raise InvalidInputError(f"graph: source {graph.source!r:.40}: one of {', '.join(SOURCES)}")
     if len(graph.nodes) > MAX_NODES:
@@ -238,12 +208,7 @@ def prefix_hashes(graph: Graph) -> dict[str, bytes]:
 
 
 def weight_hashes(graph: Graph, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The same with the content of tensors, and their types.
-
-    Args:
-        graph: whose.
-        contents: what `Model.content` says of each tensor; one that is missing counts as unknown.
-    """
+    """The same with the types of tensors, and what `StoredModel.content` says of each, if known."""
     return _hashes(
         graph,
         _WEIGHTS,

@@ -52,13 +52,8 @@ ONNX_TYPES: Final = {
 }  # fmt: skip
 
 # Fields of the messages, by the names that the specification has.
-_MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_PRODUCER_VERSION, _MODEL_GRAPH, _MODEL_OPSET = (
-    1,
-    2,
-    3,
-    7,
-    8,
-)
+_MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_PRODUCER_VERSION = 1, 2, 3
+_MODEL_GRAPH, _MODEL_OPSET = 7, 8
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER = 1, 2, 5
 _DIMS, _DATA_TYPE, _SEGMENT, _FLOATS, _INT32S, _STRINGS, _INT64S, _NAME = 1, 2, 3, 4, 5, 6, 7, 8
 _RAW, _DOUBLES, _UINT64S, _EXTERNAL, _LOCATION = 9, 10, 11, 13, 14
@@ -131,18 +126,18 @@ def scan_onnx(ranges: Ranges, where: str) -> OnnxFile:
     Raises:
         InvalidInputError: no ONNX model, cut short, or one that lies.
     """
-    found = OnnxFile(ProtoFile(ranges, where))
+    scanned = OnnxFile(ProtoFile(ranges, where))
     graphs: list[ProtoField] = []
-    for each in found.file.whole():
+    for each in scanned.file.whole():
         if each.number == _MODEL_GRAPH:
             graphs.append(each)
         else:
-            _note(found, each)
-    if len(graphs) != 1 or graphs[0].wire is not Wire.BYTES or "ir_version" not in found.metadata:
+            _note(scanned, each)
+    if len(graphs) != 1 or graphs[0].wire is not Wire.BYTES or "ir_version" not in scanned.metadata:
         raise InvalidInputError(f"{where}: no ONNX model: expected a version and one graph")
-    for each in found.file.fields(graphs[0].start, graphs[0].stop):
-        _graph_field(found, each)
-    return found
+    for each in scanned.file.fields(graphs[0].start, graphs[0].stop):
+        _graph_field(scanned, each)
+    return scanned
 
 
 def _note(found: OnnxFile, each: ProtoField) -> None:
@@ -376,30 +371,26 @@ class _Stored:
 
 
 def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
-    """The graph of an ONNX file.
-
-    Raises:
-        InvalidInputError: no ONNX model, or damaged.
-    """
-    found = scan_onnx(ranges, where)
+    """The graph of an ONNX file. Raises InvalidInputError."""
+    scanned = scan_onnx(ranges, where)
     parser = _Parser(where)
-    for node in found.nodes:
-        parser.add(found.file.content(node, MAX_NODE_BYTES))
+    for node in scanned.nodes:
+        parser.add(scanned.file.content(node, MAX_NODE_BYTES))
     values = {
         number: tuple(
-            parser.value(memoryview(found.file.content(each, MAX_NODE_BYTES)))
-            for each in found.graph
+            parser.value(memoryview(scanned.file.content(each, MAX_NODE_BYTES)))
+            for each in scanned.graph
             if each.number == number
         )
         for number in (_GRAPH_INPUT, _GRAPH_OUTPUT)
     }
     return OnnxGraph(
-        str(found.metadata.get("graph", "")),
+        str(scanned.metadata.get("graph", "")),
         values[_GRAPH_INPUT],
         values[_GRAPH_OUTPUT],
-        tuple(sorted({*found.names, *_sparse_names(found)})),
+        tuple(sorted({*scanned.names, *_sparse_names(scanned)})),
         tuple(parser.nodes),
-        found.metadata.get("opset", {}),
+        scanned.metadata.get("opset", {}),
     )
 
 

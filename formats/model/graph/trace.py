@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from tensorrepo.formats.common.tensors import TensorType, tensor_of
+from tensorrepo.formats.common.tensors import TensorType, import_torch, tensor_of
 from tensorrepo.formats.model.graph.graph import (
     INPUT,
     Graph,
@@ -44,13 +44,7 @@ def trace_module(
     Raises:
         UnsupportedError: torch is not installed, or cannot trace this module; says why.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed: `pip install tensorrepo[torch]`, or leave the graph to be "
-            "derived from names"
-        ) from error
+    torch = import_torch("leave the graph to be derived from names")
     if not isinstance(module, torch.nn.Module):
         raise InvalidInputError(f"expected a torch module, got {type(module).__name__}")
     state = module.state_dict(keep_vars=True)
@@ -254,11 +248,11 @@ def _plain(value: Any) -> Any:
 def _content(value: Any) -> dict[str, Any]:
     if not hasattr(value, "dtype"):
         return {"value": type(value).__name__}
-    told = tensor_of("constant", value)
-    data = bytearray(told.type.bytes_of(told.shape))
-    told.read_into(0, memoryview(data))
+    reader = tensor_of("constant", value)
+    data = bytearray(reader.type.bytes_of(reader.shape))
+    reader.read_into(0, memoryview(data))
     return {
-        "type": told.type.name,
-        "shape": list(told.shape),
+        "type": reader.type.name,
+        "shape": list(reader.shape),
         "sha256": sha256(data).hexdigest(),
     }

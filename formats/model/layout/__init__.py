@@ -1,1 +1,1 @@
-"""Stored layouts of models: manifest, placement, packs, frames."""
+"""Stored layouts of models: manifest, placement, packs, frames. Touches no storage."""

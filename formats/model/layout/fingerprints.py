@@ -45,11 +45,6 @@ def frame_bytes(element: TensorType) -> int:
     return FRAME_ELEMENTS // element.block_elements * element.block_bytes
 
 
-def frame_count(element: TensorType, tensor_bytes: int) -> int:
-    """Frames of a tensor; none when it has no elements."""
-    return -(-tensor_bytes // frame_bytes(element))
-
-
 def frame_digest(frame: Buffer) -> bytes:
     return _FRAME.copy().update(frame).digest()
 
@@ -57,13 +52,7 @@ def frame_digest(frame: Buffer) -> bytes:
 def fingerprint(
     element: TensorType, shape: tuple[int, ...], frame_digests: bytes | bytearray
 ) -> Fingerprint:
-    """Name of a tensor's content.
-
-    Args:
-        element: its type.
-        shape: its shape.
-        frame_digests: the digests of its frames, one after the other.
-    """
+    """Name of a tensor's content, from the digests of its frames, one after the other."""
     head = _fingerprint_head(
         element.name,
         element.block_elements,

@@ -9,14 +9,19 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from math import prod
 from typing import Any, Final
 
 import msgspec
 
-from tensorrepo.formats.common.canonical import VERSION, decode_canonical, encode_canonical
+from tensorrepo.formats.common.canonical import (
+    VERSION,
+    check_sorted,
+    decode_canonical,
+    encode_canonical,
+)
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.formats.common.tensors import TYPES, TensorType
@@ -119,37 +124,24 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Payload of a model's object.
-
-    Raises:
-        InvalidInputError: names, shapes or metadata that no manifest may have.
-    """
+    """Payload of a model's object. Raises InvalidInputError."""
     check_manifest(manifest)
     return encode_canonical(manifest, "model manifest")
 
 
 def decode_manifest(payload: Buffer, digest: Digest) -> Manifest:
-    """The manifest in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: another version.
-    """
+    """The manifest in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, Manifest, f"model {digest:.12}", check_manifest)
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     types = manifest.type_table()
-    _check_sorted("type", [entry.name for entry in manifest.types])
-    _check_sorted("tensor", [entry.name for entry in manifest.tensors])
-    _check_sorted("alias", [entry.name for entry in manifest.aliases])
-    _check_sorted("file", [entry.name for entry in manifest.files])
-    _check_sorted("file", [entry.name for entry in manifest.originals])
+    check_sorted("type", [entry.name for entry in manifest.types])
+    check_sorted("tensor", [entry.name for entry in manifest.tensors])
+    check_sorted("alias", [entry.name for entry in manifest.aliases])
+    check_sorted("file", [entry.name for entry in manifest.files])
+    check_sorted("file", [entry.name for entry in manifest.originals])
     if set(types) != {entry.type for entry in manifest.tensors}:
         raise InvalidInputError("the types listed are not those that the tensors have")
     for tensor in manifest.tensors:
@@ -194,12 +186,6 @@ def _tensor_type(entry: TypeEntry) -> TensorType:
     if element != known:
         raise InvalidInputError(f"type {entry.name}: expected {known}, found {element}")
     return element
-
-
-def _check_sorted(what: str, names: Iterable[str]) -> None:
-    for before, after in pairwise(names):
-        if before >= after:
-            raise InvalidInputError(f"{what} {after!r:.80} is out of order or twice there")
 
 
 def _check_tensor(tensor: TensorEntry, element: TensorType) -> None:
@@ -310,7 +296,7 @@ def _check_original(original: Original, names: set[str]) -> None:
         raise InvalidInputError(f"{where}: bytes of a blob are counted, and there is a blob")
     if any(isinstance(a, int) and isinstance(b, int) for a, b in pairwise(original.parts)):
         raise InvalidInputError(f"{where}: two runs of bytes follow each other")
-    _check_sorted(f"{where}: tensor", original.others)
+    check_sorted(f"{where}: tensor", original.others)
     for part in (*original.parts, *original.others):
         if isinstance(part, str) and part not in names:
             raise InvalidInputError(f"{where}: no tensor {part!r:.80}")

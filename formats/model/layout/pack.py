@@ -145,10 +145,6 @@ class PackMember(msgspec.Struct, frozen=True, gc=False):
     def stored_bytes(self) -> int:
         return sum([plane.size_bytes for frame in self.frames for plane in frame.planes])
 
-    @property
-    def digests(self) -> bytes:
-        return b"".join(frame.digest for frame in self.frames)
-
     def group_stop(self, index: int) -> int:
         """The end of the group of frames, stored plane by plane, that holds frame `index`."""
         return min((index // GROUP_FRAMES + 1) * GROUP_FRAMES, len(self.frames))
@@ -183,49 +179,34 @@ def encode_directory(
         b"TRPD", VERSION, len(members), bool(section), len(frames), len(planes), len(bases),
         len(params),
     )  # fmt: skip
-    base_table = np.zeros(len(bases), BASE)
-    if bases:
-        joined = b"".join(base.pack for base in bases)
-        base_table["pack"] = np.frombuffer(joined, "u1").reshape(-1, DIGEST_BYTES)
-        base_table["member"] = [base.member for base in bases]
     return b"".join(
         (
             head,
-            _member_table(members).tobytes(),
-            base_table.tobytes(),
+            *(_MEMBER_ROW.pack(*_row(member)) for member in members),
+            *(_BASE_ROW.pack(*base) for base in bases),
             params + bytes(-len(params) % 8),
-            b"".join(frame.digest for frame in frames),
-            _plane_table(planes).tobytes(),
+            *(frame.digest for frame in frames),
+            *(_PLANE_ROW.pack(*msgspec.structs.astuple(plane)) for plane in planes),
             section,
         )
     )
 
 
-def _member_table(members: Sequence[PackMember]) -> NDArray[Any]:
-    table = np.zeros(len(members), MEMBER)
-    for row, member in zip(table, members, strict=True):
-        row["offset"] = member.frames[0].planes[0].offset
-        row["stored_bytes"] = member.stored_bytes
-        row["first_frame"] = member.first_frame
-        row["frames"] = len(member.frames)
-        row["frame_bytes"] = member.frames[0].size_bytes
-        row["last_frame_bytes"] = member.frames[-1].size_bytes
-        row["codec"], row["planes"] = NUMBERS[member.codec], len(member.frames[0].planes)
-        row["depth"], row["bases"] = member.depth, len(member.bases)
-        row["param_bytes"] = len(member.params)
-    return table
-
-
-def _plane_table(planes: Sequence[Plane]) -> NDArray[Any]:
-    table = np.zeros(len(planes), PLANE)
-    if planes:
-        table["offset"] = [plane.offset for plane in planes]
-        table["bytes"] = [plane.size_bytes for plane in planes]
-        table["codec"] = [plane.codec for plane in planes]
-        table["xxh3"] = [plane.xxh3 for plane in planes]
-        tags = b"".join(plane.tag for plane in planes)
-        table["tag"] = np.frombuffer(tags, "u1").reshape(-1, 16)
-    return table
+def _row(member: PackMember) -> _Row:
+    first, last = member.frames[0], member.frames[-1]
+    return _Row(
+        first.planes[0].offset,
+        member.stored_bytes,
+        member.first_frame,
+        len(member.frames),
+        first.size_bytes,
+        last.size_bytes,
+        NUMBERS[member.codec],
+        len(first.planes),
+        member.depth,
+        len(member.bases),
+        len(member.params),
+    )
 
 
 def _encode_signatures(signatures: Sequence[tuple[int, NDArray[np.uint16]]]) -> bytes:
@@ -371,9 +352,9 @@ def _are_singles(
     """Which rows are of one frame, and all that `_check_layout` and `_check_bases` ask for.
 
     Args:
-        rows: of members.
-        planes: of all of them, one after the other.
-        begins: where those of each member begin.
+        rows: rows of the table of members.
+        planes: planes of all of them, one after the other.
+        begins: places where the planes of each member begin.
     """
     starts, sizes = planes["offset"].astype(np.int64), planes["bytes"].astype(np.int64)
     joined = np.ones(len(planes), np.bool_)
@@ -388,8 +369,8 @@ def _are_singles(
     fine &= whole | (rows["codec"] != NUMBERS[RAW])
     fine &= ((rows["depth"] == 0) == (rows["bases"] == 0)) & (rows["depth"] <= MAX_DEPTH)
     fine &= rows["param_bytes"] <= MAX_PARAM_BYTES
-    found: NDArray[np.bool_] = fine
-    return found
+    sound: NDArray[np.bool_] = fine
+    return sound
 
 
 def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[StoredFrame, ...]:
@@ -405,12 +386,9 @@ def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[Stored
 
 
 def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory:
-    """Parse the directory of the pack called `name` in messages.
+    """Parse the directory, whose bytes are verified, of the pack called `name` in messages.
 
-    Args:
-        data: exactly the directory's bytes, verified.
-        directory_start: where it lies in the payload: all members lie before.
-        name: for messages.
+    All members lie before `directory_start`, its place in the payload.
 
     Raises:
         CorruptError: the directory contradicts itself.
@@ -488,12 +466,13 @@ def _check_tables(directory: Directory, frames: int, directory_start: int) -> No
     counts = members["frames"].astype(np.uint64)
     if int(counts.sum()) != frames:
         raise CorruptError(f"{name}: its members have {counts.sum()} frames, expected {frames}")
-    if int((counts * members["planes"]).sum()) != len(planes):
-        raise CorruptError(f"{name}: its members need another number of planes")
-    if int(members["bases"].sum(dtype=np.uint64)) != len(directory.bases):
-        raise CorruptError(f"{name}: its members need another number of bases")
-    if int(members["param_bytes"].sum(dtype=np.uint64)) != directory.params.nbytes:
-        raise CorruptError(f"{name}: its members need other params")
+    for what, needed, there in (
+        ("planes", counts * members["planes"], len(planes)),
+        ("bases", members["bases"], len(directory.bases)),
+        ("bytes of params", members["param_bytes"], directory.params.nbytes),
+    ):
+        if int(needed.sum(dtype=np.uint64)) != there:
+            raise CorruptError(f"{name}: its members need another number of {what}")
     if not (counts.all() and members["planes"].all()) or members["reserved"].any():
         raise CorruptError(f"{name}: a member has no frames, or a reserved field is set")
     if planes["reserved"].any() or directory.bases["zero"].any():
@@ -517,8 +496,8 @@ def _check_layout(row: _Row, planes: list[Plane], name: str) -> None:
     if NAMES[row.codec] != RAW:
         return
     sizes = [row.frame_bytes] * (row.frames - 1) + [row.last_frame_bytes]
-    found = [plane.size_bytes for plane in planes]
-    if row.planes != 1 or any(plane.codec for plane in planes) or found != sizes:
+    stored_sizes = [plane.size_bytes for plane in planes]
+    if row.planes != 1 or any(plane.codec for plane in planes) or stored_sizes != sizes:
         raise CorruptError(f"{name}: its frames have other sizes than it says")
 
 

@@ -9,12 +9,16 @@ Source:
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from tensorrepo.formats.common.canonical import VERSION, decode_canonical, encode_canonical
+from tensorrepo.formats.common.canonical import (
+    VERSION,
+    check_sorted,
+    decode_canonical,
+    encode_canonical,
+)
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_from_bytes
@@ -70,6 +74,10 @@ class ChosenBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tensors: int
     bits: float | None
 
+    @property
+    def digest(self) -> Digest:
+        return digest_from_bytes(self.model)
+
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The members that hold a tensor's frames, in order."""
@@ -102,29 +110,20 @@ def encode_placement(placement: Placement) -> bytes:
 
 
 def decode_placement(payload: Buffer, digest: Digest) -> Placement:
-    """The placement in the payload of object `digest`.
-
-    Raises:
-        CorruptError: not well-formed, or not canonical.
-        UnsupportedError: a newer version.
-    """
+    """The placement in the payload of object `digest`. Errors: `decode_canonical`."""
     return decode_canonical(payload, Placement, f"placement {digest:.12}", check_placement)
 
 
 def check_placement(placement: Placement) -> None:
-    """Whether its parts fit together.
-
-    Raises:
-        InvalidInputError: they do not; says which.
-    """
+    """Whether its parts fit together. Raises InvalidInputError."""
     for pack in placement.packs:
         if len(pack.pack) != DIGEST_BYTES or len(pack.tag) != TAG_BYTES:
             raise InvalidInputError("a pack's digest has 32 bytes and a tag 16")
         if not 0 <= pack.directory_start < _MAX_OFFSET > pack.directory_bytes >= 0:
             raise InvalidInputError(f"pack {pack.digest:.12}: no directory can lie there")
-    _check_sorted("packs", [pack.pack for pack in placement.packs])
-    _check_sorted("tensors", [tensor.fingerprint for tensor in placement.tensors])
-    _check_sorted("bases", [(base.pack, base.member) for base in placement.bases])
+    check_sorted("pack", [pack.pack for pack in placement.packs])
+    check_sorted("tensor", [tensor.fingerprint for tensor in placement.tensors])
+    check_sorted("base", [base.place for base in placement.bases])
     for tensor in placement.tensors:
         if len(tensor.fingerprint) != DIGEST_BYTES or not tensor.members:
             raise InvalidInputError("a stored tensor has a fingerprint of 32 bytes, and members")
@@ -179,8 +178,3 @@ def _check_member(member: MemberEntry, packs: int) -> None:
         raise InvalidInputError(
             f"member {member.pack}/{member.member}: {member.stored_bytes} bytes"
         )
-
-
-def _check_sorted(what: str, keys: list[bytes] | list[tuple[int, int]]) -> None:
-    if any(before >= after for before, after in pairwise(keys)):  # type: ignore[operator]  # one type per list
-        raise InvalidInputError(f"{what} are out of order or twice there")

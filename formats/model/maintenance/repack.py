@@ -19,21 +19,23 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
-from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH, RAW
+from tensorrepo.formats.model.layout.pack import LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import ChosenBase, Placement, encode_placement
-from tensorrepo.formats.model.maintenance.inventory import Inventory, take_stock
 from tensorrepo.formats.model.maintenance.repack_plan import (
+    Inventory,
     Measured,
     RepackPlan,
     RepackProblem,
     Scale,
     likely_bases,
     make_plan,
+    take_stock,
 )
 from tensorrepo.formats.model.maintenance.usage import Reached, models_at
 from tensorrepo.formats.model.stored_model import open_model
@@ -43,18 +45,17 @@ from tensorrepo.formats.model.write.encoding import (
     TensorPart,
     each,
     encode_frame,
-    fallback,
+    member_of,
     read_chunks,
 )
+from tensorrepo.formats.model.write.model_writer import locations_of
 from tensorrepo.formats.model.write.packing import (
     PACK_BYTES,
-    MemberDraft,
     Packer,
     PackSlot,
-    SealedFrame,
+    PackUploads,
     build_placement,
 )
-from tensorrepo.formats.model.write.tensor_writer import locations_of
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.history.commits import walk
@@ -103,8 +104,7 @@ class Restorer:
         self._chosen = chosen
         self._pack_bytes = pack_bytes
         self._pool = pool
-        self._large = Packer(pack_bytes, emit)
-        self._small = Packer(pack_bytes, emit)
+        self._packer = Packer(pack_bytes, emit)
         self._slots: dict[int, list[PackSlot]] = {}
 
     def store_all(self, progress: Callable[[int], None]) -> None:
@@ -115,13 +115,15 @@ class Restorer:
             self._store(number)
             done += self._stock.tensors[number].size_bytes
             progress(done)
-        self._large.flush()
-        self._small.flush()
+        self._packer.flush()
 
     def placement(self, model: int) -> Placement:
         """Where the tensors of a model lie now."""
         numbers = self._stock.models[model]
-        places = {self._name(one): locations_of(self._slots[one]) for one in numbers}
+        places = {
+            Fingerprint(self._stock.tensors[one].fingerprint): locations_of(self._slots[one])
+            for one in numbers
+        }
         uses = Counter(
             self._stock.tensors[base].model
             for one in dict.fromkeys(numbers)
@@ -132,9 +134,6 @@ class Restorer:
             for base, count in uses.most_common()
         ]
         return build_placement(places, chosen)
-
-    def _name(self, number: int) -> Fingerprint:
-        return Fingerprint(self._stock.tensors[number].fingerprint)
 
     def _store(self, number: int) -> None:
         reader, holding = self._stock.reader(number), self._stock.tensors[number]
@@ -158,24 +157,11 @@ class Restorer:
             if chosen.codec is None
             else EncodingChoice(CODECS[chosen.codec], bases, chosen.params)
         )
-        frames = self._encode(chunk, way)
-        while None in frames:
-            way = fallback(way)
-            frames = self._encode(chunk, way)
-        draft = MemberDraft(
-            chunk.part.frames.start,
-            tuple(frame for frame in frames if frame is not None),
-            RAW if way is None else way.codec.name,
-            () if way is None else tuple(base.location for base in way.bases),
-            b"" if way is None else way.params,
-            holding.signature if cut == 0 else None,
-        )
-        return (self._large if holding.size_bytes >= LARGE_BYTES else self._small).add(draft)
-
-    def _encode(self, chunk: TensorChunk, way: EncodingChoice | None) -> list[SealedFrame | None]:
-        size = chunk.part.size_bytes
-        tasks = list(chunk.part.frames)
-        return list(each(lambda at: encode_frame(chunk, way, at), tasks, size, self._pool))
+        encode = partial(encode_frame, chunk, way)
+        encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool))
+        signature = holding.signature if cut == 0 else None
+        draft = member_of(chunk, way, encoded, signature, self._pool)
+        return self._packer.add(draft, large=holding.size_bytes >= LARGE_BYTES)
 
 
 ALPHA: Final = 1.5
@@ -217,13 +203,13 @@ class RepackReport:
 
     Attributes:
         models: placements that were looked at.
-        tensors: of them, each once.
+        tensors: number of their tensors, each counted once.
         present_bytes: what packs take that they alone reach.
         planned_bytes: what tensors take by the plan, by samples.
-        stored_bytes: of the new packs; 0 where nothing was stored.
+        stored_bytes: bytes of the new packs; 0 where nothing was stored.
         superseded: old placement to new; empty: nothing changed.
         reclaimable: old packs that nothing reaches any more.
-        reclaimable_bytes: of them.
+        reclaimable_bytes: bytes of the reclaimable packs.
         found_by: "grown" or "repaired", which algorithm gave the plan.
     """
 
@@ -244,7 +230,7 @@ class RepackReport:
 
 def repack_models(
     repository: RepositoryCore,
-    wishes: RepackOptions,
+    options: RepackOptions,
     clock: Callable[[], float],
     progress: Callable[[str, int, int], None] = lambda _what, _done, _of: None,
 ) -> RepackReport:
@@ -252,7 +238,7 @@ def repack_models(
 
     Args:
         repository: what to work on.
-        wishes: what is to be achieved.
+        options: what is to be achieved.
         clock: seconds of work done, to measure decoding by.
         progress: told what is being done ("measuring", "storing", "verifying"), and the bytes of
             tensors done, of how many.
@@ -262,12 +248,12 @@ def repack_models(
         CorruptError: a model cannot be read. Nothing changed.
     """
     pin = repository.log.refresh()
-    found = _history(repository, pin, wishes.paths)
+    found = _history(repository, pin, options.paths)
     entries = [entry for model in found for entry in model.entries]
     writer = ObjectWriter(repository.objects, pin.state.graves)
     try:
-        with ThreadPoolExecutor(wishes.threads) as pool:
-            return _Run(repository, wishes, pin, writer, pool, clock, progress).run(entries)
+        with ThreadPoolExecutor(options.threads) as pool:
+            return _Run(repository, options, pin, writer, pool, clock, progress).run(entries)
     except BaseException:
         writer.abort()
         raise
@@ -281,26 +267,17 @@ def _history(repository: RepositoryCore, pin: LogView, paths: Collection[str]) -
     return [one for one in found if not paths or one.is_below(paths)]
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
     """One repack."""
 
-    def __init__(
-        self,
-        repository: RepositoryCore,
-        wishes: RepackOptions,
-        pin: LogView,
-        writer: ObjectWriter,
-        pool: ThreadPoolExecutor,
-        clock: Callable[[], float],
-        progress: Callable[[str, int, int], None],
-    ) -> None:
-        self.repository = repository
-        self.wishes = wishes
-        self.pin = pin
-        self.writer = writer
-        self.pool = pool
-        self.clock = clock
-        self.progress = progress
+    repository: RepositoryCore
+    options: RepackOptions
+    pin: LogView
+    writer: ObjectWriter
+    pool: ThreadPoolExecutor
+    clock: Callable[[], float]
+    progress: Callable[[str, int, int], None]
 
     def run(self, entries: Sequence[Entry]) -> RepackReport:
         stock = take_stock(self.repository.objects, entries)
@@ -311,7 +288,7 @@ class _Run:
         told = (len(old), len(stock.tensors), present, plan.stored_bytes)
         if not entries or plan.stored_bytes >= present:
             return RepackReport(*told, 0, {}, (), 0, plan.found_by)
-        if self.wishes.dry_run:
+        if self.options.dry_run:
             return RepackReport(*told, 0, {}, tuple(dead), present, plan.found_by)
         placements, stored = self._store(stock, chosen)
         superseded = {one: new for one, new in zip(old, placements, strict=True) if one != new}
@@ -335,8 +312,8 @@ class _Run:
         problem = RepackProblem(
             tuple(tuple(one.option for one in options) for options in measured),
             tuple(stock.models),
-            Fraction(self.wishes.alpha),
-            self.wishes.depth,
+            Fraction(self.options.alpha),
+            self.options.depth,
         )
         plan = make_plan(problem)
         return [one[at] for one, at in zip(measured, plan.choice, strict=True)], plan
@@ -359,16 +336,8 @@ class _Run:
         """New packs and placements, durable; the placements, and the bytes of the packs."""
         size = sum(one.size_bytes for one in stock.tensors)
         with ThreadPoolExecutor(1) as uploader:
-            last: list[Future[Digest]] = []
-
-            def emit(parts: tuple[Buffer, ...]) -> Future[Digest]:
-                # One pack is on its way while the next is filled, and no more.
-                if last:
-                    last.pop().result()
-                last.append(uploader.submit(lambda: self.writer.put(Kind.PACK, parts).digest))
-                return last[0]
-
-            restorer = Restorer(stock, chosen, PACK_BYTES, emit, self.pool)
+            uploads = PackUploads(self.writer, uploader)
+            restorer = Restorer(stock, chosen, PACK_BYTES, uploads.emit, self.pool)
             restorer.store_all(lambda done: self.progress("storing", done, size))
             made = [restorer.placement(model) for model in range(len(stock.models))]
         digests = [
@@ -407,6 +376,8 @@ class _Run:
             hits = gc_fence.condemned(self.repository.objects, self.writer.own, graves)
             gc_fence.store_again(self.writer, hits, state.graves, "a repacked model")
             data = {"placements": {str(old): str(new) for old, new in superseded.items()}}
-            return (LogEntry(txn, "supersede", self.wishes.actor, self.wishes.time_ns, data=data),)
+            return (
+                LogEntry(txn, "supersede", self.options.actor, self.options.time_ns, data=data),
+            )
 
         self.repository.append(decide)

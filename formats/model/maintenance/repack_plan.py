@@ -1,11 +1,13 @@
 """Repack plan: bases and codecs that take least space within a bound on read cost.
 
+An inventory holds each tensor of a set of models once, and how it is stored now: a few hundred
+bytes for each, and few models are open at a time.
+
 A tensor has options: whole, or against other tensors, each with the bytes that it takes and what
 reading it costs beside reading its bases. Reading a model may cost at most `alpha` times as much as
 reading it whole. The problem is NP-hard; two greedy algorithms are run, and the better plan taken:
-one grows a tree that stays within the limits, the other repairs the smallest tree until it is.
-
-A plan is a pure function of the problem: nothing is read or measured here.
+one grows a tree that stays within the limits, the other repairs the smallest tree until it is. The
+plan is a pure function of the problem.
 
 Samples are really encoded, and really decoded: the cost of a read is the bytes that come from the
 store, and the time that decoding takes as the bytes that the store would have sent meanwhile.
@@ -16,21 +18,25 @@ Source:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.delta.base_choice import WrittenBase
+from tensorrepo.formats.common.tensors import TensorReader
+from tensorrepo.formats.model.delta.base_choice import WrittenBase, open_base
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.placement import TAG_BYTES, PackEntry
+from tensorrepo.formats.model.maintenance.similar_models import piece_readers
+from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,
@@ -39,15 +45,128 @@ from tensorrepo.formats.model.write.encoding import (
     TensorPart,
     read_chunks,
     shares,
-    ways_with_base,
-    ways_without_base,
+    ways_with,
 )
 from tensorrepo.formats.model.write.packing import Location
-from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.ids import DIGEST_BYTES
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest
+from tensorrepo.repo.objects.envelope import ObjectSource
 
 if TYPE_CHECKING:
-    from tensorrepo.formats.model.maintenance.inventory import Inventory
+    from numpy.typing import NDArray
+
+
+OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InventoryTensor:
+    """A tensor, and one place where it is read.
+
+    Attributes:
+        fingerprint: fingerprint of its content.
+        model: number of the first model that has it.
+        kind: (name there, type, shape): tensors of one kind may be bases of one another.
+        size_bytes: as it is in memory.
+        stored_bytes: what its members take now.
+        signature: see `signature`; None for a small one.
+        codec: codec of its first member now.
+        params: parameters of that codec.
+        bases: fingerprints of the tensors that it is encoded against now, as the codec takes them.
+    """
+
+    fingerprint: bytes
+    model: int
+    kind: tuple[str, str, tuple[int, ...]]
+    size_bytes: int
+    stored_bytes: int
+    signature: NDArray[Any] | None
+    codec: str
+    params: bytes
+    bases: tuple[bytes, ...]
+
+    @property
+    def name(self) -> str:
+        return self.kind[0]
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Models, each by one placement, and their tensors by number."""
+
+    objects: ObjectSource
+    entries: list[Entry] = field(default_factory=list)
+    tensors: list[InventoryTensor] = field(default_factory=list)
+    numbers: dict[bytes, int] = field(default_factory=dict)
+    models: list[tuple[int, ...]] = field(default_factory=list)  # numbers of each one's tensors
+    _open: OrderedDict[int, dict[str, TensorReader]] = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, entry: Entry) -> None:
+        """Take stock of one model.
+
+        Raises:
+            CorruptError: it is not whole: what cannot be read is not stored anew.
+        """
+        base = open_base(self.objects, entry, "repack", cache_bytes=0)
+        if base is None:
+            raise CorruptError(
+                f"model {entry.digest:.12} cannot be read. Run `tensorrepo doctor`; restore it "
+                "from a copy of the repository."
+            )
+        model, found = len(self.entries), []
+        self.entries.append(entry)
+        types = base.manifest.type_table()
+        owners = {
+            member.place: print_ for print_, members in base.stored.items() for member in members
+        }
+        for name, (element, shape, print_) in base.tensors().items():
+            if print_ is None:
+                continue
+            if print_ not in self.numbers:
+                self.numbers[print_] = len(self.tensors)
+                members = base.stored[print_]
+                first = members[0]
+                self.tensors.append(
+                    InventoryTensor(
+                        print_,
+                        model,
+                        (name, element, shape),
+                        types[element].bytes_of(shape),
+                        sum(member.stored_bytes for member in members),
+                        base.members.directory(first.pack).signatures.get(first.member),
+                        first.codec,
+                        base.members.member(first.place).params,
+                        tuple(owners.get(place, b"") for place in first.bases),
+                    )
+                )
+            found.append(self.numbers[print_])
+        self.models.append(tuple(found))
+
+    def reader(self, number: int) -> TensorReader:
+        """Reads a tensor, verified."""
+        holding = self.tensors[number]
+        with self._lock:
+            readers = self._open.get(holding.model)
+            if readers is None:
+                model = open_model(self.objects, self.entries[holding.model])
+                readers = self._open[holding.model] = dict(piece_readers(model))
+            self._open.move_to_end(holding.model)
+            while len(self._open) > OPEN_MODELS:
+                self._open.popitem(last=False)
+        return readers[holding.name]
+
+
+def take_stock(objects: ObjectSource, entries: Iterable[Entry]) -> Inventory:
+    """The tensors of models. Those that share a placement count once."""
+    stock = Inventory(objects)
+    seen: set[Digest | None] = set()
+    for entry in entries:
+        if entry.storage not in seen:
+            seen.add(entry.storage)
+            stock.add(entry)
+    return stock
 
 
 OptionChoice = tuple[int, ...]  # for each tensor the number of its option
@@ -60,7 +179,7 @@ class StorageOption:
     Attributes:
         bases: numbers of the tensors that it is encoded against, each once; none: it is whole.
         stored_bytes: what it takes.
-        cost: of reading it when its bases are there already, in bytes.
+        cost: cost of reading it when its bases are there already, in bytes.
     """
 
     bases: tuple[int, ...]
@@ -73,7 +192,7 @@ class RepackProblem:
     """Tensors, the options of each, and the models that they belong to.
 
     Attributes:
-        options: of each tensor; one at least is whole.
+        options: options of each tensor; one at least is whole.
         models: numbers of the tensors of each, as often as they are read.
         alpha: how many times what a model costs to read whole it may cost.
         depth: how many bases a read may pass through.
@@ -106,7 +225,7 @@ class RepackProblem:
 
 @dataclass(frozen=True, slots=True)
 class RepackPlan:
-    """What was chosen; `found_by` is "grown", "repaired" or "present"."""
+    """What was chosen; `found_by` is "grown" or "repaired"."""
 
     choice: OptionChoice
     stored_bytes: int
@@ -114,15 +233,10 @@ class RepackPlan:
     found_by: str
 
 
-def make_plan(problem: RepackProblem, present: OptionChoice | None = None) -> RepackPlan:
-    """A plan within all limits.
-
-    `present` is how tensors are stored now: within the limits, the plan takes no more.
-    """
+def make_plan(problem: RepackProblem) -> RepackPlan:
+    """A plan within all limits."""
     limits = problem.limits()
     trees = {"grown": _grow(problem, limits), "repaired": _repair(problem, limits)}
-    if present is not None and (tree := _tree_of(problem, present)) and not tree.excess(limits):
-        trees["present"] = tree
     for tree in trees.values():
         _improve(tree, limits)
     found_by, best = min(trees.items(), key=lambda one: one[1].stored_bytes())
@@ -213,14 +327,17 @@ def _fits(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> bool:
     )
 
 
-def _grow(problem: RepackProblem, limits: tuple[int, ...] | None) -> _Tree:
+def _grow(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     """Tensors join the tree by the smallest option that keeps all models within their limits.
 
-    Those that have not joined count as whole: each can still be stored so. None: no limits.
+    Those that have not joined count as whole: each can still be stored so.
     """
     tree, joined = _Tree(problem), [False] * len(problem.options)
-    room = limits if limits is not None else (_unlimited(problem),) * len(problem.models)
-    resting = _by_base(problem)
+    resting: list[list[tuple[int, int]]] = [[] for _ in problem.options]  # on each as their base
+    for at, options in enumerate(problem.options):
+        for number, option in enumerate(options):
+            for base in option.bases:
+                resting[base].append((at, number))
     heap = [
         (option.stored_bytes, at, number)
         for at, options in enumerate(problem.options)
@@ -230,7 +347,7 @@ def _grow(problem: RepackProblem, limits: tuple[int, ...] | None) -> _Tree:
     heapify(heap)
     while heap:
         _, at, number = heappop(heap)
-        if joined[at] or not _fits(tree, room, at, number):
+        if joined[at] or not _fits(tree, limits, at, number):
             continue
         tree.choose(at, number)
         joined[at] = True
@@ -250,24 +367,15 @@ def _unlimited(problem: RepackProblem) -> int:
     return limit
 
 
-def _by_base(problem: RepackProblem) -> list[list[tuple[int, int]]]:
-    """For each tensor the options, (tensor, number), that it is a base of."""
-    found: list[list[tuple[int, int]]] = [[] for _ in problem.options]
-    for at, options in enumerate(problem.options):
-        for number, option in enumerate(options):
-            for base in option.bases:
-                found[base].append((at, number))
-    return found
-
-
 def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     """The smallest tree, in which what gains most for a byte is exchanged until limits hold.
 
     Ends: a model over its limit has a tensor that is read through bases at more than its whole
     cost, and storing that whole gains.
     """
-    tree = _grow(problem, None)
-    _improve(tree, (_unlimited(problem),) * len(problem.models))
+    unlimited = (_unlimited(problem),) * len(problem.models)
+    tree = _grow(problem, unlimited)
+    _improve(tree, unlimited)
     while tree.excess(limits):
         over = [total - limit for total, limit in zip(tree.totals, limits, strict=True)]
         _bring_within(tree, limits, over.index(max(over)))
@@ -280,7 +388,12 @@ def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
     An exchange mostly leaves what others gain as it was, or makes it less: each is looked at again
     when it is the best, and not all of them after each exchange.
     """
-    heap = [(-gain, at, number) for at, number, gain in _gains(tree, limits, model)]
+    heap = [
+        (-gain, at, number)
+        for at in _read_by(tree, model)
+        for number in range(len(tree.problem.options[at]))
+        if (gain := _gain(tree, limits, at, number)) > 0
+    ]
     heapify(heap)
     while heap and tree.totals[model] > limits[model]:
         _, at, number = heappop(heap)
@@ -289,15 +402,6 @@ def _bring_within(tree: _Tree, limits: tuple[int, ...], model: int) -> None:
             heappush(heap, (-gain, at, number))
         elif gain > 0:
             tree.choose(at, number)
-
-
-def _gains(tree: _Tree, limits: tuple[int, ...], model: int) -> Iterator[tuple[int, int, Fraction]]:
-    """What a model can exchange, (tensor, option), and how much each byte for it gains."""
-    for at in _read_by(tree, model):
-        for number in range(len(tree.problem.options[at])):
-            gain = _gain(tree, limits, at, number)
-            if gain > 0:
-                yield at, number, gain
 
 
 def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fraction:
@@ -316,13 +420,13 @@ def _gain(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> Fractio
 
 def _read_by(tree: _Tree, model: int) -> list[int]:
     """The tensors of a model, and the bases that they are read through."""
-    found = set(tree.problem.models[model])
-    pending = list(found)
+    reached = set(tree.problem.models[model])
+    pending = list(reached)
     while pending:
-        fresh = set(tree.option(pending.pop()).bases) - found
-        found |= fresh
+        fresh = set(tree.option(pending.pop()).bases) - reached
+        reached |= fresh
         pending += fresh
-    return sorted(found)
+    return sorted(reached)
 
 
 def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
@@ -340,24 +444,6 @@ def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
             if found is not None:
                 tree.choose(at, found)
                 changed = True
-
-
-def _tree_of(problem: RepackProblem, choice: OptionChoice) -> _Tree | None:
-    """The tree of a choice; None when it has a circle or is too deep."""
-    tree, waiting = _Tree(problem), dict(enumerate(choice))
-    settled: set[int] = set()
-    while waiting:
-        ready = [
-            at
-            for at, number in waiting.items()
-            if settled.issuperset(problem.options[at][number].bases)
-        ]
-        if not ready or any(tree.effect(at, waiting[at]) is None for at in ready):
-            return None
-        for at in ready:
-            tree.choose(at, waiting.pop(at))
-        settled.update(ready)
-    return tree
 
 
 CANDIDATES: Final = 3  # bases that are tried for a tensor
@@ -397,14 +483,15 @@ class Scale:
         if size < LEAST_BYTES:
             return (plain,)
         chunk = self._chunk(number)
-        found = [plain]
+        measured = [plain]
         for base in (None, *candidates):
-            ways = ways_without_base(chunk) if base is None else self._against(chunk, base)
+            bases = () if base is None else (WrittenBase(self.stock.reader(base), UNPLACED),)
+            ways = ways_with(chunk, bases, base)
             best = min(shares(chunk, ways), key=lambda one: one[0], default=None)
             if best is not None and best[0] < 1:
-                bases = () if base is None else (base,)
-                found.append(self._measured(chunk, int(best[0] * size), best[1], bases))
-        return (*found, *self._predicted(chunk, number))
+                against = () if base is None else (base,)
+                measured.append(self._measured(chunk, int(best[0] * size), best[1], against))
+        return (*measured, *self._predicted(chunk, number))
 
     def _chunk(self, number: int) -> TensorChunk:
         """The first frames of a tensor."""
@@ -412,9 +499,6 @@ class Scale:
         stop = min(holding.size_bytes, SAMPLED_FRAMES * frame_bytes(reader.type))
         (chunk,) = read_chunks([TensorPart(holding.name, reader, 0, stop)], self.pool)
         return chunk
-
-    def _against(self, chunk: TensorChunk, base: int) -> list[EncodingChoice]:
-        return ways_with_base(chunk, WrittenBase(self.stock.reader(base), UNPLACED), base)
 
     def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
         """As it is stored now, where that is by a codec of several bases that are here."""

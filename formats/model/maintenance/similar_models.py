@@ -19,7 +19,6 @@ from tensorrepo.formats.model.layout.placement import ChosenBase
 from tensorrepo.formats.model.read.frames import PiecedTensor
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects.envelope import ObjectSource
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Likeness:
 
     Attributes:
         model: the other one.
-        bits: of 16, how many differ per element between the largest tensors of both, by estimate.
+        bits: how many of 16 differ per element between the largest tensors of both, by estimate.
         same_architecture: whether all names, types and shapes are equal.
         base: why tensors were encoded against it ("declared", "similar", "repack"); None: none is.
     """
@@ -74,7 +73,7 @@ class Similarity:
         return {
             "bases": [
                 {
-                    "digest": digest_from_bytes(base.model),
+                    "digest": base.digest,
                     "why": base.why,
                     "tensors": base.tensors,
                     "bits": base.bits,
@@ -120,13 +119,9 @@ def _likeness(
     model: StoredModel, other: Reached, bits: float, bases: Sequence[ChosenBase]
 ) -> Likeness:
     theirs = open_model(model.objects, other.entries[0])
-    same = _architecture(model) == _architecture(theirs)
-    why = {digest_from_bytes(base.model): base.why for base in bases}
-    return Likeness(other, bits, same, why.get(other.digest))
-
-
-def _architecture(model: StoredModel) -> str:
-    return architecture_fingerprint(model.spec(name) for name in model)
+    one, two = (architecture_fingerprint(map(each.spec, each)) for each in (model, theirs))
+    why = {base.digest: base.why for base in bases}
+    return Likeness(other, bits, one == two, why.get(other.digest))
 
 
 def piece_readers(model: StoredModel) -> Iterator[tuple[str, TensorReader]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor, decode_placement
 from tensorrepo.formats.model.read.members import MemberReader
-from tensorrepo.formats.model.write.tensor_writer import INLINE
+from tensorrepo.formats.model.write.model_writer import INLINE
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
@@ -31,8 +31,8 @@ class DiskUsage:
 
     Attributes:
         logical_bytes: as they are in memory, each model for itself.
-        stored_bytes: of what holds them, each once.
-        unique_bytes: of those, what no other model reaches.
+        stored_bytes: bytes of what holds them, each once.
+        unique_bytes: bytes, of those, that no other model reaches.
     """
 
     logical_bytes: int

@@ -1,16 +1,14 @@
 """LoRA adapters: what they change of a base, by name, and models with them merged in.
 
+An adapter is a model of few tensors that mean something beside another model only: low-rank
+updates (LoRA), scales of activations (IA3), and tensors trained in place of the base's. Who stores
+one says of which model it is; what each of its tensors does is found and checked then, and kept
+with the edge to the base: making the adapted model needs nothing else.
+
 As with blends, nothing is made before it is asked for: each reader computes a stretch of the base's
 tensor with what the adapters change of it, in float64, in a fixed order of elementwise operations
 (no matrix product of a library: its last bits differ between machines), and rounds once. Held are
 the factors of one tensor for each thread that reads.
-
-An adapter is a model of few tensors that mean something beside another model only: low-rank
-updates (LoRA), scales of activations (IA3), and tensors trained in place of the base's. Who stores
-one says of which model it is; what each of its tensors does is found then (see `adapternames`), and
-kept with the edge to the base: making the adapted model needs nothing else.
-
-Asked once, when an adapter is stored with its base; everything is checked against the base then.
 
 Source:
     LoRA: Hu et al. 2021; IA3: Liu et al. 2022. docs/spec/model.md, section "Adapters".
@@ -31,10 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
+from tensorrepo.formats.common.json import as_plain
+from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, details_of
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
-from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers, rounded
+from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
 from tensorrepo.formats.model.merging.blend import Blend
 from tensorrepo.formats.model.write.model_source import ModelSource, content_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -57,8 +56,8 @@ class AdapterChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         kind: "lora": adds ``scale * B @ A``; "ia3": multiplies; "replace", "add": has it anew.
         parts: names of its tensors: B and A, the factors, or the tensor.
-        rank: of the product.
-        scale: of the product.
+        rank: rank of the product.
+        scale: scale of the product.
         transposed: the base has the product's transpose.
     """
 
@@ -67,10 +66,6 @@ class AdapterChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rank: int | None = None
     scale: float | None = None
     transposed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return {**told, "parts": list(self.parts)}
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -82,8 +77,8 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """The details of its edge."""
-        changes = {name: change.to_json() for name, change in self.changes.items()}
-        return {"method": self.method, "changes": changes, "other": list(self.other)}
+        details: dict[str, Any] = as_plain(msgspec.to_builtins(self))
+        return details
 
     @property
     def text(self) -> str:
@@ -91,31 +86,21 @@ class Adapter(msgspec.Struct, frozen=True):
         kinds = Counter(change.kind for change in self.changes.values())
         adapted = [name for name, one in self.changes.items() if one.kind in (LORA, IA3)]
         modules = {_module(name) for name in adapted}
-        told = [self.method]
-        told += _span("rank", (one.rank for one in self.changes.values()))
-        told += _span("scale", (one.scale for one in self.changes.values()))
+        phrases = [self.method]
+        phrases += _span("rank", (one.rank for one in self.changes.values()))
+        phrases += _span("scale", (one.scale for one in self.changes.values()))
         if adapted:
             named = ", ".join(sorted(modules)[:_SHOWN]) + (", ..." if len(modules) > _SHOWN else "")
-            told.append(f"{counted(len(adapted), 'tensor')} of {named}")
-        told += [f"{kinds[REPLACE]:,} replaced"] if kinds[REPLACE] else []
-        told += [f"{kinds[ADD]:,} added"] if kinds[ADD] else []
-        told += [f"{len(self.other):,} of unknown meaning"] if self.other else []
-        return ", ".join(told)
+            phrases.append(f"{counted(len(adapted), 'tensor')} of {named}")
+        phrases += [f"{kinds[REPLACE]:,} replaced"] if kinds[REPLACE] else []
+        phrases += [f"{kinds[ADD]:,} added"] if kinds[ADD] else []
+        phrases += [f"{len(self.other):,} of unknown meaning"] if self.other else []
+        return ", ".join(phrases)
 
 
 def adapter_of(lineage: Iterable[ProvenanceEdge]) -> tuple[ProvenanceEdge, Adapter] | None:
-    """The edge to an adapter's base, and what it changes of it; None for other models.
-
-    Raises:
-        CorruptError: what the edge says is not to be understood.
-    """
-    for edge in lineage:
-        if edge.relation == ADAPTER_OF and edge.details:
-            try:
-                return edge, msgspec.convert(edge.details, Adapter)
-            except msgspec.ValidationError as error:
-                raise CorruptError(f"lineage {ADAPTER_OF} {edge.path}: {error}") from error
-    return None
+    """The edge to an adapter's base, and what it changes of it; None for other models."""
+    return details_of((edge for edge in lineage if edge.details), ADAPTER_OF, Adapter)
 
 
 def _module(tensor: str) -> str:
@@ -124,22 +109,19 @@ def _module(tensor: str) -> str:
 
 
 def _span(word: str, values: Iterable[float | None]) -> Sequence[str]:
-    told = sorted({value for value in values if value is not None})
-    if not told:
+    distinct = sorted({value for value in values if value is not None})
+    if not distinct:
         return ()
-    return (f"{word} {told[0]:g}" + (f" to {told[-1]:g}" if len(told) > 1 else ""),)
+    return (f"{word} {distinct[0]:g}" + (f" to {distinct[-1]:g}" if len(distinct) > 1 else ""),)
 
 
 _PARTS: Final = {LORA: 2, IA3: 1, REPLACE: 1, ADD: 1}  # how many tensors of the adapter each takes
 
 
 def adapt(recipe: Recipe, adapters: Sequence[StoredModel], base: StoredModel) -> Blend:
-    """The tensors of a base with adapters put into it, one after the other.
+    """The tensors of a base with adapters put into it one after the other, as a recipe says.
 
-    Args:
-        recipe: how; a weight for each adapter, and a scale for all, multiply the adapters' own.
-        adapters: as the recipe names them.
-        base: likewise.
+    Its weights, one for each adapter, and its scale multiply the adapters' own.
 
     Raises:
         InvalidInputError: one is no adapter, or was declared of another model.
@@ -260,9 +242,9 @@ class _Step:
             return _Loaded(self, turned, turned)
         left = values[0].reshape(len(values[0]), -1)
         right = values[1].reshape(len(values[1]), -1)
-        return _Loaded(self, right.T, left.T) if self.change.transposed else _Loaded(
-            self, left, right
-        )  # fmt: skip
+        if self.change.transposed:
+            left, right = right.T, left.T
+        return _Loaded(self, left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,20 +302,16 @@ class _AdaptedTensor:
     def _rows(self, first: int, stop: int, columns: int) -> Values:
         """Whole rows: a frame may begin and end within one."""
         row = columns * self.type.block_bytes
-        data = np.empty((stop - first) * row, np.uint8).data
-        self.base.read_into(first * row, data)
-        found = numbers(data, self.type)
-        assert found is not None, "what is adapted is a number"
-        return found.reshape(stop - first, columns)
+        values = read_numbers(self.base, first * row, (stop - first) * row)
+        assert values is not None, "what is adapted is a number"
+        return values.reshape(stop - first, columns)
 
 
 def _values(tensor: TensorReader) -> Values:
-    data = np.empty(tensor.type.bytes_of(tuple(tensor.shape)), np.uint8).data
-    tensor.read_into(0, data)
-    found = numbers(data, tensor.type)
-    if found is None:
+    values = read_numbers(tensor, 0, tensor.type.bytes_of(tuple(tensor.shape)))
+    if values is None:
         raise UnsupportedError(f"an adapter's factor is of type {tensor.type.name}: no numbers")
-    return found.reshape(tuple(tensor.shape))
+    return values.reshape(tuple(tensor.shape))
 
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -359,47 +337,18 @@ def declare(base: StoredModel, source: ModelSource, scale: float | None = None) 
     Args:
         base: what it was trained on top of.
         source: the adapter. Its config is among its files, or `adapter_config` of its metadata.
-        scale: of all its products, where those tell none or another one.
+        scale: scale of all its products; None: as the config, or its own tensors, say.
 
     Raises:
         InvalidInputError: it does not fit the base, or nobody says its scale.
     """
     if scale is not None and not (isinstance(scale, int | float) and isfinite(scale)):
         raise InvalidInputError(f"an adapter's scale is a finite number, got {scale!r:.40}")
-    content = source.files.get(CONFIG_FILE)
-    if content is None:
-        config = source.metadata.get("adapter_config")
-    else:
-        try:
-            config = msgspec.json.decode(content_of(content))
-        except msgspec.DecodeError as error:
-            raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
-    if config is not None and not isinstance(config, dict):
-        raise InvalidInputError(f"{CONFIG_FILE}: expected an object, got {config!r:.40}")
-    return find_changes(base, source.named(), config, scale)
-
-
-def find_changes(
-    base: StoredModel,
-    tensors: Mapping[str, TensorReader],
-    config: Mapping[str, Any] | None,
-    scale: float | None = None,
-) -> Adapter:
-    """What an adapter changes of a base.
-
-    Args:
-        base: what it was trained on top of.
-        tensors: of the adapter.
-        config: PEFT's, where there is one.
-        scale: of all products; None: as the config, or the adapter's own tensors, say.
-
-    Raises:
-        InvalidInputError: it does not fit the base, or nobody says its scale.
-    """
-    method = str((config or {}).get("peft_type") or "").lower()
+    config, tensors = _config_of(source), source.named()
+    method = str(config.get("peft_type") or "").lower()
     if method not in ("", *_METHODS):
         return Adapter(method, {}, tuple(sorted(tensors)))
-    changes = _Finder(base, tensors, config or {}, scale).changes()
+    changes = _Finder(base, tensors, config, scale).changes()
     other = tuple(sorted(name for name in tensors if _OTHER.fullmatch(name)))
     if not other and all(change.kind == ADD for change in changes.values()):
         raise InvalidInputError(
@@ -408,8 +357,21 @@ def find_changes(
             f"{_listed(base)}"
         )
     kinds = {change.kind for change in changes.values()}
-    return Adapter(method or (LORA if LORA in kinds else IA3 if IA3 in kinds else "other"),
-                   changes, other)  # fmt: skip
+    method = method or next((kind for kind in _METHODS if kind in kinds), "other")
+    return Adapter(method, changes, other)
+
+
+def _config_of(source: ModelSource) -> Mapping[str, Any]:
+    """PEFT's config of an adapter, empty where there is none."""
+    config = source.metadata.get("adapter_config")
+    if CONFIG_FILE in source.files:
+        try:
+            config = msgspec.json.decode(content_of(source.files[CONFIG_FILE]))
+        except msgspec.DecodeError as error:
+            raise InvalidInputError(f"{CONFIG_FILE}: {error}") from error
+    if config is not None and not isinstance(config, dict):
+        raise InvalidInputError(f"{CONFIG_FILE}: expected an object, got {config!r:.40}")
+    return config or {}
 
 
 class _Finder:
@@ -514,18 +476,22 @@ class _Finder:
                 return self._base.aliases.get(name, name)
         # One of both may be wrapped in another module.
         ends, whole = (f".{plain}.weight", f".{plain}"), f"{plain}.weight"
-        found = {
+        targets = {
             self._base.aliases.get(one, one)
             for one in self._base
             if one.endswith(ends) or whole.endswith(f".{one}")
         }
-        if len(found) != 1:
+        if len(targets) != 1:
             raise InvalidInputError(
                 f"the adapter is for {plain!r}, "
-                + (f"which may be {_listed(sorted(found))}" if found else "which the base has not")
+                + (
+                    f"which may be {_listed(sorted(targets))}"
+                    if targets
+                    else "which the base has not"
+                )
                 + f": it has {_listed(self._base)}"
             )
-        return found.pop()
+        return targets.pop()
 
     def _numeric(self, target: str) -> tuple[int, ...]:
         spec = self._base.spec(target)
@@ -551,9 +517,7 @@ class _Finder:
     def _alpha(self, module: str) -> float | None:
         own = self._tensors.get(f"{module}.alpha")
         if own is not None:
-            data = np.empty(own.type.bytes_of(tuple(own.shape)), np.uint8).data
-            own.read_into(0, data)
-            value = numbers(data, own.type)
+            value = read_numbers(own, 0, own.type.bytes_of(tuple(own.shape)))
             return None if value is None or value.size != 1 else float(value.reshape(-1)[0].real)
         patterns = self._config.get("alpha_pattern") or {}
         for pattern, value in patterns.items() if isinstance(patterns, dict) else ():

@@ -1,4 +1,4 @@
-"""Blends of models: linear, task arithmetic, TIES, DARE, SLERP, computed by stretches.
+"""Blends of models: average, SLERP, task arithmetic and TIES, computed by stretches.
 
 A blend is a mapping of readers: each computes the stretch that it is asked for from the same
 stretch of its parents. Memory is a stretch of each parent, whatever the size of the models. Methods
@@ -8,8 +8,9 @@ own.
 Everything is elementwise, in float64 (complex128), in a fixed order of operations: a stretch has
 the same result whether it is computed alone or within a larger one.
 
-Found exactly without holding or sorting them: sizes are compared as the integers that their bits
-are, whose order is that of the numbers, and each pass over the numbers settles 16 of 64 bits.
+TIES keeps the largest changes. The threshold is found exactly without holding or sorting them:
+sizes are compared as the integers that their bits are, whose order is that of the numbers, and each
+pass over the numbers settles 16 of 64 bits.
 
 Source:
     average: McMahan et al. 2017 and Wortsman et al. 2022 ("model soups"); SLERP: Shoemake 1985;
@@ -27,9 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
-from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers, rounded
+from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -46,14 +48,14 @@ _SMALL_ANGLE = 1e-4  # below it an arc and a line are one
 def average(sides: Sequence[Values], weights: Sequence[float]) -> Values:
     """The weighted mean; weights count by their ratio."""
     total = sum(weights)
-    return _sum(sides, [weight / total for weight in weights])
+    return weighted_sum(sides, [weight / total for weight in weights])
 
 
 def task_arithmetic(
     base: Values, sides: Sequence[Values], weights: Sequence[float], scale: float
 ) -> Values:
     """The base, plus the weighted sum of what each side changed."""
-    return base + scale * _sum([side - base for side in sides], weights)
+    return base + scale * weighted_sum([side - base for side in sides], weights)
 
 
 def ties(
@@ -69,14 +71,14 @@ def ties(
         base: what the sides were tuned from.
         sides: the tuned ones.
         weights: one for each side, of votes and of the mean.
-        scale: of the joint change.
+        scale: factor of the joint change.
         thresholds: one for each side: smaller changes count as none.
     """
     changes = [
         np.where(np.abs(side - base) >= max(threshold, np.finfo(np.float64).tiny), side - base, 0)
         for side, threshold in zip(sides, thresholds, strict=True)
     ]
-    elected = np.sign(_sum(changes, weights))
+    elected = np.sign(weighted_sum(changes, weights))
     joint = np.zeros_like(base)
     voters = np.zeros(base.shape, np.float64)
     for change, weight in zip(changes, weights, strict=True):
@@ -110,12 +112,8 @@ def arc_shares(dot: float, one: float, two: float, place: float) -> tuple[float,
     )
 
 
-def weighted_sum(sides: Sequence[Values], shares: Sequence[float]) -> Values:
-    """Each side times its share, added from the first to the last."""
-    return _sum(sides, shares)
-
-
-def _sum(sides: Sequence[Values], weights: Sequence[float]) -> Values:
+def weighted_sum(sides: Sequence[Values], weights: Sequence[float]) -> Values:
+    """Each side times its weight, added from the first to the last."""
     total = sides[0] * weights[0]
     for side, weight in zip(sides[1:], weights[1:], strict=True):
         total = total + side * weight
@@ -153,8 +151,7 @@ def kept_from(parts: Callable[[], Iterable[NDArray[Any]]], density: float) -> fl
         digit = len(counts) - 1 - int(np.searchsorted(above, rank, side="right"))
         rank -= int(above[len(counts) - 1 - digit] - counts[digit])
         prefix = prefix << _DIGIT_BITS | digit
-    found = np.array([prefix], np.uint64).view(np.float64)[0]
-    return float(found)
+    return float(np.array([prefix], np.uint64).view(np.float64)[0])
 
 
 def _count(parts: Iterable[NDArray[Any]], prefix: int, shift: int) -> tuple[NDArray[np.int64], int]:
@@ -169,9 +166,6 @@ def _count(parts: Iterable[NDArray[Any]], prefix: int, shift: int) -> tuple[NDAr
         digits = bits >> np.uint64(shift) & np.uint64((1 << _DIGIT_BITS) - 1)
         counts += np.bincount(digits.astype(np.int64), minlength=len(counts))
     return counts, total
-
-
-SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +184,7 @@ class Blend:
 
 
 def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | None) -> Blend:
-    """The tensors of a blend.
-
-    Args:
-        recipe: how.
-        parents: as the recipe names them.
-        base: likewise.
+    """The tensors of a blend of the models that the recipe names.
 
     Raises:
         InvalidInputError: models whose tensors do not fit, and the recipe is strict; or tensors of
@@ -238,20 +227,15 @@ def _check_alike(models: Sequence[StoredModel]) -> None:
             name for name in first if name in other and not _fits(first.spec(name), other, name)
         ]
         if odd:
-            listed = ", ".join(repr(name) for name in odd[:SHOWN])
-            more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
             raise InvalidInputError(
-                f"model 1 and model {number} differ in {listed}{more}: tensors that one has not, "
-                "or with another shape or type. --lenient, in Python strict=False, takes those of "
-                "the first model"
+                f"model 1 and model {number} differ in {first_names(odd)}: tensors that one has "
+                "not, or with another shape or type. --lenient, in Python strict=False, takes "
+                "those of the first model"
             )
 
 
 def _fits(spec: TensorSpec, model: StoredModel, name: str) -> bool:
-    if name not in model:
-        return False
-    other = model.spec(name)
-    return other.type == spec.type and other.shape == spec.shape
+    return name in model and model.spec(name).form == spec.form
 
 
 def _has_mean(spec: TensorSpec) -> bool:
@@ -362,8 +346,6 @@ def _stretches(tensor: TensorReader) -> Iterator[Values]:
 
 
 def _stretch(tensor: TensorReader, start: int, size: int) -> Values:
-    data = np.empty(size, np.uint8).data
-    tensor.read_into(start, data)
-    found = numbers(data, tensor.type)
-    assert found is not None, "only numbers are blended"
-    return found
+    values = read_numbers(tensor, start, size)
+    assert values is not None, "only numbers are blended"
+    return values

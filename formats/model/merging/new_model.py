@@ -23,7 +23,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import counted, first_names
 from tensorrepo.formats.common.provenance import (
     CONSTRUCTED_FROM,
     MERGED_FROM,
@@ -97,11 +97,11 @@ def merge_models(
 
     Args:
         objects: where to store.
-        recipe: names them by digest.
-        parents: those models, in its order.
-        base: likewise.
-        metrics: measured of the blend.
-        progress: told the tensors and bytes done so far.
+        recipe: settings, and the models by digest.
+        parents: models to blend, or adapters, in the recipe's order.
+        base: model that the recipe names as its base.
+        metrics: metrics that were measured of the blend.
+        progress: callable that is told the tensors and bytes done so far.
 
     Raises:
         InvalidInputError: models whose tensors do not fit together.
@@ -121,9 +121,9 @@ def merge_models(
         ModelSource(
             made.tensors,
             made.aliases,
-            files=_files(like),
+            files={name: like.file(name) for name in like.files},
             metadata=with_recipe(like.metadata, recipe.to_json()),
-            graph=_stored_graph(like),
+            graph=None if like.manifest.graph is None else encode_graph(model_graph(like)),
         ),
         metrics=metrics,
         lineage=edges,
@@ -211,16 +211,6 @@ def _check_named(recipe: Recipe, parents: Sequence[ModelRef], base: ModelRef | N
         raise InvalidInputError("the recipe names other models than those given")
 
 
-def _files(model: StoredModel) -> dict[str, bytes]:
-    return {name: b"".join(bytes(part) for part in model.file_chunks(name)) for name in model.files}
-
-
-def _stored_graph(model: StoredModel) -> bytes | None:
-    if model.manifest.graph is None:
-        return None
-    return encode_graph(model_graph(model))
-
-
 def _notes(made: Blend) -> Iterable[str]:
     if made.taken:
         names = ", ".join(made.taken[:5]) + (", ..." if len(made.taken) > 5 else "")
@@ -249,6 +239,9 @@ class FilledTensor:
     seed: int
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
+        if self.low == self.high == 0:  # of any type: all bits are zero
+            np.frombuffer(buffer, np.uint8)[:] = 0
+            return
         size, at = frame_bytes(self.type), 0
         while at < buffer.nbytes:
             frame, skip = divmod(start_byte + at, size)
@@ -293,19 +286,8 @@ def filled(
         raise InvalidInputError(f"no rule {rule!r:.40}: there are {', '.join(RULES)}")
     if element.name not in ROUNDABLE and rule != "zeros" and not _is_counter(element):
         raise InvalidInputError(f"tensor {name!r:.80}: no rule fills {element.name}; give it")
-    if element.name not in ROUNDABLE:
-        return _Zeros(name, element, shape, 0, 0, 0, seed)
-    low, high, summands = _bounds(name, shape, rule)
+    low, high, summands = _bounds(name, shape, rule if element.name in ROUNDABLE else "zeros")
     return FilledTensor(name, element, shape, low, high, summands, seed)
-
-
-class _Zeros(FilledTensor):
-    """All bits zero, of any type: counters, masks."""
-
-    __slots__ = ()
-
-    def read_into(self, start_byte: int, buffer: memoryview) -> None:  # noqa: ARG002  # the protocol's
-        np.frombuffer(buffer, np.uint8)[:] = 0
 
 
 def _is_counter(element: TensorType) -> bool:
@@ -327,9 +309,6 @@ def _bounds(name: str, shape: tuple[int, ...], rule: str) -> tuple[float, float,
         return -bound, bound, 1
     value = 1.0 if rule == "ones" else 0.0
     return value, value, 0
-
-
-SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +347,7 @@ def construct_model(
         donors: models to take tensors from; the first that has one gives it.
         tensors: values that are known: they are taken before any donor's.
         rule: for what nobody has: "zeros", "ones", "normal", "uniform" or "default"; None: refuse.
-        seed: of the rules that draw numbers.
+        seed: seed of the rules that draw numbers.
 
     Raises:
         InvalidInputError: a tensor that nobody has and no rule; a value that does not fit.
@@ -486,10 +465,7 @@ def _donated(
 
 
 def _fits(one: WantedTensor, model: StoredModel, name: str) -> bool:
-    if name not in model:
-        return False
-    spec = model.spec(name)
-    return spec.type == one.type and spec.shape == one.shape
+    return name in model and model.spec(name).form == (one.type, one.shape)
 
 
 def _by_prefix(graph: Graph | None, donor: StoredModel) -> dict[str, str]:
@@ -504,24 +480,30 @@ def _by_prefix(graph: Graph | None, donor: StoredModel) -> dict[str, str]:
 
 
 def _refuse(missing: list[str], unknown: list[str]) -> None:
-    for names, told in ((missing, "nobody has"), (unknown, "the architecture has not")):
-        if names:
-            listed = ", ".join(repr(name) for name in names[:SHOWN])
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            hint = ". Give them, or a rule to fill them by" if names is missing else ""
-            raise InvalidInputError(f"tensors that {told}: {listed}{more}{hint}")
+    if missing:
+        raise InvalidInputError(
+            f"tensors that nobody has: {first_names(missing)}. Give them, or a rule to fill them by"
+        )
+    if unknown:
+        raise InvalidInputError(f"tensors that the architecture has not: {first_names(unknown)}")
 
 
 def _recipe(
     origins: Mapping[str, _Origin], donors: Sequence[ModelRef], rule: str | None, seed: int
 ) -> dict[str, Any]:
     """Where each tensor came from: [donor, name there], "given", or the rule."""
-    told: dict[str, Any] = {
+    tensors_from: dict[str, Any] = {
         name: origin.name if origin.donor is None else [origin.donor, origin.name]
         for name, origin in origins.items()
     }
     digests = [donor.digest for donor in donors]
-    return {"verb": "construct", "donors": digests, "tensors": told, "rule": rule, "seed": seed}
+    return {
+        "verb": "construct",
+        "donors": digests,
+        "tensors": tensors_from,
+        "rule": rule,
+        "seed": seed,
+    }
 
 
 def _count(origins: Mapping[str, _Origin], donor: int) -> int:

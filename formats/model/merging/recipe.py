@@ -9,12 +9,13 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tensorrepo.formats.common.json import as_plain
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         method: one of `METHODS`, or `ADAPTER`.
         parents: digests, in order.
-        base: digest of what the parents were tuned from; of the methods that need one.
+        base: digest of what the parents were tuned from, in the methods that need it.
         weights: one for each parent. "average" divides by their sum; "slerp" takes two, whose
             ratio is the place on the arc.
-        density: of "ties": the share of each tensor's changes that is kept, the largest ones.
-        scale: of the methods with a base: what the joint change is multiplied by.
+        density: for "ties" the share of each tensor's changes that is kept, the largest ones.
+        scale: factor of the joint change, in the methods with a base.
         strict: all models have the same tensors; else tensors that differ are the first parent's.
     """
 
@@ -50,57 +51,53 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     strict: bool = True
     version: int = VERSION
 
+    def __post_init__(self) -> None:
+        fault = next(_faults(self), None)
+        if fault is not None:
+            raise InvalidInputError(f"cannot blend: {fault}")
+
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return {**found, "parents": list(self.parents), "weights": list(self.weights)}
+        settings: dict[str, Any] = as_plain(msgspec.to_builtins(self))
+        return settings
 
 
 def make_recipe(
     method: str,
     parents: tuple[str, ...],
     *,
-    base: str | None = None,
-    weights: tuple[float, ...] | None = None,
+    weights: Sequence[float] | None = None,
     density: float = 0.2,
     scale: float = 1.0,
-    strict: bool = True,
+    **settings: Any,
 ) -> Recipe:
-    """A recipe with its defaults: equal weights, which sum to 1 where they are shares.
+    """A recipe of further `settings`; the default are equal weights, which sum to 1 as shares.
 
     Raises:
         InvalidInputError: settings that no method has, or that do not fit together.
     """
     if weights is None:
-        each = 1.0 if method in WITH_BASE else 1 / max(len(parents), 1)
-        weights = (each,) * len(parents)
-    recipe = Recipe(
+        share = 1.0 if method in WITH_BASE else 1 / max(len(parents), 1)
+        weights = (share,) * len(parents)
+    numbers = tuple(float(weight) for weight in weights)
+    return Recipe(
         method=method,
         parents=parents,
-        base=base,
-        weights=tuple(float(weight) for weight in weights),
+        weights=numbers,
         density=float(density),
         scale=float(scale),
-        strict=strict,
+        **settings,
     )
-    _check(recipe)
-    return recipe
 
 
 def recipe_of(manifest: Manifest) -> Recipe | None:
-    """The recipe that a model was blended by, None when it was not.
-
-    Raises:
-        CorruptError: something else stands in its place.
-    """
+    """The recipe that a model was blended by, None when it was not. Raises CorruptError."""
     found = manifest.metadata.get(KEY)
     if not isinstance(found, dict) or "method" not in found:
         return None
     try:
-        recipe = msgspec.convert(found, Recipe)
-        _check(recipe)
-    except (msgspec.ValidationError, InvalidInputError) as error:
+        return msgspec.convert(found, Recipe)
+    except msgspec.ValidationError as error:
         raise CorruptError(f"the recipe in the model's metadata: {error}") from error
-    return recipe
 
 
 def with_recipe(metadata: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,13 +105,7 @@ def with_recipe(metadata: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[
     return {**metadata, KEY: dict(recipe)}
 
 
-def _check(recipe: Recipe) -> None:
-    fault = next(_faults(recipe), None)
-    if fault is not None:
-        raise InvalidInputError(f"cannot blend: {fault}")
-
-
-def _faults(recipe: Recipe) -> Any:
+def _faults(recipe: Recipe) -> Iterator[str]:
     count = len(recipe.parents)
     if recipe.method not in (*METHODS, ADAPTER):
         known = ", ".join((*METHODS, ADAPTER))

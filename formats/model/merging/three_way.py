@@ -66,13 +66,17 @@ class Versions:
     ours: StoredModel
     theirs: StoredModel
 
+    @property
+    def sides(self) -> dict[str, StoredModel]:
+        return {"ours": self.ours, "theirs": self.theirs}
+
 
 def join_models(path: str, versions: Versions, strategy: str) -> MergedModel:
     """Join both sides' changes.
 
     Args:
-        path: of the model.
-        versions: of it.
+        path: path of the model in its tree.
+        versions: its three versions.
         strategy: for what both changed: "fail", one of `SIDES`, or one of `METHODS`, which blends
             tensors and takes everything else from ours.
     """
@@ -83,7 +87,7 @@ def join_models(path: str, versions: Versions, strategy: str) -> MergedModel:
     aliases = joiner.aliases(tensors)
     if joiner.contests:
         return MergedModel(None, contests=joiner.contests)
-    for side, model in zip(SIDES, (versions.ours, versions.theirs), strict=True):
+    for side, model in versions.sides.items():
         same = files == _files(model) and metadata == _metadata(model)
         if same and aliases == model.aliases and joiner.is_whole(side):
             return MergedModel(None, side=side)
@@ -98,7 +102,7 @@ def join_models(path: str, versions: Versions, strategy: str) -> MergedModel:
         ProvenanceEdge(
             MERGED_FROM, path, one.entry.digest, None, {"side": side, "strategy": strategy}
         )
-        for side, one in zip(SIDES, (versions.ours, versions.theirs), strict=True)
+        for side, one in versions.sides.items()
     )
     return MergedModel(source, lineage=edges, metrics=joiner.metrics())
 
@@ -114,7 +118,6 @@ class _Joiner:
         self._whole = set(SIDES)  # whose tensors the joined ones are, all of them
 
     def tensors(self) -> dict[str, TensorReader]:
-        _, ours, theirs = self.all
         names = sorted({name for one in self.all if one is not None for name in one.keys()})  # noqa: SIM118  # a Model is no dict
         found: dict[str, TensorReader] = {}
         for name in names:
@@ -124,8 +127,8 @@ class _Joiner:
                 tensor = self._contested(name)
                 self._whole.clear()
             else:
-                chosen = ours if side == "ours" else theirs
-                tensor = chosen.tensor(name) if chosen is not None and name in chosen else None
+                chosen = self._versions.sides[side]
+                tensor = chosen.tensor(name) if name in chosen else None
                 if identities[1] != identities[2]:
                     self._whole &= {side}
             if tensor is not None:
@@ -174,7 +177,7 @@ class _Joiner:
 
     def metrics(self) -> dict[str, Any]:
         """Those of the side whose tensors all of these are; none of weights that nobody ran."""
-        sides = zip(SIDES, (self._versions.ours, self._versions.theirs), strict=True)
+        sides = self._versions.sides.items()
         return next((dict(one.metrics) for side, one in sides if side in self._whole), {})
 
     def is_whole(self, side: str) -> bool:
@@ -211,18 +214,12 @@ class _Joiner:
         return "theirs" if ours == base else None
 
     def _contested(self, name: str) -> TensorReader | None:
-        base, ours, theirs = self.all
-        assert ours is not None, "there are two sides"
-        assert theirs is not None, "there are two sides"
-        if self._strategy in METHODS:
-            reason = self._cannot_blend(name)
-            if reason == "":
-                return ours.tensor(name)  # a counter, or a mask: as in a blend, the first one's
-            if reason is None:
-                return _blended(self._strategy, name, base, ours, theirs)
-            self._refuse(name, reason)
-        else:
-            self._refuse(name, "")
+        reason = self._cannot_blend(name) if self._strategy in METHODS else ""
+        if reason is None:
+            return self._blended(name)
+        if self._strategy in METHODS and not reason:
+            return self._versions.ours.tensor(name)  # a counter, or a mask: the first one's
+        self._refuse(name, reason)
         return None
 
     def _cannot_blend(self, name: str) -> str | None:
@@ -239,13 +236,23 @@ class _Joiner:
             return "" if counts else f"{specs[0].type.name} has no mean"
         return None
 
+    def _blended(self, name: str) -> BlendedTensor:
+        sides = list(self._versions.sides.values())
+        under = self._versions.base if self._strategy in WITH_BASE else None
+        recipe = make_recipe(
+            self._strategy,
+            tuple(one.entry.digest for one in sides),
+            base=under.entry.digest if under is not None else None,
+        )
+        readers = [one.tensor(name) for one in sides]
+        return BlendedTensor(recipe, readers, under.tensor(name) if under is not None else None)
+
     def _refuse(self, name: str, reason: str) -> None:
         moves: dict[str, Any] = {}
-        base, ours, theirs = self.all
+        base = self._versions.base
         if base is not None and self._measured < MEASURED:
             self._measured += 1
-            for side, one in zip(SIDES, (ours, theirs), strict=True):
-                moves[side] = _move(base, one, name)
+            moves = {side: _move(base, one, name) for side, one in self._versions.sides.items()}
         told = "; ".join(f"{side} {_move_text(move)}" for side, move in moves.items())
         line = f"tensor {name!r} changed on both sides"
         line += f" ({reason})" if reason else ""
@@ -256,25 +263,9 @@ class _Joiner:
         )
 
 
-def _blended(
-    method: str, name: str, base: StoredModel | None, ours: StoredModel, theirs: StoredModel
-) -> BlendedTensor:
-    under = base if method in WITH_BASE else None
-    recipe = make_recipe(
-        method,
-        (ours.entry.digest, theirs.entry.digest),
-        base=under.entry.digest if under is not None else None,
-    )
-    return BlendedTensor(
-        recipe,
-        [ours.tensor(name), theirs.tensor(name)],
-        under.tensor(name) if under is not None else None,
-    )
-
-
-def _move(base: StoredModel, side: StoredModel | None, name: str) -> dict[str, Any]:
+def _move(base: StoredModel, side: StoredModel, name: str) -> dict[str, Any]:
     """How far a side moved a tensor."""
-    if side is None or name not in side:
+    if name not in side:
         return {"removed": True}
     if name not in base:
         return {"added": True}
@@ -287,7 +278,7 @@ def _move(base: StoredModel, side: StoredModel | None, name: str) -> dict[str, A
 
 def _move_text(move: Mapping[str, Any]) -> str:
     if "l2" not in move:
-        return " ".join(key for key in move)
+        return " ".join(move)
     length = "" if move["l2"] is None else f" by L2 {move['l2']:.3g}"
     return f"moved {move['changed_fraction']:.2%}{length}"
 
@@ -307,7 +298,7 @@ def _metadata(model: StoredModel | None) -> dict[str, Any]:
 
 def _content(name: str, sha256: str, versions: Versions) -> bytes:
     model = versions.ours if _files(versions.ours).get(name) == sha256 else versions.theirs
-    return b"".join(bytes(part) for part in model.file_chunks(name))
+    return model.file(name)
 
 
 class ModelMergeDriver:

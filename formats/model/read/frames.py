@@ -3,7 +3,7 @@
 A tensor is found through the placement, its members through each pack's directory, which the
 placement's tag verifies. The frame digests in the directories must hash to the fingerprint that
 the manifest names: from then on each frame is checked alone, in any order, on any thread, or many
-small ones in one call. `memberread` decodes them. A tensor of several pieces is a grid of boxes,
+small ones in one call. `MemberReader` decodes them. A tensor of several pieces is a grid of boxes,
 each a tensor with frames of its own.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -107,26 +108,20 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         elif chosen is None:
             size = frame_bytes(self.type)
             for run in self.runs():
-                yield _run_fill(self, run, out[run.start * size : run.stop * size], planes)
+                room = out[run.start * size : run.stop * size]
+                yield partial(self.run_into, run, room, planes=planes)
         else:
             for run in _chosen_runs(self, chosen):
                 yield _part_fill(self, run, chosen, out, planes)
 
     def frame_into(self, index: int, buffer: memoryview) -> None:
-        """Fill `buffer` with one frame.
-
-        Raises:
-            CorruptError: the stored bytes are not those of the tensor; names it.
-        """
+        """Fill `buffer` with one frame. Raises CorruptError."""
         self.run_into(range(index, index + 1), buffer)
 
     def run_into(self, frames: range, buffer: memoryview, *, planes: int | None = None) -> None:
-        """Fill `buffer` with frames that lie in one member.
+        """Fill `buffer` with frames that lie in one member, as `runs` gives them.
 
-        Args:
-            frames: as `runs` gives them.
-            buffer: for all of them, one after the other.
-            planes: only so many of the most significant bytes of each number; the others are 0.
+        Of each number only the `planes` most significant bytes are read, the others are 0.
         """
         size = frame_bytes(self.type)
         rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
@@ -194,11 +189,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             at += part
 
     def check(self, index: int, data: memoryview) -> None:
-        """Verify the bytes of one frame.
-
-        Raises:
-            CorruptError: they differ from its digest; names the tensor.
-        """
+        """Verify the bytes of one frame. Raises CorruptError."""
         placed = self.frames[index]
         found = frame_digest(data)
         if found == placed.frame.digest:
@@ -322,11 +313,7 @@ class FrameChecks:
         self._frames.append((tensor, index, source, room, tensor.frames[index].frame.digest))
 
     def finish(self) -> None:
-        """Copy and verify them.
-
-        Raises:
-            CorruptError: one differs from its digest; names its tensor.
-        """
+        """Copy and verify them. Raises CorruptError."""
         left = self._frames
         while left:
             _, _, sources, rooms, digests = zip(*left, strict=True)
@@ -518,10 +505,6 @@ def _chosen_runs(tensor: StoredFrames, chosen: ElementSelection) -> Iterator[ran
         if at == len(touched) or touched[at] != touched[at - 1] + 1:
             yield from tensor.runs(range(touched[start], touched[at - 1] + 1))
             start = at
-
-
-def _run_fill(tensor: StoredFrames, run: range, room: memoryview, planes: int | None) -> Fill:
-    return lambda: tensor.run_into(run, room, planes=planes)
 
 
 def _part_fill(

@@ -1,8 +1,11 @@
-"""Loading of tensors: planned together, read by a pool in batches, verified.
+"""Loading of tensors: options, planned together, read by a pool in batches, verified.
 
-Members are looked up for all tensors at once, and memory is taken for each. A batch is what one
-task fetches, decodes and verifies: many small tensors, so that Python does little for each; a
-large tensor is a batch of its own, with a task for each run of frames.
+Options are checked before anything is read, so that a typo is told in our words. Members are looked
+up for all tensors at once, and memory is taken for each. A batch is what one task fetches, decodes
+and verifies: many small tensors, so that Python does little for each; a large tensor is a batch of
+its own, with a task for each run of frames.
+
+Parameters and buffers of a torch module are filled where they lie, if type and device allow it.
 """
 
 from __future__ import annotations
@@ -10,17 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import index
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorType, array_of, torch_of
+from tensorrepo.formats.common.tensors import (
+    TYPES_BY_TORCH_NAME,
+    TensorOutput,
+    TensorType,
+    array_of,
+    import_torch,
+    torch_of,
+)
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.manifest import TensorEntry
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers
@@ -30,9 +41,213 @@ from tensorrepo.formats.model.read.frames import (
     StoredFrames,
     read_together,
 )
-from tensorrepo.formats.model.read.load_options import LoadOptions
 from tensorrepo.formats.model.read.selection import ElementIndex, select
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
+
+_FLOATS: Final = ("float", "bfloat", "complex")
+_EXAMPLES: Final = "'float32', 'float16' or 'bfloat16'"
+RankShard = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How tensors are loaded.
+
+    Attributes:
+        output: "numpy" or "torch".
+        copy: False: numpy arrays are read-only, and mapped where that is possible.
+        device: torch device to put them on.
+        dtype: type that floating-point tensors are converted to: numpy's or torch's word.
+        shard: (dimension, rank, world): the part of each tensor that `torch.chunk` would give to
+            that rank. Tensors without that dimension come whole.
+        planes: number of most significant bytes of each number that are read; the others are 0:
+            two of an F32 are exactly its BF16 truncation, for half of the bytes.
+    """
+
+    output: TensorOutput = "numpy"
+    copy: bool = True
+    device: Any = None
+    dtype: Any = None
+    shard: RankShard | None = None
+    planes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.output not in {"numpy", "torch"}:
+            raise InvalidInputError(f"output {self.output!r}: expected 'numpy' or 'torch'")
+        if self.device is not None and self.output != "torch":
+            raise InvalidInputError("a device is torch's: give output='torch' with it")
+        checked = {
+            "planes": None if self.planes is None else _plane_count(self.planes),
+            "shard": None if self.shard is None else _share(self.shard),
+            "dtype": None if self.dtype is None else _float_type(self.dtype, self.output),
+            "device": None if self.device is None else _torch_device(self.device),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether what lies on a local disk may be handed out where it lies."""
+        # torch knows no read-only tensors.
+        return not self.copy and self.output == "numpy" and self.planes is None
+
+    @property
+    def plain(self) -> bool:
+        """Whether numpy arrays are wanted with the numbers that are stored."""
+        return self.output == "numpy" and self.dtype is None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all bytes of tensors are wanted."""
+        return self.shard is None and self.planes is None
+
+    def index(self, shape: tuple[int, ...]) -> ElementIndex | None:
+        """The part of a tensor of that shape; None: all of it."""
+        if self.shard is None or self.shard[0] >= len(shape):
+            return None
+        dim, rank, world = self.shard
+        step = -(-shape[dim] // world)
+        part = slice(min(rank * step, shape[dim]), min((rank + 1) * step, shape[dim]))
+        return (*(slice(None),) * dim, part)
+
+
+NUMPY: Final = LoadOptions()
+
+
+def _float_type(dtype: Any, output: TensorOutput) -> Any:
+    """The type of numpy's, or of torch's, that somebody calls so."""
+    kind = _torch_type(dtype) if output == "torch" else _numpy_type(dtype)
+    name = str(kind).removeprefix("torch.") if output == "torch" else getattr(kind, "name", "")
+    if kind is None or not name.startswith(_FLOATS):
+        raise InvalidInputError(
+            f"dtype {dtype!r:.60}: expected a type of floating-point numbers that {output} knows, "
+            f"such as {_EXAMPLES}; other tensors are not converted"
+        )
+    return kind
+
+
+def _torch_device(device: Any) -> Any:
+    """The torch device that somebody names, once it is known to be there."""
+    torch = import_torch("ask for numpy arrays")
+    try:
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
+    except (RuntimeError, TypeError, AssertionError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0] if isinstance(device, str) else "no device"
+        raise InvalidInputError(
+            f"device {device!r:.60}: {reason}. Expected one that torch has here, such as 'cpu' or "
+            "'cuda:0'"
+        ) from error
+    return place
+
+
+def _share(shard: Any) -> tuple[int, int, int]:
+    try:
+        dim, rank, world = (_whole(one) for one in shard)
+    except (TypeError, ValueError):
+        dim, rank, world = -1, 0, 0
+    if dim < 0 or not 0 <= rank < world:
+        raise InvalidInputError(
+            f"shard {shard!r:.60}: expected (dim, rank < world, world), such as (0, 1, 4)"
+        )
+    return dim, rank, world
+
+
+def _plane_count(planes: Any) -> int:
+    try:
+        count = _whole(planes)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise InvalidInputError(
+            f"planes={planes!r:.60}: expected at least 1: how many of the most significant bytes"
+        )
+    return count
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError("a bool counts nothing")
+    return index(value)
+
+
+def _numpy_type(dtype: Any) -> Any:
+    word = str(dtype)
+    try:
+        return np.dtype(word.removeprefix("torch.") if word.startswith("torch.") else dtype)
+    except TypeError:
+        return None
+
+
+def _torch_type(dtype: Any) -> Any:
+    torch = import_torch("ask for numpy arrays")
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    plain = _numpy_type(dtype)
+    name = plain.name if plain is not None else str(dtype).removeprefix("torch.")
+    kind = getattr(torch, name, None)
+    return kind if isinstance(kind, torch.dtype) else None
+
+
+_SHOWN = 5
+
+
+class Shaped(Protocol):
+    """What of a stored tensor is compared with the one that it is read into."""
+
+    @property
+    def type(self) -> TensorType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def matching(
+    state: Mapping[str, Any], stored: Mapping[str, Shaped], strict: bool
+) -> dict[str, Any]:
+    """The torch tensors to be filled, by name of the stored tensor; each memory once.
+
+    Raises:
+        InvalidInputError: with `strict` other names, and always other shapes.
+    """
+    missing = sorted(state.keys() - stored.keys())
+    unexpected = sorted(stored.keys() - state.keys())
+    if strict and (missing or unexpected):
+        raise InvalidInputError(
+            "; ".join(
+                f"{what} {', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
+                for what, names in (("stored lacks", missing), ("module lacks", unexpected))
+                if names
+            )
+        )
+    targets: dict[str, Any] = {}
+    seen: set[tuple[object, ...]] = set()
+    for name in (name for name in state if name in stored):
+        into, spec = state[name], stored[name]
+        if tuple(into.shape) != tuple(spec.shape):
+            raise InvalidInputError(
+                f"tensor {name!r}: stored with shape {tuple(spec.shape)}, the module's has "
+                f"{tuple(into.shape)}"
+            )
+        place = into.device, into.data_ptr(), tuple(into.shape), tuple(into.stride()), into.dtype
+        if place not in seen or not into.numel():
+            seen.add(place)
+            targets[name] = into
+    return targets
+
+
+def memory_of(into: Any, element: TensorType) -> memoryview | None:
+    """The memory of a torch tensor, when stored bytes of that type can go there as they are."""
+    alike = TYPES_BY_TORCH_NAME.get(str(into.dtype).removeprefix("torch.")) == element
+    plain = into.device.type == "cpu" and into.is_contiguous() and element.block_elements == 1
+    if not (alike and plain and into.numel()) or into.is_conj() or into.is_neg():
+        return None
+    import torch
+
+    memory: memoryview = into.detach().reshape(-1).view(torch.uint8).numpy().data
+    return memory
+
 
 LoadableTensor = StoredFrames | PiecedTensor
 R = TypeVar("R", bound="PendingRead")
@@ -216,8 +431,8 @@ def _tasks(targets: list[_Target], options: LoadOptions) -> Iterable[Callable[[]
 
 def _checks(tensor: StoredFrames, whole: memoryview) -> Iterator[Callable[[], None]]:
     size = frame_bytes(tensor.type)
-    for index in range(len(tensor.frames)):
-        yield partial(tensor.check, index, whole[index * size : (index + 1) * size])
+    for at in range(len(tensor.frames)):
+        yield partial(tensor.check, at, whole[at * size : (at + 1) * size])
 
 
 def _read_batch(wanted: list[tuple[StoredFrames, Any, bool]]) -> None:
@@ -255,18 +470,13 @@ def as_wanted(
         dtype = options.dtype if made.is_floating_point() or made.is_complex() else None
         return made if dtype is None and options.device is None else made.to(options.device, dtype)
     if options.dtype is not None and element.numpy is None and element.name in ROUNDABLE:
-        return _as_numbers(data, element, shape).astype(options.dtype)
+        values = numbers(data, element)
+        assert values is not None, "a type that can be rounded to is one of numbers"
+        return values.reshape(shape).astype(options.dtype)
     array = array_of(data, element, shape)
     if options.dtype is None or array.dtype.kind not in "fc":
         return array
     return array.astype(options.dtype, copy=False)
-
-
-def _as_numbers(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Numbers of a type that numpy lacks."""
-    found = numbers(data, element)
-    assert found is not None, "a type that can be rounded to is one of numbers"
-    return found.reshape(shape)
 
 
 def _shape_of(tensor: LoadableTensor, index: ElementIndex) -> tuple[int, ...]:
@@ -290,9 +500,9 @@ def as_done(reads: Iterable[R], limit_bytes: int) -> Iterator[R]:
         begun, ahead = begun + 1, ahead + read.size_bytes
         read.when_done(partial(done.put, read))
         while ahead > limit_bytes or (begun and not done.empty()):
-            found = done.get()
-            begun, ahead = begun - 1, ahead - found.size_bytes
-            yield found
-            del found
+            ready = done.get()
+            begun, ahead = begun - 1, ahead - ready.size_bytes
+            yield ready
+            del ready
     for _ in range(begun):
         yield done.get()

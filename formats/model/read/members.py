@@ -114,7 +114,7 @@ class MemberReader:
         self._directories = LazyDict(self._read_directory)
         self._members = LazyDict(self._find_member)
         # Packs on this machine, by number: nothing is gained by fetching frames together.
-        self.local = LazyDict(self._is_local)
+        self.local = LazyDict[int, bool](lambda number: self.mapped_pack(number) is not None)
         self._decoded = _FrameCache(cache_bytes)
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
@@ -141,9 +141,6 @@ class MemberReader:
         start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
         data = self.objects.read_checked(link, start, stop, entry.tag)
         return decode_directory(data, start, f"pack {link.digest:.12}")
-
-    def _is_local(self, number: int) -> bool:
-        return self.mapped_pack(number) is not None
 
     def mapped_pack(self, number: int) -> memoryview | None:
         """The pack of that number as it lies on this machine; None for one from afar."""
@@ -245,15 +242,10 @@ class MemberReader:
         *,
         once: bool = False,
     ) -> None:
-        """Decode consecutive frames of one member. Nothing is verified but what is on disk.
+        """Decode consecutive frames of one member, each into a room exactly as large as it is.
 
-        Args:
-            place: the member.
-            frames: their numbers in the tensor.
-            about: what is known of each.
-            rooms: memory for each, exactly as large as it is.
-            once: whether the caller reads whole tensors: then decoded frames of a base are kept
-                only where several members need them.
+        Nothing is verified but what is on disk. `once` says that the caller reads whole tensors:
+        then decoded frames of a base are kept only where several members need them.
         """
         member = self.member(place)
         found = self._inside(place, member, frames, rooms)

@@ -1,1 +1,1 @@
-"""Training states: state dicts, snapshots, chains of checkpoints."""
+"""Training states: state dicts, snapshots, chains of checkpoints. Touches no storage."""

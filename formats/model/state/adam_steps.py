@@ -7,25 +7,20 @@ guess that costs nothing when it is wrong: a prediction that does not come true 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.model.delta.base_choice import Prediction
-from tensorrepo.formats.model.delta.predictions import MOST_STEPS, AdamParams, Role
+from tensorrepo.formats.model.delta.predictions import MOST_STEPS, AdamParams
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
-from tensorrepo.repo.errors import InvalidInputError
 
 Json = Any
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_NO_GUESS = (
-    KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, struct.error,
-    InvalidInputError,
-)  # fmt: skip
+_NO_GUESS = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 _BUFFERS = ("running_mean", "running_var")  # of normalisation: no parameters, but shaped like them
 
 
@@ -37,23 +32,15 @@ class AdamStep:
         weight: name of the parameter's tensor; None where it was not found.
         first: name of the first moment.
         second: name of the second moment.
-        step: number of the step, from 1.
         rates: learning rates that the step may have had.
-        betas: of the moments.
-        eps: added to the denominator.
-        decay: of weights.
-        decoupled: whether the decay is AdamW's.
+        params: what else is known of the step; they predict the second moment.
     """
 
     weight: str | None
     first: str
     second: str
-    step: int
     rates: tuple[float, ...]
-    betas: tuple[float, float]
-    eps: float
-    decay: float
-    decoupled: bool
+    params: AdamParams
 
 
 def adam_steps(
@@ -62,8 +49,8 @@ def adam_steps(
     """The steps of every optimizer in a state.
 
     Args:
-        skeleton: of `take_apart`.
-        tensors: by name.
+        skeleton: skeleton of the state, as `take_apart` gives it.
+        tensors: tensors by name.
         before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
             the step was made.
     """
@@ -80,35 +67,23 @@ def adam_steps(
 
 
 def predictions(steps: Iterable[AdamStep]) -> dict[str, tuple[Prediction, ...]]:
-    """How moments and weights follow from the checkpoint before; see `bases.Against`."""
+    """How moments and weights follow from the checkpoint before; see `DeltaOptions`."""
     found: dict[str, tuple[Prediction, ...]] = {}
     for step in steps:
-        # A guess may be of numbers that no member has room for.
-        with suppress(*_NO_GUESS):
-            found |= _predicted(step)
-    return found
-
-
-def _predicted(step: AdamStep) -> dict[str, tuple[Prediction, ...]]:
-    second = _params(step, "second-moment", 0.0)
-    before = step.second, step.first
-    found: dict[str, tuple[Prediction, ...]] = {
-        step.second: (Prediction("adam", second, before, (step.first,)),)
-    }
-    if step.weight is not None:
-        found[step.weight] = tuple(
-            Prediction(
-                "adam", _params(step, "weight", rate), (step.weight,), (step.first, step.second)
+        before = step.second, step.first
+        found[step.second] = (Prediction("adam", step.params.pack(), before, (step.first,)),)
+        if step.weight is not None:
+            now = step.first, step.second
+            found[step.weight] = tuple(
+                Prediction(
+                    "adam",
+                    replace(step.params, role="weight", rate=rate).pack(),
+                    (step.weight,),
+                    now,
+                )
+                for rate in step.rates
             )
-            for rate in step.rates
-        )
     return found
-
-
-def _params(step: AdamStep, role: Role, rate: float) -> bytes:
-    return AdamParams(
-        role, step.step, rate, step.betas, step.eps, step.decay, step.decoupled
-    ).pack()
 
 
 def _steps_of(
@@ -155,7 +130,8 @@ def _adam_step(
         return None
     decoupled = bool(group.get("decoupled_weight_decay", False))
     eps, decay = (_number(group[key], tensors) for key in ("eps", "weight_decay"))
-    return AdamStep(weight, first, second, step, rates, (one, two), eps, decay, decoupled)
+    params = AdamParams("second-moment", step, 0.0, (one, two), eps, decay, decoupled)
+    return AdamStep(weight, first, second, rates, params)
 
 
 def _matched(
@@ -169,7 +145,8 @@ def _matched(
     found: list[str | None] = []
     for key in keys:
         moment = tensors[name_of(states[key]["exp_avg"]) or ""]
-        alike = [name for name in left if _same_form(tensors[name], moment)]
+        form = tuple(moment.shape), moment.dtype
+        alike = [one for one in left if (tuple(tensors[one].shape), tensors[one].dtype) == form]
         if isinstance(key, str):
             alike = [name for name in alike if name == key or name.endswith(f".{key}")]
         found.append(alike[0] if alike else None)
@@ -177,10 +154,6 @@ def _matched(
             # Parameters of a group come in the order of the module's.
             left = left[left.index(alike[0]) + 1 :] if not isinstance(key, str) else left
     return found
-
-
-def _same_form(one: Any, other: Any) -> bool:
-    return tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype
 
 
 def _groups(optimizer: Json) -> list[dict[Any, Json]]:

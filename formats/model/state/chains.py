@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tensorrepo.formats.model.delta.base_choice import RUN_DEPTH
+from tensorrepo.formats.model.delta.base_choice import RUN_DEPTH, DeltaOptions
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.formats.model.write.encoding import WORTH_A_BASE
 
@@ -38,32 +38,19 @@ class Chain:
     change: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChainStep:
-    """How the next checkpoint is encoded.
-
-    Attributes:
-        depth: bases that a read of a tensor may pass through; 0: it stands alone.
-        worth: the largest share of its size alone at which a tensor becomes a difference.
-    """
-
-    depth: int
-    worth: float = WORTH_A_BASE
-
-
-def next_step(before: Placement | None, kept: int | None) -> ChainStep:
+def next_step(before: Placement | None, kept: int | None) -> DeltaOptions:
     """How a checkpoint behind the one placed so is encoded; `kept` of all stay, None: every one."""
     if kept is None or before is None:
-        return ChainStep(RUN_DEPTH)
+        return DeltaOptions(depth=RUN_DEPTH)
     return step_behind(chain_of(before), kept)
 
 
-def step_behind(chain: Chain, kept: int) -> ChainStep:
+def step_behind(chain: Chain, kept: int) -> DeltaOptions:
     """The same, from what is known of the checkpoint before."""
     if chain.length and chain.length + 1 >= best_length(chain.alone, chain.change, kept):
-        return ChainStep(0)
+        return DeltaOptions(depth=0)
     # Of two checkpoints in turn one stands alone, at least: what pays then pays at all.
-    return ChainStep(RUN_DEPTH, min(WORTH_A_BASE, kept / (kept + 1)))
+    return DeltaOptions(depth=RUN_DEPTH, worth=min(WORTH_A_BASE, kept / (kept + 1)))
 
 
 def best_length(alone: float, change: float, kept: int) -> int:

@@ -22,14 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge
-from tensorrepo.formats.common.tensors import TensorReader, tensor_of
+from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge, details_of
+from tensorrepo.formats.common.tensors import TYPES, TensorReader, TensorType, tensor_of
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
     fingerprint,
     frame_bytes,
     frame_digest,
 )
+from tensorrepo.formats.model.layout.number_values import numbers
 from tensorrepo.formats.model.state.snapshot_buffer import memory_of
 from tensorrepo.formats.model.state.state_dict import dict_of, name_of, optimizers
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -100,33 +101,34 @@ class Approximation:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A float type: its numbers as unsigned integers, and the bits of its mantissa."""
+    """A float type, and the bits of its mantissa: its numbers are taken as unsigned integers."""
 
-    units: str
+    element: TensorType
     mantissa: int
-    floats: str | None
+
+    @property
+    def units(self) -> np.dtype[Any]:
+        return np.dtype(f"<u{self.element.block_bytes}")
 
     @property
     def exponents(self) -> int:
         """The bits of the exponent."""
-        return (1 << (np.dtype(self.units).itemsize * 8 - 1)) - (1 << self.mantissa)
+        return (1 << (8 * self.element.block_bytes - 1)) - (1 << self.mantissa)
 
-    def numbers(self, bits: NDArray[Any]) -> NDArray[np.float64]:
-        """Their values; no signalling NaN may be among them."""
-        if self.floats is None:
-            return (bits.astype("<u4") << 16).view("<f4").astype(np.float64)
-        return bits.view(self.floats).astype(np.float64)
+    def values(self, bits: NDArray[Any]) -> NDArray[np.float64]:
+        found = numbers(bits.data, self.element)
+        assert found is not None, "floats are numbers"
+        return found
 
 
+_MANTISSAS: Final = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
+# A complex number is two floats.
 _FORMS: Final = {
-    "F64": _Form("<u8", 52, "<f8"),
-    "F32": _Form("<u4", 23, "<f4"),
-    "F16": _Form("<u2", 10, "<f2"),
-    "BF16": _Form("<u2", 7, None),
-    "C32": _Form("<u2", 10, "<f2"),
-    "C64": _Form("<u4", 23, "<f4"),
-    "C128": _Form("<u8", 52, "<f8"),
-}
+    name: _Form(TYPES[part], _MANTISSAS[part])
+    for name, part in (
+        *zip(_MANTISSAS, _MANTISSAS, strict=True), ("C32", "F16"), ("C64", "F32"), ("C128", "F64"),
+    )
+}  # fmt: skip
 
 
 def shorten_state(
@@ -135,10 +137,10 @@ def shorten_state(
     """Round the moments among staged tensors where they lie, and check every number.
 
     Args:
-        skeleton: of the state.
+        skeleton: skeleton of the state.
         tensors: copies that nobody else has.
         lossy: what is allowed.
-        path: of the state in its tree.
+        path: path of the state in its tree.
 
     Returns:
         The edge that says what was done; None when there was nothing to do.
@@ -167,15 +169,8 @@ def approximation_of(lineage: Iterable[ProvenanceEdge]) -> Approximation | None:
     Raises:
         CorruptError: what it says is not to be understood.
     """
-    for edge in lineage:
-        if edge.relation == LOSSY_OF:
-            told = edge.details
-            try:
-                tensors = {str(name): str(found) for name, found in told["tensors"].items()}
-                return Approximation(float(told["relative"]), float(told["largest"]), tensors)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise CorruptError(f"lineage {LOSSY_OF}: {error!r} in {told!r:.80}") from error
-    return None
+    found = details_of(lineage, LOSSY_OF, Approximation)
+    return None if found is None else found[1]
 
 
 def shortened(bits: NDArray[Any], form: _Form, kept: int) -> NDArray[Any]:
@@ -205,7 +200,7 @@ def farthest(
     normal = (held != 0) & (held != exponents)
     if not np.array_equal(exact[~normal], stored[~normal]):
         return None
-    before, after = form.numbers(exact[normal]), form.numbers(stored[normal])
+    before, after = form.values(exact[normal]), form.values(stored[normal])
     off = np.abs(after - before)
     if not np.all(off <= relative * np.abs(before)):
         return None

@@ -94,39 +94,36 @@ class SnapshotBuffer:
     def copies(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors, none of which anybody else can change. Those that are one stay one."""
         one_each = {_identity(name, value): (name, value) for name, value in tensors.items()}
-        room = _Room(self._pool, sum(_room_bytes(*one) for one in one_each.values()))
-        copied = {key: room.copy(*one) for key, one in one_each.items()}
+        size = sum(_room_bytes(*one) for one in one_each.values())
+        room, used = self._pool.array((size,), np.dtype(np.uint8)), 0
+        copied = {}
+        for key, (name, value) in one_each.items():
+            copied[key] = _copy(name, value, room[used:])
+            used += _room_bytes(name, value)
         return {name: copied[_identity(name, value)] for name, value in tensors.items()}
 
 
-class _Room:
-    """Memory for the tensors of one state."""
+def _copy(name: str, value: Any, room: NDArray[np.uint8]) -> Any:
+    """A copy of a tensor at the beginning of `room`."""
+    reader = tensor_of(name, value)
+    size = reader.type.bytes_of(reader.shape)
+    part = room[:size]
+    if not is_torch(value):
+        copy = part.view(value.dtype).reshape(value.shape)
+        np.copyto(copy, value)
+        return copy
+    import torch
 
-    def __init__(self, pool: Pool, size_bytes: int) -> None:
-        self._memory = pool.array((size_bytes,), np.dtype(np.uint8))
-        self._used = 0
-
-    def copy(self, name: str, value: Any) -> Any:
-        reader = tensor_of(name, value)
-        size = reader.type.bytes_of(reader.shape)
-        part = self._memory[self._used : self._used + size]
-        self._used += _room_bytes(name, value)
-        if not is_torch(value):
-            copy = part.view(value.dtype).reshape(value.shape)
-            np.copyto(copy, value)
-            return copy
-        import torch
-
-        plain = value.detach()
-        dtype = getattr(torch, TORCH_NAMES[reader.type.name])
-        if not size:
-            return torch.empty(plain.shape, dtype=dtype)
-        copied = torch.from_numpy(part).view(dtype).reshape(plain.shape)
-        # Of a bool its byte: torch would copy whether it is 0.
-        is_bool = dtype == torch.bool
-        bits = (copied.view(torch.uint8), plain.view(torch.uint8)) if is_bool else (copied, plain)
-        bits[0].copy_(bits[1])
-        return copied
+    plain = value.detach()
+    dtype = getattr(torch, TORCH_NAMES[reader.type.name])
+    if not size:
+        return torch.empty(plain.shape, dtype=dtype)
+    copied = torch.from_numpy(part).view(dtype).reshape(plain.shape)
+    # Of a bool its byte: torch would copy whether it is 0.
+    is_bool = dtype == torch.bool
+    bits = (copied.view(torch.uint8), plain.view(torch.uint8)) if is_bool else (copied, plain)
+    bits[0].copy_(bits[1])
+    return copied
 
 
 def memory_of(copy: Any) -> NDArray[np.uint8]:

@@ -61,11 +61,7 @@ def take_apart(state: Mapping[str, Any]) -> StateTree:
 
 
 def put_together(skeleton: StateJson, tensors: Mapping[str, Any]) -> Any:
-    """What `take_apart` took apart.
-
-    Args:
-        skeleton: its JSON.
-        tensors: torch tensors, or numpy arrays, by name.
+    """What `take_apart` took apart into JSON and torch tensors, or numpy arrays, by name.
 
     Raises:
         CorruptError: no such skeleton, or it names a tensor that is missing.
@@ -196,21 +192,21 @@ def optimizers(
     node: StateJson, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], StateJson]]:
     """The state dicts of optimizers in a skeleton, and where they are."""
-    told = dict_of(node)
-    if told is None:
+    entries = dict_of(node)
+    if entries is None:
         return
-    if {"state", "param_groups"} <= told.keys():
-        yield path, told
+    if {"state", "param_groups"} <= entries.keys():
+        yield path, entries
         return
-    for key, item in told.items():
+    for key, item in entries.items():
         yield from optimizers(item, (*path, key))
 
 
 def name_of(node: StateJson) -> str | None:
     """The tensor that a node stands for; None for what is no tensor."""
     if isinstance(node, dict) and len(node) == 1:
-        found = node.get("$tensor", node.get("$array"))
-        return found if isinstance(found, str) else None
+        name = node.get("$tensor", node.get("$array"))
+        return name if isinstance(name, str) else None
     return None
 
 

@@ -5,22 +5,19 @@ It is made once from its parts when it is stored, and compared with the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
-from tensorrepo.formats.model.layout.manifest import Original, TensorEntry
-from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
+from tensorrepo.formats.common.damage import refusals
+from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.write.model_source import (
     FileStretch,
-    ModelSource,
     OriginalFile,
     content_of,
-    open_file,
 )
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, digest_bytes
@@ -29,34 +26,24 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 if TYPE_CHECKING:
     from tensorrepo.formats.model.stored_model import StoredModel
 
+TensorChunks = Callable[[str], Iterator[memoryview]]
 _LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensors:
-    """The tensors of a source, as they were stored."""
+def store_original(
+    objects: ObjectSink, original: OriginalFile, chunks: TensorChunks, pool: Executor
+) -> Original:
+    """What gives a file back, after it was made once and compared with the file, byte for byte.
 
-    packs: PackReader
-    entries: Mapping[str, TensorEntry]
-    source: ModelSource
-    pool: Executor
-
-    def chunks(self, name: str) -> Iterator[memoryview]:
-        target = self.source.aliases.get(name, name)
-        reader = self.source.tensors[target]
-        (piece,) = self.entries[target].pieces
-        return tensor_chunks(self.packs.piece(target, reader.type, piece), self.pool)
-
-
-def store_original(objects: ObjectSink, original: OriginalFile, stored: StoredTensors) -> Original:
-    """What gives a file back, after it was made once and compared with the file, byte for byte."""
+    `chunks` gives the bytes of a tensor as it was stored.
+    """
     size, checksum = 0, sha256()
     literals: list[Buffer] = []
-    with open_file(original.path) as file:
+    with refusals(original.path, "file"), original.path.open("rb") as file:
         for part in original.parts:
-            for chunk in _chunks(original, part, stored):
+            for chunk in _chunks(original, part, chunks):
                 # Hashing is the slowest part: it runs beside reading the file and comparing.
-                hashed = stored.pool.submit(checksum.update, chunk)
+                hashed = pool.submit(checksum.update, chunk)
                 same = _reads(file, chunk)
                 hashed.result()
                 if not same:
@@ -72,10 +59,10 @@ def store_original(objects: ObjectSink, original: OriginalFile, stored: StoredTe
 
 
 def _chunks(
-    original: OriginalFile, part: bytes | FileStretch | str, stored: StoredTensors
+    original: OriginalFile, part: bytes | FileStretch | str, chunks: TensorChunks
 ) -> Iterator[Buffer]:
     if isinstance(part, str):
-        yield from stored.chunks(part)
+        yield from chunks(part)
     elif isinstance(part, bytes):
         yield part
     else:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -24,10 +26,17 @@ from tensorrepo.formats.model.delta.frame_codec import (
     stored_share,
 )
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
-from tensorrepo.formats.model.delta.registry import CODECS, DECAY, LOW_RANK, PLANES
+from tensorrepo.formats.model.delta.registry import CODECS, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
+from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.members import about_frame
-from tensorrepo.formats.model.write.packing import Location, PackSlot, SealedFrame, seal
+from tensorrepo.formats.model.write.packing import (
+    Location,
+    MemberDraft,
+    PackSlot,
+    SealedFrame,
+    seal,
+)
 from tensorrepo.repo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -75,23 +84,15 @@ class _Run(NamedTuple):
     stop: int
 
 
-def ways_without_base(chunk: TensorChunk) -> list[EncodingChoice]:
-    """Every codec that needs no base and fits."""
+def ways_with(
+    chunk: TensorChunk, bases: tuple[BaseFrames, ...] = (), source: int | None = None
+) -> list[EncodingChoice]:
+    """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
     return [
-        EncodingChoice(codec)
+        EncodingChoice(codec, bases, source=source)
         for codec in CODECS.values()
-        if not codec.bases and codec.fits(reader.type, reader.shape)
-    ]
-
-
-def ways_with_base(chunk: TensorChunk, base: BaseFrames, source: int) -> list[EncodingChoice]:
-    """Every codec that needs one base and fits."""
-    reader = chunk.part.reader
-    return [
-        EncodingChoice(codec, (base,), source=source)
-        for codec in CODECS.values()
-        if codec.bases == 1 and codec.fits(reader.type, reader.shape)
+        if codec.bases == len(bases) and codec.fits(reader.type, reader.shape)
     ]
 
 
@@ -115,16 +116,16 @@ def choose_way(
     """The way that stores the samples smallest; None: as it is.
 
     Args:
-        chunk: the frames.
-        ways: to choose from.
+        chunk: frames of a tensor.
+        ways: ways to choose from.
         least_saved: bytes that must be saved by encoding at all; None: none, any way will do.
-        worth: of what is stored without a base: with one it must be less.
+        worth: share of what is stored without a base: with one it must be less.
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
-    found = shares(chunk, ways)
-    alone = min((one for one in found if not one[1].bases), key=_share_of, default=None)
-    based = min((one for one in found if one[1].bases), key=_share_of, default=None)
+    tried = sorted(shares(chunk, ways), key=itemgetter(0))
+    alone = next((one for one in tried if not one[1].bases), None)
+    based = next((one for one in tried if one[1].bases), None)
     best = alone or based
     if alone and based and based[0] < worth * min(alone[0], 1.0):
         best = based
@@ -139,14 +140,9 @@ def shares(
     chunk: TensorChunk, ways: Sequence[EncodingChoice]
 ) -> list[tuple[float, EncodingChoice]]:
     """Stored bytes over raw ones of samples, for each way that can encode them."""
-    runs = list(_runs(chunk))
-    held: dict[tuple[int, int], memoryview] = {}
-    tried = [way for way in ways if len(ways) == 1 or _promises(chunk, way, runs, held)]
-    return [(share, way) for way in tried if (share := _share(chunk, way, runs, held)) is not None]
-
-
-def _share_of(one: tuple[float, EncodingChoice]) -> float:
-    return one[0]
+    trial = _Trial(chunk, list(_runs(chunk)))
+    tried = [way for way in ways if len(ways) == 1 or trial.promises(way)]
+    return [(share, way) for way in tried if (share := trial.share(way)) is not None]
 
 
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
@@ -160,58 +156,64 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
 
-def fallback(way: EncodingChoice | None) -> EncodingChoice | None:
-    """What is tried when a way could not encode a frame."""
-    if way is None or way.codec.name == PLANES.name:
-        return None
-    return EncodingChoice(CODECS[PLANES.name])
-
-
-def _promises(
+def member_of(
     chunk: TensorChunk,
-    way: EncodingChoice,
-    runs: Sequence[_Run],
-    held: dict[tuple[int, int], memoryview],
-) -> bool:
-    """Whether a way is worth its trial, as far as a look shows: some need many rows to pay."""
-    for codec in (LOW_RANK, DECAY):
-        if way.codec.name == codec.name:
-            return codec.seems_better(*_sample(chunk, way, _whole(chunk, runs[0]), held))
-    return True
-
-
-def _share(
-    chunk: TensorChunk,
-    way: EncodingChoice,
-    runs: Sequence[_Run],
-    held: dict[tuple[int, int], memoryview],
-) -> float | None:
-    if way.codec.name == LOW_RANK.name:  # what rows have in common takes many of them to pay
-        runs = [_whole(chunk, runs[0])]
-    return stored_share(way.codec, (_sample(chunk, way, run, held) for run in runs))
-
-
-def _whole(chunk: TensorChunk, run: _Run) -> _Run:
-    return _Run(run.frame, 0, chunk.frame(run.frame).nbytes)
-
-
-def _sample(
-    chunk: TensorChunk, way: EncodingChoice, run: _Run, held: dict[tuple[int, int], memoryview]
-) -> FrameSample:
-    """A run as the codec sees it; `held` keeps base frames, which several codecs look at."""
-    about = chunk.about(run.frame)
-    bases = []
-    for base in way.bases:
-        key = id(base), run.frame
-        if key not in held:
-            held[key] = base.frame(run.frame, about)
-        bases.append(held[key][run.start : run.stop])
-    part = about._replace(
-        size_bytes=run.stop - run.start,
-        first_byte=about.first_byte + run.start,
-        params=way.params,
+    way: EncodingChoice | None,
+    encoded: Sequence[SealedFrame | None],
+    signature: NDArray[np.uint16] | None,
+    pool: Executor,
+) -> MemberDraft:
+    """The member of a chunk; where `way` could not encode a frame, another one encodes them all."""
+    while None in encoded:
+        again = way is not None and way.codec.name != PLANES.name
+        way = EncodingChoice(PLANES) if again else None
+        encode = partial(encode_frame, chunk, way)
+        encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, pool))
+    return MemberDraft(
+        chunk.part.frames.start,
+        tuple(frame for frame in encoded if frame is not None),
+        RAW if way is None else way.codec.name,
+        () if way is None else tuple(base.location for base in way.bases),
+        b"" if way is None else way.params,
+        signature,
     )
-    return FrameSample(chunk.frame(run.frame)[run.start : run.stop], bases, part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Samples of a chunk; `held` keeps base frames, which several codecs look at."""
+
+    chunk: TensorChunk
+    runs: Sequence[_Run]
+    held: dict[tuple[int, int], memoryview] = field(default_factory=dict)
+
+    def promises(self, way: EncodingChoice) -> bool:
+        """Whether a way is worth its trial, as far as a look shows."""
+        return way.codec.seems_better(*self._sample(way, self._whole()))
+
+    def share(self, way: EncodingChoice) -> float | None:
+        runs = [self._whole()] if way.codec.needs_many_rows else self.runs
+        return stored_share(way.codec, (self._sample(way, run) for run in runs))
+
+    def _whole(self) -> _Run:
+        frame = self.runs[0].frame
+        return _Run(frame, 0, self.chunk.frame(frame).nbytes)
+
+    def _sample(self, way: EncodingChoice, run: _Run) -> FrameSample:
+        """A run as the codec sees it."""
+        about = self.chunk.about(run.frame)
+        bases = []
+        for base in way.bases:
+            key = id(base), run.frame
+            if key not in self.held:
+                self.held[key] = base.frame(run.frame, about)
+            bases.append(self.held[key][run.start : run.stop])
+        part = about._replace(
+            size_bytes=run.stop - run.start,
+            first_byte=about.first_byte + run.start,
+            params=way.params,
+        )
+        return FrameSample(self.chunk.frame(run.frame)[run.start : run.stop], bases, part)
 
 
 def _runs(chunk: TensorChunk) -> Iterator[_Run]:
@@ -277,11 +279,7 @@ class TensorChunk:
 
 
 def read_chunks(parts: Iterable[TensorPart], pool: Executor) -> list[TensorChunk]:
-    """Read and hash parts of tensors.
-
-    Raises:
-        InvalidInputError: a tensor that cannot be read; names it.
-    """
+    """Read and hash parts of tensors. Raises InvalidInputError."""
     chunks = [TensorChunk(part, np.empty(part.size_bytes, np.uint8)) for part in parts]
     tasks = [(chunk, index) for chunk in chunks for index in chunk.part.frames]
     size = sum(chunk.part.size_bytes for chunk in chunks)
@@ -295,10 +293,9 @@ def hash_frames(part: TensorPart, pool: Executor) -> bytes:
     whole = frame_bytes(part.reader.type)
 
     def digest(index: int) -> bytes:
-        size = min(whole, part.stop - index * whole)
-        chunk = TensorChunk(TensorPart(part.name, part.reader, index * whole, index * whole + size),
-                      np.empty(size, np.uint8))  # fmt: skip
-        return _read((chunk, index))
+        start, stop = index * whole, min((index + 1) * whole, part.stop)
+        frame = TensorPart(part.name, part.reader, start, stop)
+        return _read((TensorChunk(frame, np.empty(frame.size_bytes, np.uint8)), index))
 
     return b"".join(each(digest, part.frames, part.size_bytes, pool))
 

@@ -7,11 +7,10 @@ read here: tensors hand over their bytes when they are written.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.common.tensors import TensorReader, memory_key, tensor_of
@@ -130,9 +129,3 @@ def content_of(content: FileContent) -> Buffer:
         if content.stat().st_size < _MAP_FROM_BYTES:
             return file.read()
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-@contextmanager
-def open_file(path: Path) -> Iterator[IO[bytes]]:
-    with refusals(path, "file"), path.open("rb") as file:
-        yield file

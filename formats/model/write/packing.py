@@ -41,9 +41,10 @@ from tensorrepo.formats.model.layout.placement import (
     StoredTensor,
 )
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
     import numpy as np
     from numpy.typing import NDArray
@@ -133,8 +134,7 @@ class OpenPack:
         """How large the pack's members would be together with this one."""
         return align(self.used, draft.stored_bytes) + draft.stored_bytes
 
-    def directory(self) -> bytes:
-        """Waits for the packs of bases that are on their way."""
+    def _directory(self) -> bytes:
         members, signatures, at = [], [], 0
         for number, draft in enumerate(self.drafts):
             places = self._places[at : at + len(draft.frames)]
@@ -151,17 +151,16 @@ class OpenPack:
                 signatures.append((number, draft.signature))
         return encode_directory(members, signatures)
 
-    def close(self) -> tuple[Buffer, ...]:
-        """All that lies before the directory, which begins at `used` then."""
+    def emit(self, store: Callable[[tuple[Buffer, ...]], Future[Digest]]) -> None:
+        """Hand all of the pack to `store`; waits for the packs of bases that are on their way."""
+        directory = self._directory()
         self._append(bytes(-self.used % SMALL_ALIGNMENT))
         self._flush_tail()
-        return tuple(self.parts)
-
-    def emitted(self, stored: Future[Digest], directory_start: int, directory: bytes) -> None:
-        self._emitted = stored, directory_start, len(directory), content_tag(directory)
-        self.parts = []
+        tail = directory + encode_footer(directory, self.used)
+        stored = store((*self.parts, tail))
+        self._emitted = stored, self.used, len(directory), content_tag(directory)
         # Planes are on their way: only the members' shapes are needed from now on.
-        self.drafts, self._places = [], []
+        self.parts, self.drafts, self._places = [], [], []
 
     def entry(self) -> PackEntry:
         """What a placement says of the pack; waits until it is stored."""
@@ -204,7 +203,10 @@ class PackSlot:
 
 
 class Packer:
-    """Fills packs one after the other. Not thread-safe."""
+    """Fills packs one after the other, large members and small ones apart. Not thread-safe.
+
+    Small ones lie together: a pack that large ones are reused from holds no others.
+    """
 
     def __init__(
         self, pack_bytes: int, emit: Callable[[tuple[Buffer, ...]], Future[Digest]]
@@ -212,35 +214,43 @@ class Packer:
         assert pack_bytes % LARGE_ALIGNMENT == 0, "a pack ends where a member may begin"
         self.pack_bytes = pack_bytes
         self._emit = emit
-        self._pack = OpenPack()
+        self._packs = {True: OpenPack(), False: OpenPack()}
 
-    def add(self, draft: MemberDraft) -> PackSlot:
+    def add(self, draft: MemberDraft, *, large: bool) -> PackSlot:
         """Make a member part of a pack. Its planes must not change before that is stored."""
-        if self._pack.drafts and self._pack.room_after(draft) > self.pack_bytes:
-            self.flush()
-        depth, stored_bytes = draft.depth, draft.stored_bytes
-        self._pack.add(draft)
+        if self._packs[large].room_after(draft) > self.pack_bytes:
+            self._flush(large)
+        pack, depth, stored_bytes = self._packs[large], draft.depth, draft.stored_bytes
+        pack.add(draft)
+        index = len(pack.drafts) - 1
         frames = range(draft.first_frame, draft.first_frame + len(draft.frames))
-        return PackSlot(
-            self._pack,
-            len(self._pack.drafts) - 1,
-            draft.codec,
-            depth,
-            stored_bytes,
-            draft.bases,
-            frames,
-        )
+        return PackSlot(pack, index, draft.codec, depth, stored_bytes, draft.bases, frames)
 
     def flush(self) -> None:
-        """Emit the pack, if anything is in it."""
-        pack = self._pack
-        if not pack.drafts:
-            return
-        self._pack = OpenPack()
-        directory = pack.directory()
-        parts, start = pack.close(), pack.used
-        tail = directory + encode_footer(directory, start)
-        pack.emitted(self._emit((*parts, tail)), start, directory)
+        """Emit the packs in which anything is."""
+        self._flush(True)
+        self._flush(False)
+
+    def _flush(self, large: bool) -> None:
+        pack = self._packs[large]
+        if pack.drafts:
+            self._packs[large] = OpenPack()
+            pack.emit(self._emit)
+
+
+class PackUploads:
+    """Stores one pack while the next one is filled, and no more: memory is bounded."""
+
+    def __init__(self, objects: ObjectSink, thread: Executor) -> None:
+        self._objects = objects
+        self._thread = thread
+        self._last: Future[Digest] | None = None
+
+    def emit(self, parts: tuple[Buffer, ...]) -> Future[Digest]:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._thread.submit(lambda: self._objects.put(Kind.PACK, parts).digest)
+        return self._last
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +323,7 @@ def worth_reusing(
 ) -> frozenset[Fingerprint]:
     """Which of the small tensors `wanted` may stay in the known packs that hold them.
 
-    Args:
-        wanted: small tensors of the model being written, and where each is known to lie.
-        used: packs that the model needs for large tensors.
+    `used` are packs that the model being written needs for large tensors.
     """
     alive = {pack.pack for pack in used}
     taken: dict[bytes, int] = {}

@@ -17,24 +17,23 @@ import msgspec
 
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
-from tensorrepo.formats.model.layout.fingerprints import Fingerprint
 from tensorrepo.formats.model.layout.manifest import (
     Manifest,
     TensorEntry,
     TensorPiece,
-    encode_manifest,
     piece_name,
 )
-from tensorrepo.formats.model.layout.placement import Placement, encode_placement
+from tensorrepo.formats.model.layout.placement import Placement
 from tensorrepo.formats.model.write.model_writer import (
     DEFAULT_BUDGET_BYTES,
+    store_documents,
     store_tensors,
     type_entries,
 )
-from tensorrepo.formats.model.write.packing import Locations, build_placement, known_tensors
+from tensorrepo.formats.model.write.packing import build_placement, known_tensors
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectSink
 
 
 class TensorShard(NamedTuple):
@@ -80,17 +79,17 @@ def store_shards(
     Returns:
         What `join_shards` needs to know of them.
     """
-    given = {shard_name(one): one for one in shards}
+    named = {shard_name(one): one for one in shards}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        readers = {name: one.reader for name, one in given.items()}
+        readers = {name: one.reader for name, one in named.items()}
         entries, placement, _ = store_tensors(objects, readers, pool, known, against, budget_bytes)
     stored = []
-    for name, one in given.items():
+    for name, one in named.items():
         (whole,) = entries[name].pieces
         piece = TensorPiece(tuple(one.offset), whole.shape, whole.fingerprint, whole.value)
         element = one.reader.type
-        told = element.name, element.block_elements, element.block_bytes
-        stored.append(_Stored(one.name, told, tuple(one.shape), piece))
+        type_of = element.name, element.block_elements, element.block_bytes
+        stored.append(_Stored(one.name, type_of, tuple(one.shape), piece))
     return msgspec.msgpack.encode(_Told(tuple(stored), placement))
 
 
@@ -122,10 +121,9 @@ def join_shards(
         metrics=dict(metrics or {}),
     )
     named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
-    placement = _merged((part.placement for part in parts), named)
-    digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
-    storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    return Entry(Kind.MODEL, digest, storage)
+    known = known_tensors(part.placement for part in parts)
+    placement = build_placement({name: at for name, at in known.items() if name in named})
+    return store_documents(objects, manifest, placement)
 
 
 def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
@@ -140,20 +138,11 @@ def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
             )
         if shard.shape == shard.piece.shape or 0 not in shard.piece.shape:  # others hold nothing
             boxes.setdefault(shard.name, {}).setdefault(shard.piece.offset, shard.piece)
-    found = {}
+    entries = {}
     for name, (element, shape) in about.items():
         box = boxes.get(name, {})
-        pieces = tuple(box[offset] for offset in sorted(box)) or (_nothing(shape),)
-        found[name] = TensorEntry(name, element[0], shape, pieces)
-    return found
-
-
-def _nothing(shape: tuple[int, ...]) -> TensorPiece:
-    """The piece of a tensor of which nobody has an element."""
-    return TensorPiece((0,) * len(shape), shape, None, b"")
-
-
-def _merged(placements: Iterable[Placement], named: set[bytes | None]) -> Placement:
-    """One placement of all that is named; what several processes stored, in one place."""
-    known: dict[Fingerprint, Locations] = known_tensors(placements)
-    return build_placement({name: at for name, at in known.items() if name in named})
+        pieces = tuple(box[offset] for offset in sorted(box)) or (
+            TensorPiece((0,) * len(shape), shape, None, b""),
+        )  # nobody has an element
+        entries[name] = TensorEntry(name, element[0], shape, pieces)
+    return entries

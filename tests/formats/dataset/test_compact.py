@@ -48,8 +48,7 @@ def _rows(first: int, count: int) -> dict[str, Any]:
 
 def _ids(dataset: StoredDataset) -> Any:
     rows = np.arange(dataset.rows)
-    live = live_rows(dataset)
-    return row_id_table(dataset).of(rows if live is None else live.physical(rows))
+    return row_id_table(dataset).of(live_rows(dataset).physical(rows))
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_so_do_versions_that_several_steps_led_to(
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled(range(8), 4))
 def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for name, size in CUT_BYTES.items():
         monkeypatch.setattr(boundaries, name, size)

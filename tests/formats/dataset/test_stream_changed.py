@@ -75,7 +75,6 @@ def test_every_live_row_comes_once_as_readers_see_it(
 
 def test_row_ids_are_those_of_the_dataset(changed: StoredDataset) -> None:
     live = live_rows(changed)
-    assert live is not None
     for batch in stream(changed, batch_size=500, columns=["label"]):
         expected = row_id_table(changed).of(live.physical(batch.rows))
         assert np.array_equal(batch.row_ids, expected)

@@ -32,7 +32,9 @@ from tests.support.builders.streams import (
     own_threads,
     stream_threads,
 )
+from tests.support.effort import soaking
 
+MOMENTS = 25 if soaking() else 10
 STORES = [MappedObjects, MemoryObjects]
 
 
@@ -44,6 +46,13 @@ def dataset() -> StoredDataset:
 @pytest.fixture(scope="module")
 def remote() -> StoredDataset:
     return stored(MemoryObjects(), SCHEMA, [ROWS], page_bytes=8192)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_thread_of_other_tests() -> None:
+    """What tests before these left to a collection."""
+    gc.collect()
+    lasting_stream_threads()
 
 
 @pytest.fixture(autouse=True)
@@ -235,7 +244,7 @@ def test_ctrl_c_at_any_moment_leaves_no_thread(prefetch: int, transform: Any) ->
     main = threading.get_ident()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        for moment in range(25):
+        for moment in range(MOMENTS):
             objects = SlowObjects()
             objects.let_go.set()
             ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
@@ -247,7 +256,7 @@ def test_ctrl_c_at_any_moment_leaves_no_thread(prefetch: int, transform: Any) ->
                 time.sleep(seconds)
                 signal.pthread_kill(main, signal.SIGINT)
 
-            presser = threading.Thread(target=press, args=(objects.asked, moment * 0.0002))
+            presser = threading.Thread(target=press, args=(objects.asked, moment / MOMENTS * 0.005))
             presser.start()
             with pytest.raises(KeyboardInterrupt):
                 used_up(found, presser)

@@ -235,7 +235,7 @@ def test_tensors_come_one_after_the_other_with_little_read_ahead() -> None:
     objects = MemoryObjects()
     opened = stored({f"t{number}": np.full(FRAME, number) for number in range(8)}, objects)
     objects.reads.clear()
-    tensors = opened.iter_tensors(budget_bytes=FRAME * 8)
+    tensors = opened.iter_tensors(opened.keys(), budget_bytes=FRAME * 8)
     first = next(tensors)[1][0]
     assert sum(stop - start for _, start, stop in objects.reads) < 4 * FRAME * 8
     assert {first, *(array[0] for _, array in tensors)} == set(range(8))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorrepo.query.catalog import write_lock
+from tensorrepo.query.catalog import database
 from tensorrepo.query.catalog.database import CatalogDatabase, connect
 from tensorrepo.repo.errors import StorageError
 
@@ -65,7 +65,7 @@ def test_who_waited_for_another_writer_writes(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(write_lock, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(database, "TELL_SECONDS", 0.05)
 
     def write() -> None:
         with second.writing() as connection:
@@ -86,8 +86,8 @@ def test_who_waited_for_another_writer_writes(
 def test_who_waits_too_long_gives_up_and_says_what_to_do(
     first: CatalogDatabase, second: CatalogDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_lock, "TELL_SECONDS", 0.05)
-    monkeypatch.setattr(write_lock, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(database, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.3)
     with (
         first.writing(),
         pytest.raises(StorageError, match=r"gave up .* or end that process") as caught,
@@ -101,7 +101,7 @@ def test_who_waits_too_long_gives_up_and_says_what_to_do(
 def test_who_reads_does_not_wait_for_ever_for_tables_that_change(
     first: CatalogDatabase, second: CatalogDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_lock, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.3)
     with first.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE t (a INTEGER)")
     with first.writing() as connection:

@@ -20,7 +20,6 @@ from tensorrepo.repo.history.commits import (
     clean_message,
     decode_commit,
     encode_commit,
-    next_generation,
     read_commit,
     signed_bytes,
     write_commit,
@@ -272,11 +271,6 @@ def test_no_flipped_byte_of_a_stored_commit_goes_unnoticed() -> None:
         STORED_BYTES, 0x04, lambda damaged: decode_object(damaged, name), (CorruptError,)
     )
     assert found == {}
-
-
-def test_the_next_generation_follows_the_largest_parent() -> None:
-    assert next_generation([]) == 1
-    assert next_generation([FIRST, MERGE]) == 42
 
 
 def test_changed_paths_are_in_key_order() -> None:

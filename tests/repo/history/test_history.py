@@ -15,8 +15,6 @@ from tensorrepo.repo.history.commits import (
     ahead_behind,
     best_common,
     is_ancestor,
-    merge_bases,
-    next_generation,
     read_commit,
     some_changed,
     touches,
@@ -61,7 +59,7 @@ def build(parents: Sequence[Sequence[int]]) -> Graph:
     ancestors: list[frozenset[int]] = []
     for number, above in enumerate(parents):
         links = tuple(digests[parent] for parent in above)
-        generation = next_generation(read_commit(objects, link) for link in links)
+        generation = 1 + max((read_commit(objects, link).generation for link in links), default=0)
         commit = Commit(EMPTY_TREE, links, generation, AUTHOR, f"{number}", number)
         digests.append(write_commit(objects, commit).digest)
         ancestors.append(frozenset({number}.union(*(ancestors[parent] for parent in above))))
@@ -90,7 +88,7 @@ CRISS_CROSS = build([[], [0], [0], [1, 2], [2, 1], [3], [4]])
 def test_merge_bases_are_all_best_common_ancestors(drawn) -> None:
     graph, a, b = drawn
     expected = graph.best(graph.ancestors[a] & graph.ancestors[b])
-    found = merge_bases(graph.objects, graph.digests[a], graph.digests[b])
+    found = best_common(graph.objects, [graph.digests[a]], [graph.digests[b]])
     assert graph.numbers(found) == expected
     assert len(found) == len(expected)
 
@@ -99,7 +97,9 @@ def test_merge_bases_are_all_best_common_ancestors(drawn) -> None:
 def test_merge_bases_do_not_depend_on_the_side(drawn) -> None:
     graph, a, b = drawn
     left, right = graph.digests[a], graph.digests[b]
-    assert merge_bases(graph.objects, left, right) == merge_bases(graph.objects, right, left)
+    assert best_common(graph.objects, [left], [right]) == best_common(
+        graph.objects, [right], [left]
+    )
 
 
 @given(graphs(), st.data())
@@ -114,13 +114,13 @@ def test_best_common_ancestors_of_sets_are_those_of_their_joins(graph, data) -> 
 
 
 def test_a_criss_cross_has_two_merge_bases() -> None:
-    found = merge_bases(CRISS_CROSS.objects, CRISS_CROSS.digests[5], CRISS_CROSS.digests[6])
+    found = best_common(CRISS_CROSS.objects, [CRISS_CROSS.digests[5]], [CRISS_CROSS.digests[6]])
     assert CRISS_CROSS.numbers(found) == {1, 2}
 
 
 def test_unrelated_histories_have_no_merge_base() -> None:
     graph = build([[], []])
-    assert merge_bases(graph.objects, *graph.digests) == ()
+    assert best_common(graph.objects, *([digest] for digest in graph.digests)) == ()
 
 
 @given(graphs_and_two())
@@ -206,7 +206,9 @@ class TestTouches:
         for name, tree in trees.items():
             root = update(objects, EMPTY_TREE, tree)
             above = tuple(digests[parent] for parent in parents[name])
-            generation = next_generation(commits[parent] for parent in parents[name])
+            generation = 1 + max(
+                (commits[parent].generation for parent in parents[name]), default=0
+            )
             paths = changed[name] if listed else None
             commit = Commit(root, above, generation, AUTHOR, name, 0, changed=paths)
             commits[name], digests[name] = commit, write_commit(objects, commit).digest

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.history.commits import Commit, next_generation, read_commit, write_commit
+from tensorrepo.repo.history.commits import Commit, read_commit, write_commit
 from tensorrepo.repo.history.merge_trees import (
     Conflict,
     Drivers,
@@ -294,7 +294,9 @@ class History:
 
     def commit(self, name: str, tree: Tree, *parents: str) -> Digest:
         above = tuple(self.commits[parent] for parent in parents)
-        generation = next_generation(read_commit(OBJECTS, digest) for digest in above)
+        generation = 1 + max(
+            (read_commit(OBJECTS, digest).generation for digest in above), default=0
+        )
         commit = Commit(root(tree), above, generation, "A <a@b>", name, 0)
         self.commits[name] = write_commit(OBJECTS, commit).digest
         return self.commits[name]

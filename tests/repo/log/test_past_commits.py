@@ -11,7 +11,7 @@ import pytest
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.history.commits import is_ancestor, merge_bases, read_commit, touches, walk
+from tensorrepo.repo.history.commits import best_common, is_ancestor, read_commit, touches, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_slots import segment_key
 from tensorrepo.repo.log.past_commits import LIMIT_BYTES, PastCommits
@@ -175,7 +175,7 @@ def test_other_questions_about_history_get_the_same_answers() -> None:
     assert TIP is not None
     backend.reset()
     assert is_ancestor(repository.objects, first, TIP)
-    assert merge_bases(repository.objects, middle, TIP) == (middle,)
+    assert best_common(repository.objects, [middle], [TIP]) == (middle,)
     assert backend.round_trips < 30
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -12,18 +13,15 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import content_tag, record_digest
 from tensorrepo.repo.log.records import (
     MAX_RECORD_BYTES,
-    STATE_INTERVAL,
     LogRecord,
     Update,
     canonical_json,
-    decode_plain,
     decode_record,
     decode_ref_updates,
     encode_record,
     encode_ref_updates,
     genesis_digest,
     parse_canonical,
-    record_tag,
 )
 from tests.support.builders.log import IDENTITY, digest, entry
 from tests.support.builders.log_strategies import json_values, records, updates
@@ -45,14 +43,14 @@ def test_bytes_that_decode_are_the_only_bytes_of_that_record(record: LogRecord) 
 
 
 @given(records(), st.data())
-def test_what_one_look_takes_for_a_record_is_one(record: LogRecord, data: st.DataObject) -> None:
+def test_what_decodes_after_a_byte_changed_is_a_record_of_these_bytes(
+    record: LogRecord, data: st.DataObject
+) -> None:
     text = bytearray(encode_record(record))
     place = data.draw(st.integers(0, len(text) - 1))
-    text[place] = data.draw(st.one_of(st.just(text[place]), st.integers(0, 255)))
-    plain = decode_plain(bytes(text), STATE_INTERVAL)
-    if plain is not None:
-        assert msgspec.to_builtins(plain) == parse_canonical(bytes(text), "record")
-        assert bytes(text) == encode_record(record)
+    text[place] = data.draw(st.integers(0, 255))
+    with suppress(CorruptError):
+        assert encode_record(decode_record(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -68,12 +66,10 @@ def test_what_one_look_takes_for_a_record_is_one(record: LogRecord, data: st.Dat
         {"more": 1},
     ],
 )
-def test_one_look_refuses_what_a_closer_one_does(change: dict[str, object]) -> None:
+def test_a_record_with_a_member_that_does_not_fit_is_refused(change: dict[str, object]) -> None:
     raw = parse_canonical(encode_record(RECORD), "record") | change
-    text = msgspec.json.encode(raw | {"tag": _tag(raw)}, order="sorted")
-    assert decode_plain(text, STATE_INTERVAL) is None
     with pytest.raises(CorruptError):
-        decode_record(text)
+        decode_record(msgspec.json.encode(raw | {"tag": _tag(raw)}, order="sorted"))
 
 
 def _tag(raw: dict[str, object]) -> str:
@@ -143,7 +139,7 @@ def _changed(path: tuple[str | int, ...], value: object) -> bytes:
         del place[path[-1]]
     else:
         place[path[-1]] = value
-    return canonical_json(raw | {"tag": record_tag(raw)})
+    return canonical_json(raw | {"tag": _tag(raw)})
 
 
 @pytest.mark.parametrize(
@@ -197,7 +193,7 @@ def test_what_is_no_record_is_refused(path: tuple[str | int, ...], value: object
 def test_every_64th_record_must_state_the_fold(state: str | None) -> None:
     raw = _as_json() | {"gen": 64, "state": state}
     with pytest.raises(CorruptError, match="state must be a digest"):
-        decode_record(canonical_json(raw | {"tag": record_tag(raw)}))
+        decode_record(canonical_json(raw | {"tag": _tag(raw)}))
 
 
 @pytest.mark.parametrize(

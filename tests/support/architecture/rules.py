@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
 
-from tests.support.architecture.sources import LAYERS, Source, dotted, imports, names_used
+from tests.support.architecture.sources import LAYERS, ROOT, Source, dotted, imports, names_used
 
 MODULE_LINES = 800
 _DESCRIBED = re.compile(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
@@ -22,24 +22,6 @@ _DANGLING = re.compile(r"^    (\w+): of\b", re.MULTILINE)
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
 PRINT = ("tensorrepo/cli/output.py",)
 LOAD_BY_NAME = ("tensorrepo/lazy.py", "tensorrepo/cli/main.py", "formats/exchange/child_main.py")
-# Folders of `formats/` whose modules only decide: bytes and values in, bytes and values out.
-PURE = (
-    "formats/common/*",
-    "formats/dataset/pages/*",
-    "formats/dataset/schema/*",
-    "formats/dataset/selecting/*",
-    "formats/dataset/streaming/mix/*",
-    "formats/dataset/streaming/order/*",
-    "formats/dataset/streaming/plan/*",
-    "formats/dataset/versions/*",
-    "formats/images/*",
-    "formats/model/delta/*",
-    "formats/model/graph/*",
-    "formats/model/layout/*",
-    "formats/model/state/*",
-    "formats/native/*",
-    "formats/runs/*",
-)
 # A sampler of stored candidates, a reader of many small files at once, and a writer of merged rows.
 READ_IN_PURE_ROOMS = (
     "formats/dataset/versions/merge_write.py",
@@ -190,13 +172,19 @@ def _allow_pickle(source: Source) -> Iterator[str]:
                 yield source.at(node.value, "allow_pickle may only be False")
 
 
+def is_pure(source: Source) -> bool:
+    """Whether the docstring of the module's folder says that nothing in it touches storage."""
+    package = (ROOT / source.path).with_name("__init__.py")
+    return package.exists() and "Touches no storage." in package.read_text("utf-8")
+
+
 def storage_in_pure_modules(source: Source) -> list[str]:
-    """Storage named by a module that only decides.
+    """Storage named by a module of a folder that says of itself that it only decides.
 
     Types are complete here, so a function that reads or writes objects has to name what it
     reads from: to import such a name, even for typing alone, is to touch storage.
     """
-    if not allowed(source, PURE) or allowed(source, READ_IN_PURE_ROOMS):
+    if not is_pure(source) or allowed(source, READ_IN_PURE_ROOMS):
         return []
     named = [
         source.at(each.node, f"imports {each.full}")

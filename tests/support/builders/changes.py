@@ -111,9 +111,8 @@ def rows_by_id(dataset: StoredDataset, columns: list[str]) -> dict[str, dict[str
 
 def ids_of(dataset: StoredDataset) -> list[str]:
     """Ids of all rows, in order."""
-    rows = np.arange(dataset.rows)
-    live = live_rows(dataset)
-    found = row_id_table(dataset).of(rows if live is None else live.physical(rows))
+    rows = live_rows(dataset).physical(np.arange(dataset.rows))
+    found = row_id_table(dataset).of(rows)
     return [format_row_id(each) for each in found]
 
 

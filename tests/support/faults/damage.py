@@ -12,7 +12,7 @@ from tests.support.effort import sampled, soaking
 _T = TypeVar("_T")
 _Case = TypeVar("_Case")
 
-_ENDS, _BETWEEN = 32, 60  # bytes at each end, and about so many between them
+_ENDS, _BETWEEN = 16, 24  # bytes at each end, and about so many between them
 
 FLIPS = sampled((0x01, 0x80, 0xFF), 1)
 

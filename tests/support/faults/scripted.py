@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
-from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
+from tensorrepo.formats.dataset.streaming.load.requests import PagePiece
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink

@@ -6,9 +6,9 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from tensorrepo.formats.dataset.streaming.load.pieces import PieceRequest
 from tensorrepo.formats.dataset.streaming.load.requests import (
     Concurrency,
+    PieceRequest,
     Read,
     RequestLimits,
     RequestQueue,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 
+import pytest
+
 from tensorrepo.cli.main import MODULE_OF
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -16,8 +18,11 @@ FORKED.set_forkserver_preload(
     [
         "PIL.Image",
         "duckdb",
-        "torch.distributed.checkpoint",
-        "torch.distributed.tensor",
+        "numpy.ma",
+        "rich.progress",
+        "rich.table",
+        "typer._adapters",  # pydantic, which the first command line that is parsed imports
+        "torch.distributed",
         "torch.utils.data",
         "tensorrepo.catalog.lineage",
         "tensorrepo.catalog.registry",
@@ -29,3 +34,8 @@ FORKED.set_forkserver_preload(
         *sorted(set(MODULE_OF.values())),
     ]
 )
+
+
+def fork_streams(patch: pytest.MonkeyPatch) -> None:
+    """Let processes that make the batches of streams begin at once, instead of by "spawn"."""
+    patch.setattr(multiprocessing, "get_context", lambda _start: FORKED)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import socket
 import stat
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tensorrepo.cli.main import main
@@ -99,6 +101,43 @@ def finish_command(
     with open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
         ended = run_command(words, folder, environment, code)
     os._exit(ended)
+
+
+def run_program(
+    program: Path, *words: str, environment: Mapping[str, str], timeout_seconds: float = 280
+) -> tuple[int | None, str]:
+    """Run a file of Python as a program that finds torch and the SDK imported.
+
+    Returns:
+        its exit code, None when it did not end in time, and all that it printed.
+    """
+    with TemporaryDirectory() as kept:
+        printed = Path(kept, "printed")
+        process = FORKED.Process(
+            target=_be_program, args=(printed, program, words, {**os.environ, **environment})
+        )
+        process.start()
+        process.join(timeout_seconds)
+        ended = process.exitcode
+        process.kill()
+        return ended, printed.read_text()
+
+
+def _be_program(
+    printed: Path, program: Path, words: Sequence[str], environment: Mapping[str, str]
+) -> None:
+    import torch
+
+    file = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    for ours in (1, 2):
+        os.dup2(file, ours)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [str(program), *words]
+    sys.path.insert(0, str(program.parent))
+    torch.set_num_threads(1)  # two would wait for each other wherever the machine has other work
+    with open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
+        runpy.run_path(str(program), run_name="__main__")
 
 
 def run_command(

@@ -26,9 +26,7 @@ class Version:
 
 def version_of(dataset: StoredDataset) -> Version:
     """What a dataset holds."""
-    live = live_rows(dataset)
-    numbers = np.arange(dataset.rows)
-    ids = row_id_table(dataset).of(numbers if live is None else live.physical(numbers))
+    ids = row_id_table(dataset).of(live_rows(dataset).physical(np.arange(dataset.rows)))
     values = {column.id: _plain(dataset[column.name][:]) for column in dataset.schema.columns}
     rows = {
         format_row_id(row_id): {column: each[at] for column, each in values.items()}

@@ -19,8 +19,7 @@ from tests.support.second_readers import changes
 
 def ids_of(dataset: StoredDataset) -> list[tuple[int, int]]:
     """Ids of all rows, in order."""
-    rows, live = np.arange(len(dataset)), live_rows(dataset)
-    found = row_id_table(dataset).of(rows if live is None else live.physical(rows))
+    found = row_id_table(dataset).of(live_rows(dataset).physical(np.arange(len(dataset))))
     return [each.item() for each in found]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tests.support.processes.forked import fork_streams
 
 
 def filled(url: str, name: str, rows: range) -> tr.Dataset:
@@ -83,7 +84,10 @@ def told(batches: Any) -> list[Any]:
     ]
 
 
-def test_a_process_of_its_own_makes_the_batches_of_a_whole_mix(both: list[tr.Dataset]) -> None:
+def test_a_process_of_its_own_makes_the_batches_of_a_whole_mix(
+    both: list[tr.Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_streams(monkeypatch)
     wish = {"weights": [1, 2], "steps": 12, "seed": 4}
     whole = told(mixed(both, wish))
     threads = mixed(both, wish)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from itertools import islice
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import tensorrepo as tr
 from tensorrepo.datasets.stream import TorchStream
 from tests.support.builders.transforms import doubled
+from tests.support.effort import sampled
 from tests.support.processes.forked import FORKED
 from tests.support.servers.object_stores import s3_on_ours
 
@@ -55,6 +59,20 @@ def stream(ds: tr.Dataset, **options: Any) -> tr.Stream:
     return ds.stream(batch_size=BATCH, window="1kB", seed=7, output="torch", **options)
 
 
+@contextmanager
+def refused(error: type[Exception], match: str) -> Iterator[None]:
+    """`pytest.raises`, and the loader's workers end at once.
+
+    torch raises a worker's error from a frame that holds it. Such a cycle keeps the loader's
+    iterator until a collection, which closes the queues before the iterator can tell its workers
+    to end: it then waits five seconds for each, amid whatever test runs.
+    """
+    with pytest.raises(error, match=match) as raised:
+        yield
+    traceback.clear_frames(raised.tb)
+    del raised  # another such cycle: this frame is part of the traceback
+
+
 def loader(torched: TorchStream, workers: int, **options: Any) -> DataLoader[Any]:
     return DataLoader(torched, batch_size=None, num_workers=workers, **options)  # type: ignore[arg-type]
 
@@ -65,7 +83,7 @@ def seen(batches: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (2, "fork"), (3, "fork")])
+@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (3, "fork")])
 def test_a_loader_gives_the_streams_batches_with_any_workers(
     ds: tr.Dataset, workers: int, start: Any
 ) -> None:
@@ -115,7 +133,7 @@ def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
     assert [seeded(made) for _ in range(3)] == [whole[5:], whole, whole]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 0), (0, 2)])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 0), (0, 2)])
 def test_a_loaded_place_counts_once_for_all_loaders(
     ds: tr.Dataset, before: int, after: int
 ) -> None:
@@ -203,7 +221,7 @@ def test_a_state_does_not_reach_workers_that_persist_and_that_is_said(ds: tr.Dat
     made = loader(told.torch(), 1, persistent_workers=True)
     assert seen(made) == seen(told)
     told.load_state_dict(told.state_dict(position=40))
-    with pytest.raises(tr.InvalidInputError, match="workers of this DataLoader persist"):
+    with refused(tr.InvalidInputError, match="workers of this DataLoader persist"):
         list(made)
 
 
@@ -223,7 +241,7 @@ def test_a_stream_tells_its_place_only_where_it_knows_it(ds: tr.Dataset) -> None
 def test_a_loader_that_is_given_the_stream_itself_is_told_of_torch(
     ds: tr.Dataset, workers: int
 ) -> None:
-    with pytest.raises(TypeError, match=r"stream\.torch\(\)"):
+    with refused(TypeError, match=r"stream\.torch\(\)"):
         list(loader(stream(ds), workers))  # type: ignore[arg-type]  # what is tested
 
 
@@ -242,8 +260,7 @@ def test_a_place_is_asked_for_where_workers_read_ahead(ds: tr.Dataset) -> None:
         torched.state_dict()
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("after", [0, 1, 5, 12])
+@pytest.mark.parametrize(("workers", "after"), sampled([*product([0, 1, 2], [0, 1, 5, 12])], 5))
 def test_a_stateful_loader_resumes_amid_an_epoch(ds: tr.Dataset, workers: int, after: int) -> None:
     whole = seen(stream(ds))
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=workers)
@@ -261,9 +278,9 @@ def test_a_stateful_loader_resumes_amid_an_epoch(ds: tr.Dataset, workers: int, a
 def test_a_workers_own_place_is_for_as_many_workers(ds: tr.Dataset) -> None:
     torched = stream(ds).torch()
     torched.load_state_dict(stream(ds).state_dict() | {"turns": 3, "batch_size": BATCH})
-    with pytest.raises(tr.InvalidInputError, match="with 3 workers, this one has 2"):
+    with refused(tr.InvalidInputError, match="with 3 workers, this one has 2"):
         list(loader(torched, 2))
-    with pytest.raises(tr.InvalidInputError, match="with 3 workers, this one has 0"):
+    with refused(tr.InvalidInputError, match="with 3 workers, this one has 0"):
         list(loader(torched, 0))
 
 
@@ -278,7 +295,7 @@ def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size:
     )
     again.load_state_dict(first.state_dict())
     said = rf"steps of 8 rows, and this stream has batch_size={size}.*position=batch\.position"
-    with pytest.raises(tr.InvalidInputError, match=said):
+    with refused(tr.InvalidInputError, match=said):
         list(again)
 
 
@@ -296,7 +313,7 @@ def test_a_workers_own_place_is_for_any_number_of_ranks(ds: tr.Dataset) -> None:
 
 
 def test_a_process_inside_of_workers_is_refused(ds: tr.Dataset) -> None:
-    with pytest.raises(tr.InvalidInputError, match="use one of them"):
+    with refused(tr.InvalidInputError, match="use one of them"):
         list(loader(stream(ds, workers="process").torch(), 1))
 
 
@@ -331,9 +348,10 @@ def same(batch: Any) -> Any:
     return batch
 
 
-def test_spawned_workers_read_a_remote_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", sampled([pytest.param(FORKED, id="forkserver"), "spawn"], 1))
+def test_workers_that_inherit_no_thread_read_a_remote_store(tmp_path: Path, start: Any) -> None:
     with s3_on_ours(tmp_path / "s3") as bucket:
         options = {"endpoint": bucket.server.url, "access_key_id": "a", "secret_access_key": "b"}
         remote = filled(f"{bucket.url}/r", storage_options=options)
-        made = loader(stream(remote).torch(), 1, multiprocessing_context="spawn")
+        made = loader(stream(remote).torch(), 1, multiprocessing_context=start)
         assert seen(made) == seen(stream(remote))

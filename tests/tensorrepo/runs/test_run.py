@@ -23,6 +23,7 @@ from tensorrepo.context import Context
 from tensorrepo.formats.runs import metrics
 from tensorrepo.runs import record
 from tensorrepo.runs.record import code_version, environment, is_alive, this_process
+from tests.support.processes.prepared import run_program
 
 ADA = "Ada <ada@example.org>"
 COLUMNS = {"x": np.arange(40, dtype=np.float32), "label": np.arange(40, dtype=np.int64) % 4}
@@ -596,14 +597,19 @@ with repo.run("exp1", params={"lr": 0.1}) as run:
 """
 
 
+def killed(folder: Path) -> tr.Repository:
+    """A repository with the run of a program that was killed."""
+    repository = tr.init(folder / "repo", author=ADA)
+    (folder / "killed.py").write_text(KILLED)
+    ended, said = run_program(folder / "killed.py", str(folder / "repo"), environment={})
+    assert ended == -signal.SIGKILL, said
+    return repository
+
+
 def test_of_a_run_that_was_killed_all_that_was_flushed_is_left_and_it_is_known_at_once(
     tmp_path: Path,
 ) -> None:
-    repository = tr.init(tmp_path / "repo", author=ADA)
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "repo")]
-    killed = subprocess.run(command, check=False, capture_output=True, timeout=60)
-    found = repository.runs()["exp1"]
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    found = killed(tmp_path).runs()["exp1"]
     assert (found.status, found.state(), found.metrics) == ("running", "stale", {"loss": 4.0})
 
 
@@ -657,10 +663,8 @@ def test_surroundings_are_told_and_this_process_is_alive() -> None:
 
 
 def test_sql_tells_of_a_run_that_nobody_writes_that_it_is_stale(tmp_path: Path) -> None:
-    repository = tr.init(tmp_path / "repo", author=ADA)
-    repository = tr.open(repository.url, author=ADA, catalog=f"sqlite:///{tmp_path}/catalog.db")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "repo")]
-    subprocess.run(command, check=False, capture_output=True, timeout=60)
+    url, catalog = killed(tmp_path).url, f"sqlite:///{tmp_path}/catalog.db"
+    repository = tr.open(url, author=ADA, catalog=catalog)
     with repository.run("exp2"):
         query = "SELECT name, status, state FROM catalog.run ORDER BY name"
         found = [tuple(row.values()) for row in repository.sql(query)]

@@ -48,7 +48,7 @@ class Decode:
     Attributes:
         size: height and width of what is handed out, one number for squares; None keeps the size
             of each picture, and hands out a list where those of a batch differ.
-        fit: what is done about pictures of another shape: "crop" takes the largest box in the
+        fit: treatment of pictures of another shape: "crop" takes the largest box in the
             middle that has the shape of `size`, "stretch" distorts, "pad" puts the whole picture
             in the middle of zeros, "random" takes a random box of `area` and `ratio`.
         flip: mirror every other picture, left to right.

@@ -37,7 +37,7 @@ class ErrorPolicy:
         Args:
             on_error: "raise", "skip", or called with the error and the row's id, by any thread:
                 what it returns replaces the row's value, None leaves the row out.
-            stats: where they are counted. Others may count there at the same time.
+            stats: counts of bad rows, in which others may count at the same time.
         """
         self._on_error, self._stats = on_error, stats
 

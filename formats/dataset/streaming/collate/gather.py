@@ -62,7 +62,7 @@ class InMemory(NamedTuple):
         owners: per run, what keeps all of that alive; of ragged and binary rows the decoded values
             come first.
         sums_at: address of the sum of each first row, u32 a row; where they are to be compared.
-        prove: called with the place of a run in `runs` and a row of it that is not what its sum
+        prove: callback for the place of a run in `runs` and a row of it that is not what its sum
             says; raises a CorruptError that names both.
     """
 
@@ -297,7 +297,7 @@ class PackedRuns:
             items: items of the epoch.
             first_row: the live row that each run of the plan begins with.
             element: type of the elements.
-            pad: fills up the last item of a run; None: 0.
+            pad: value that fills up the last item of a run; None: 0.
             lost: runs that could not be loaded, whose items nobody will look at.
         """
         self._items, self._first_row = items, first_row

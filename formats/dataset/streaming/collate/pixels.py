@@ -191,7 +191,7 @@ class PictureReader:
 
         Args:
             data: the encoded file.
-            place: given height and width as the picture is shown, says what becomes of it.
+            place: gives the target of a picture of this height and width, as it is shown.
 
         Returns:
             ``(height, width, channels)``: the target's `out`, or a new array.

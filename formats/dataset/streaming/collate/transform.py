@@ -19,10 +19,15 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from tensorrepo.formats.dataset.streaming.collate.assemble import BatchReading
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch, as_output, with_leaves_changed
+from tensorrepo.formats.dataset.streaming.collate.batch import (
+    Batch,
+    as_output,
+    numbers_as_jax,
+    pinned,
+    with_leaves_changed,
+)
 from tensorrepo.formats.dataset.streaming.collate.decode import Decoder, Meter
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
-from tensorrepo.formats.dataset.streaming.collate.outputs import numbers_as_jax, pinned
 from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.threads import OrderedMap, is_own_thread
@@ -246,9 +251,9 @@ def decoding_of(
 
     Args:
         decoder: decoder of the stream.
-        work: what is done to a decoded batch.
+        work: function applied to a decoded batch.
         setup: setup of the stream.
-        stats: where the time, and what became of bad images, is counted.
+        stats: counts of the time and of bad images.
         key: key of the epoch's crops and flips.
     """
     bad = ErrorPolicy(setup.options.on_error, stats)

@@ -22,15 +22,17 @@ from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from typing import Protocol, TypeVar
 
-from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece, PieceRequest, spans
 from tensorrepo.formats.dataset.streaming.load.prefetch import RunPrefetch
 from tensorrepo.formats.dataset.streaming.load.requests import (
     Job,
     Look,
+    PagePiece,
+    PieceRequest,
     Read,
     RequestLimits,
     RequestQueue,
     RunJob,
+    spans,
 )
 from tensorrepo.formats.dataset.streaming.stats import FetchStats
 from tensorrepo.repo.errors import CorruptError, StorageError
@@ -97,13 +99,13 @@ class FetchConfig:
     """How a store is read, how often, and how many requests are made at once.
 
     Attributes:
-        read: gives the payload bytes ``[start, stop)`` of a chunk, not proved, by one request.
+        read: reader of payload bytes ``[start, stop)`` of a chunk, not proved, by one request.
         tries: number of attempts at a request when the store fails for a moment.
         cache: cache of pages on this machine's disk.
         bounds: bounds of the number of requests in flight.
         local_threads: number of threads that look into the cache and decode.
-        clock: gives seconds.
-        chance: gives numbers in [0, 1), by which pauses differ.
+        clock: clock, in seconds.
+        chance: source of numbers in [0, 1), by which pauses differ.
     """
 
     read: Callable[[ObjectLink, int, int], Buffer]
@@ -173,10 +175,10 @@ class Downloads(RunPrefetch[T]):
 
         Args:
             runs: loader of the runs.
-            means: the store's reader, and how often and how much it is asked.
+            means: reader of the store, with the number of attempts and requests.
             stats: counts of requests, written behind the lock.
             ahead_bytes: decoded bytes that may be loaded, or be loading, and not waited for yet.
-            instead: gives the value of a run that could not be loaded, or raises the error.
+            instead: substitute for a run that could not be loaded, or raises the error.
         """
         super().__init__(runs.size_of, ahead_bytes)
         self._runs, self._means, self._stats, self._instead = runs, means, stats, instead

@@ -1,9 +1,17 @@
 """Loaders of runs: from pages to rows in memory, verified, of one dataset or of several.
 
 One run is loaded as a whole: its rows of every requested column. Pages that a local disk or the
-metadata holds are compared with their xxh3 every time a run is opened, so in every epoch.
-Uncompressed ones are used where the map shows them. What a run needs of a store is told by `pieces`
-to the fetcher, and given back proved when the run is loaded.
+metadata holds are compared with their xxh3 every time a run is opened, so in every epoch. What a
+run needs of a store is told by `pieces` to the fetcher, and given back proved when it is loaded.
+
+Mapped pages that are neither compressed nor hold nulls are not copied to be read: their rows are
+gathered from the map. Each of them is proved in every epoch, in one of two ways. Whole: the page is
+compared with its xxh3 when its run is opened. Row by row: once the page has been proved whole in
+this process, the xxh3 of its table of row sums is remembered. When its run is opened again, the
+table is copied and compared with that, and every row is compared with its sum as it is gathered:
+memory is read once instead of twice. What is compared then is what is handed out, not what the map
+showed some seconds before. That is too late for callers who go on without damaged pages: there,
+each page is proved whole in every epoch.
 
 A `RoutedLoader` hands runs on to the loaders of their parts: open groups of a dataset, or datasets
 of a mix. Pieces carry the number of their part in front of their keys.
@@ -13,28 +21,183 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
-from tensorrepo.formats.common.dtypes import Ints
-from tensorrepo.formats.dataset.pages.page import PAGE_COMPRESSED, decode_page, verify_page
+from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.pages.page import (
+    DIRECTORY,
+    HAS_ROW_SUMS,
+    PAGE_COMPRESSED,
+    PAGE_PLAIN,
+    decode_page,
+    expected_bytes,
+    padded,
+    verify_page,
+)
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache, PageReader
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
-from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
-from tensorrepo.formats.dataset.streaming.load.pieces import PagePiece
+from tensorrepo.formats.dataset.streaming.load.requests import PagePiece
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, OpenGroup
 from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
+from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
+
+_SUM_BYTES = 4
+
+
+class MappedPages:
+    """The pages of one column whose rows may be used where they lie. Thread-safe."""
+
+    def __init__(
+        self,
+        reader: PageReader,
+        *,
+        copier: RowCopier = BEST,
+        by_row: bool = True,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            reader: reader of the column; its store maps chunks.
+            copier: copies the rows later. Rows are proved one by one where that costs it little.
+            by_row: whether that is allowed: damage is then found as late as rows are gathered.
+        """
+        index = reader.index
+        self._reader, self._copier = reader, copier
+        self._entries = index.entries
+        self._row_bytes = index.storage.row_bytes
+        self._offset, self._stored_bytes = index.entries["offset"], index.entries["stored_bytes"]
+        # Other writers may give sums to rows that are too small for the kernel to compare.
+        by_row &= copier.proves_rows and self._row_bytes >= LEAST_SUMMED_BYTES
+        self._sums = by_row & (index.entries["flags"] & HAS_ROW_SUMS > 0)
+        self._lock = Lock()
+        # Of each chunk, once it is asked for; its address is the last to be set.
+        self._payloads: dict[int, memoryview] = {}
+        self._address = np.zeros(len(index.chunks), np.int64)
+        self._payload_bytes = np.zeros(len(index.chunks), np.int64)
+
+    def usable(self) -> Bools:
+        """Which pages those are: fixed rows, uncompressed, without nulls."""
+        if self._reader.index.storage.layout is not ColumnLayout.FIXED or not self._row_bytes:
+            return np.zeros(len(self._entries), dtype=np.bool_)
+        plain: Bools = (self._entries["codec"] == PAGE_PLAIN) & (self._entries["nulls"] == 0)
+        return plain
+
+    def values(self, runs: Ints, rows: Ints, pages: Ints) -> InMemory:
+        """The rows of some runs, each a page of so many rows.
+
+        Raises:
+            CorruptError: a page is not what its entry says.
+        """
+        if not np.array_equal(rows, self._entries["rows"][pages]):
+            raise AssertionError("a run that is used in place is not all of its page")
+        chunks = self._reader.index.chunk[pages].astype(np.int64)
+        for chunk in np.unique(chunks[self._address[chunks] == 0]).tolist():
+            self._map(chunk)
+        at = self._address[chunks] + self._offset[pages].astype(np.int64)
+        values_at = at + DIRECTORY.size
+        if not self._sums[pages].all():
+            for page in pages.tolist():
+                self._prove_whole(page)
+            return InMemory(runs, rows, values_at, None, None, None, [(self,)] * len(pages))
+        self._check_bounds(pages, chunks)
+        tables = self._sum_tables(pages, rows, at)
+        owners = [(self, tables)] * len(pages)
+        sums_at = address_of(tables) + _SUM_BYTES * (np.cumsum(rows) - rows)
+        numbers = pages.tolist()
+
+        def prove(place: int, row: int) -> None:
+            self._blame(numbers[place], row)
+
+        return InMemory(runs, rows, values_at, None, None, None, owners, sums_at, prove)
+
+    def _sum_tables(self, pages: Ints, rows: Ints, at: Ints) -> NDArray[np.uint32]:
+        """The row sums of these pages, copied: what is compared with them later is what was proved.
+
+        Pages that were not proved yet are proved whole.
+        """
+        values_bytes = rows * self._row_bytes
+        sums_at = at + DIRECTORY.size + values_bytes + -values_bytes % padded(1)
+        lengths = _SUM_BYTES * rows
+        tables = np.empty(int(rows.sum()), np.uint32)
+        proved = self._reader.proved_sums
+        for page in pages[proved[pages] == 0].tolist():
+            self._prove_whole(page)
+        self._copier.copy_spans(sums_at, lengths, tables)
+        view, start = tables.data.cast("B"), 0
+        wanted = zip(pages.tolist(), lengths.tolist(), proved[pages].tolist(), strict=True)
+        for page, length, known in wanted:
+            found = xxh3_64_intdigest(view[start : start + length])
+            if not known:
+                proved[page] = found
+            elif found != known:
+                self._prove_whole(page)
+                raise self._reader.located(
+                    page, CorruptError("its row sums changed while they were read")
+                )
+            start += length
+        return tables
+
+    def _check_bounds(self, pages: Ints, chunks: Ints) -> None:
+        """Nothing is read behind the end of a file that was cut since a page of it was proved."""
+        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
+        for page in pages[ends > self._payload_bytes[chunks]].tolist():
+            self._prove_whole(page)
+
+    def _prove_whole(self, page: int) -> None:
+        """Compare a page with its xxh3, and where its values lie with where they must."""
+        entry = self._entries[page]
+        data = self._page(page)
+        with self._reader.locating(page):
+            verify_page(data, entry)
+            self._check_directory(data, entry)
+
+    def _check_directory(self, data: memoryview, entry: NDArray[Any]) -> None:
+        expected = expected_bytes(entry, self._reader.index.storage)
+        fields = DIRECTORY.unpack_from(data)
+        ends = DIRECTORY.size + sum(map(padded, expected))
+        if fields[0::5] != expected or any(fields[1::5]) or len(data) != ends:
+            raise CorruptError("its directory contradicts its entry")
+
+    def _blame(self, page: int, row: int) -> None:
+        """Say what is wrong with a page of which a row is not what its sum says."""
+        self._prove_whole(page)
+        raise self._reader.located(
+            page,
+            CorruptError(
+                f"row {row} of the page is not what its sum says, though the page as a whole is "
+                "what its checksum says: it changed while it was read. Check memory and disk."
+            ),
+        )
+
+    def _page(self, page: int) -> memoryview:
+        payload = self._payloads[self._reader.index.chunk.item(page)]
+        start = self._offset.item(page)
+        return payload[start : start + self._stored_bytes.item(page)]
+
+    def _map(self, chunk: int) -> None:
+        """Find the payload of a chunk on a local disk or in the metadata, and keep it."""
+        payload = self._reader.payload(chunk)
+        assert payload is not None, "the store maps all chunks or none"
+        with self._lock:  # another thread may have been faster, and its map is in use
+            payload = self._payloads.setdefault(chunk, payload.toreadonly())
+            self._payload_bytes[chunk] = payload.nbytes
+            self._address[chunk] = address_of(np.frombuffer(payload, np.uint8))
+
 
 # Pieces by key: (place of the column in the plan, page), or for rows without the rest of their page
 # (place, page, run, 0 for the rows and 1 for their sums).
@@ -57,7 +220,7 @@ class RunLoader:
         """Prepare.
 
         Args:
-            dataset: what to read.
+            dataset: dataset to read.
             plan: its runs.
             nullable: says of each of the plan's columns whether validity is asked for.
             by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.
@@ -145,19 +308,18 @@ class _ColumnLoader:
         self._nullable = nullable
         self._deleted = live_rows(dataset)
         self._reader = page_reader(dataset, plan.name)
-        self._cut: NDArray[np.bool_] = runs.live != runs.stop - runs.start
+        self._cut: Bools = runs.live != runs.stop - runs.start
         self._odd = self._odd_runs(runs)
         self._changed = self._cut | self._odd
-        self._most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
-        self._kept: OrderedDict[int, tuple[ColumnValues, int]] = OrderedDict()
-        self._lock = Lock()
+        most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
+        self._kept = LimitedCache[tuple[ColumnValues, int]](most)
         self.is_local = _is_local(dataset, plan)
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
         self._checksum = entries["checksum"]
         self._tags = plan.index.tags
-        self._mapped = MappedPages(self._reader, self._located, by_row=by_row)
+        self._mapped = MappedPages(self._reader, by_row=by_row)
         in_place = self.is_local and not nullable
         self._used_in_place = self._mapped.usable() & np.bool_(in_place)
 
@@ -184,7 +346,7 @@ class _ColumnLoader:
             values = concat(self._reader.range(start, stop))
         else:
             values = concat(self._parts(run, start, stop, fetched))
-        alive = None if self._deleted is None else self._deleted.alive(start, stop)
+        alive = self._deleted.alive(start, stop)
         if alive is not None:
             values = values.take(alive)
         return in_memory(run, values, nullable=self._nullable)
@@ -209,10 +371,12 @@ class _ColumnLoader:
         if self._odd[run] or self.is_local:
             return
         for page in self._pages_of(run):
-            link = self._link(page)
-            if self._plan.reading == "rows" and link is not None:
+            link = self._reader.link(page)
+            if not isinstance(link, ObjectLink):
+                continue
+            if self._plan.reading == "rows":
                 yield from self._pieces_of_rows(page, run, link)
-            elif link is not None and not self._is_kept(page):
+            elif not self._is_kept(page):
                 start = self._offset.item(page)
                 stop = start + self._stored_bytes.item(page)
                 yield PagePiece((self._place, page), link, start, stop, self._tags[page].tobytes())
@@ -226,20 +390,15 @@ class _ColumnLoader:
             self._shared_page(piece.key[1], {piece.key: data})
 
     def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
-        return self._located(piece.key[1], error)
+        return self._reader.located(piece.key[1], error)
 
     @property
     def _is_shared(self) -> bool:
         return self._plan.reading in ("resident", "page")
 
     def _is_kept(self, page: int) -> bool:
-        # Without the lock, which is held while a page is decoded. A page that is let go of before
-        # it is used is read again.
-        return self._is_shared and page in self._kept
-
-    def _link(self, page: int) -> ObjectLink | None:
-        chunk = self._plan.index.chunks[self._plan.index.chunk.item(page)]
-        return chunk if isinstance(chunk, ObjectLink) else None
+        # A page that is let go of before it is used is read again.
+        return self._is_shared and self._kept.get(page) is not None
 
     # ------------------------------------------------------------------ rows without their page
 
@@ -265,10 +424,10 @@ class _ColumnLoader:
 
     # ------------------------------------------------------------------ runs that changed
 
-    def _odd_runs(self, runs: StreamPlan) -> NDArray[np.bool_]:
+    def _odd_runs(self, runs: StreamPlan) -> Bools:
         """Runs whose rows are patched, or not just those of pages in the form of the schema."""
         index = self._plan.index
-        changed: NDArray[np.bool_] = np.zeros(runs.start.size, np.bool_)
+        changed: Bools = np.zeros(runs.start.size, np.bool_)
         if index.patches is not None:
             bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
             changed |= bounds[0] < bounds[1]
@@ -302,17 +461,15 @@ class _ColumnLoader:
 
     def _shared_page(self, page: int, fetched: Fetched) -> tuple[ColumnValues, int]:
         """A page, and the address of its values when that is all there is to know of them."""
-        with self._lock:  # also while it loads: others that want it wait instead of reading it too
-            decoded = self._kept.get(page)
-            if decoded is None:
-                values, address = self._page(page, fetched), 0
-                if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
-                    values = FixedValues(np.ascontiguousarray(values.values))
-                    address = address_of(values.values)
-                decoded = self._kept[page] = values, address
-                if len(self._kept) > self._most:
-                    self._kept.popitem(last=False)
-            return decoded
+
+        def load() -> tuple[tuple[ColumnValues, int], int]:
+            values, address = self._page(page, fetched), 0
+            if isinstance(values, FixedValues) and not self._nullable and values.nbytes:
+                values = FixedValues(np.ascontiguousarray(values.values))
+                address = address_of(values.values)
+            return (values, address), 1
+
+        return self._kept.get_or_load(page, load)
 
     # ------------------------------------------------------------------ one page
 
@@ -324,19 +481,10 @@ class _ColumnLoader:
 
     def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
         entry = self._plan.index.entries[page]
-        try:
+        with self._reader.locating(page):
             if self.is_local:
                 verify_page(stored, entry)  # `page_bytes` proves a mapped page once per process
             return decode_page(stored, entry, self._plan.index.storage)
-        except CorruptError as error:
-            raise self._located(page, error) from error
-
-    def _located(self, page: int, error: CorruptError) -> CorruptError:
-        rows = self._plan.index.first_row[page : page + 2].tolist()
-        return CorruptError(
-            f"column {self._plan.name!r}, page {page} (rows {rows[0]} to {rows[1]}) of dataset "
-            f"{self._dataset.digest:.12}: {error}"
-        )
 
 
 def loader_of(

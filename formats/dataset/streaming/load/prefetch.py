@@ -107,7 +107,7 @@ class LocalPrefetch(RunPrefetch[T]):
         """Prepare; the threads start when runs are first expected.
 
         Args:
-            load: makes the value of some runs; called on any thread.
+            load: loader of the value of some runs; called on any thread.
             size_of: decoded bytes of a run.
             threads: number of threads that load.
             ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.

@@ -1,1 +1,1 @@
-"""Mixes: several datasets streamed as one."""
+"""Mixes: several datasets streamed as one. Touches no storage."""

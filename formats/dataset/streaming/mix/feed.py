@@ -25,10 +25,23 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
-from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Pass, Resumed, tuning_of
+from tensorrepo.formats.dataset.streaming.feed import (
+    DatasetFeed,
+    MixState,
+    Pass,
+    Resumed,
+    decode_mix_state,
+    encode_state,
+    tuning_of,
+)
 from tensorrepo.formats.dataset.streaming.load.loaders import MixLoader, remote_bytes
-from tensorrepo.formats.dataset.streaming.mix.blend import MixWish, SourceBlend, blend_of
-from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
+from tensorrepo.formats.dataset.streaming.mix.blend import (
+    MixSource,
+    MixWish,
+    SourceBlend,
+    blend_of,
+    mixed_stretches,
+)
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     StreamSetup,
@@ -44,7 +57,6 @@ from tensorrepo.formats.dataset.streaming.order.items import (
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.dataset.streaming.order.schedule import STRETCH_ROWS, Share, StepStretch
 from tensorrepo.formats.dataset.streaming.plan.pages import Explanation, StreamPlan, arranged
-from tensorrepo.formats.dataset.streaming.state import MixState, decode_mix_state, encode_state
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
@@ -135,7 +147,7 @@ class MixFeed:
     Attributes:
         sources: datasets to mix.
         blend: turns that they take.
-        wish: what the caller asked for; the blend follows from it, the sources and a batch size.
+        wish: wish of the caller; the blend follows from it, the sources and a batch size.
         plan: runs of all of them, one source after the other.
         columns: names of the columns of a batch.
     """

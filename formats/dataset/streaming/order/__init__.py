@@ -1,1 +1,4 @@
-"""Orders and schedules: which row comes when, as pure functions of seed and epoch."""
+"""Orders and schedules: which row comes when, as pure functions of seed and epoch.
+
+Touches no storage.
+"""

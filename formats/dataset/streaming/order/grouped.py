@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ def grouping(counts: Ints, group: Ints, run_rows: int) -> Grouping:
     Args:
         counts: items of each run.
         group: a number per run, ascending; runs of one number are a group.
-        run_rows: see `Grouping`.
+        run_rows: mean number of items of a run, see `Grouping`.
     """
     first = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [group.size]))
     rows = np.add.reduceat(counts, first[:-1])
@@ -170,8 +170,7 @@ def slotted_lanes(
     """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
     unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
     unread = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
-    laid = {each.name: getattr(unread, each.name) for each in fields(unread)}
-    return SlottedLanes(**laid, store=store, slots=slots)
+    return SlottedLanes(**_fields(unread), store=store, slots=slots)
 
 
 def grouped_lanes(
@@ -189,24 +188,15 @@ def grouped_lanes(
     Raises:
         ValueError: lanes are odd, or bands do not divide them.
     """
-    laid = lay_out(groups.rows, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    laid, fraction = lay_out(groups.rows, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
     size = np.diff(laid.cut)
-    spread = groups.run_rows * laid.fraction >> 32
+    spread = groups.run_rows * fraction >> 32
     first = np.minimum(size // 2 + spread, np.maximum(size - 1, 0))
-    return GroupedLanes(
-        seed,
-        epoch,
-        lanes,
-        bands,
-        groups.rows,
-        laid.pi,
-        laid.start,
-        laid.cut,
-        first,
-        laid.length,
-        groups,
-        {},
-    )
+    return GroupedLanes(**_fields(laid) | {"first": first}, groups=groups, lines={})
+
+
+def _fields(order: PairedLanes) -> dict[str, Any]:
+    return {each.name: getattr(order, each.name) for each in fields(order)}
 
 
 # Stretches are worked out ahead of their use: one is looked into, one is ready, one waits, one is

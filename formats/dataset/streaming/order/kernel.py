@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     low_bits,
     low_bits_of,
@@ -93,7 +93,7 @@ class OrderKernel:
         """In which piece of a line each row is, and at which place there.
 
         Args:
-            start: where each piece begins, ascending; one more: where the last one ends.
+            start: first row of each piece, ascending; one more: end of the last one.
             rows: rows of the line.
 
         Raises:
@@ -132,7 +132,7 @@ class OrderKernel:
             pieces.append(_partial_block(rings, full, bands))
         return Walked(*map(np.concatenate, zip(*pieces, strict=True)))
 
-    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
+    def opened(self, run: Ints, is_open: Bools) -> Ints:
         """Places in `run` where a run that is not open comes first; now all of them are.
 
         Raises:
@@ -146,12 +146,7 @@ class OrderKernel:
         return new
 
     def closed(
-        self,
-        run: Ints,
-        busy: NDArray[np.bool_],
-        following: Ints,
-        is_open: NDArray[np.bool_],
-        marks: NDArray[np.uint8],
+        self, run: Ints, busy: Bools, following: Ints, is_open: Bools, marks: NDArray[np.uint8]
     ) -> Ints:
         """Places in `run` where a run comes last that is not `busy` there; now they are not open.
 
@@ -219,23 +214,18 @@ class NativeOrder(OrderKernel):
         )
         return Walked(*out[:, :rows])
 
-    def opened(self, run: Ints, is_open: NDArray[np.bool_]) -> Ints:
+    def opened(self, run: Ints, is_open: Bools) -> Ints:
         out = np.empty_like(run)
         return out[: kernels.opened(run, is_open, out)]
 
     def closed(
-        self,
-        run: Ints,
-        busy: NDArray[np.bool_],
-        following: Ints,
-        is_open: NDArray[np.bool_],
-        marks: NDArray[np.uint8],
+        self, run: Ints, busy: Bools, following: Ints, is_open: Bools, marks: NDArray[np.uint8]
     ) -> Ints:
         out = np.empty_like(run)
         return out[: kernels.closed(run, busy, following, is_open, marks, out)]
 
 
-def _check_runs(run: Ints, is_open: NDArray[np.bool_]) -> None:
+def _check_runs(run: Ints, is_open: Bools) -> None:
     if not ((run >= 0) & (run < is_open.size)).all():
         raise ValueError("a run is none of those that are known")
 

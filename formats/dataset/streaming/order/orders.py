@@ -14,7 +14,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from typing import Protocol
@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, Rings
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     GOLDEN,
@@ -48,7 +48,7 @@ class Located:
     run: Ints
     place: Ints
 
-    def select(self, chosen: NDArray[np.bool_] | Ints | slice) -> Located:
+    def select(self, chosen: Bools | Ints | slice) -> Located:
         return Located(
             self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
         )
@@ -118,7 +118,6 @@ class PairedLanes:
     start: Ints  # row of the line where it begins; one more: all rows
     cut: Ints  # row of the line where each ring begins; one more: all rows
     first: Ints  # where both lanes of a ring start, counted from its cut
-    length: Ints  # rows of each lane
 
     @property
     def rows(self) -> int:
@@ -195,22 +194,14 @@ class PairedLanes:
         return np.maximum(forward, backward)
 
 
-@dataclass(frozen=True, slots=True)
-class RingLayout:
-    """What runs, or groups of them, make of an epoch: see the fields of `PairedLanes`.
+def lay_out(
+    live: Ints, *, seed: int, epoch: int, lanes: int, bands: int
+) -> tuple[PairedLanes, Ints]:
+    """The line of shuffled runs, or groups, and its rings, whose lanes start nowhere yet.
 
-    `fraction` is one of 2^32 per ring, in [0, 1/2): the golden ratio spreads them evenly.
+    Beside it one of 2^32 fractions in [0, 1/2) per ring: the golden ratio spreads them evenly.
+    Raises as `paired_lanes` does.
     """
-
-    pi: Ints
-    start: Ints
-    cut: Ints
-    length: Ints
-    fraction: Ints
-
-
-def lay_out(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -> RingLayout:
-    """The line of shuffled runs and its rings; raises as `paired_lanes` does."""
     if lanes < 2 or lanes % 2 or bands < 1 or lanes % bands:
         raise ValueError(
             f"an order needs even lanes and bands that divide them, got {lanes, bands}"
@@ -221,10 +212,9 @@ def lay_out(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -> Rin
     start = np.concatenate(([0], np.cumsum(live[pi])))
     rings = lanes // 2
     cut = np.array([ring * int(start[-1]) // rings for ring in range(rings + 1)])
-    size = np.diff(cut)
-    length = np.column_stack(((size + 1) // 2, size // 2)).ravel()
     fraction = np.arange(rings, dtype=np.uint64) * np.uint64(GOLDEN) >> np.uint64(33)
-    return RingLayout(pi, start, cut, length, fraction.view(np.int64))
+    laid = PairedLanes(seed, epoch, lanes, bands, live, pi, start, cut, _NO_ROWS)
+    return laid, fraction.view(np.int64)
 
 
 def paired_lanes(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -> PairedLanes:
@@ -240,7 +230,7 @@ def paired_lanes(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -
     Raises:
         ValueError: lanes are odd, bands do not divide them, or a run has no rows.
     """
-    laid = lay_out(live, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+    laid, fraction = lay_out(live, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
     start, cut = laid.start, laid.cut
     size = np.diff(cut)
     # The start lies in the run of the middle row, at a fraction in [0, 1/2) of what the ring has
@@ -249,8 +239,7 @@ def paired_lanes(live: Ints, *, seed: int, epoch: int, lanes: int, bands: int) -
     middle = np.minimum(middle, live.size - 1)  # rings without rows, when rows are few
     low = np.maximum(start[middle], cut[:-1])
     high = np.maximum(np.minimum(start[middle + 1], cut[1:]), low)
-    first = low + ((high - low) * laid.fraction >> 32) - cut[:-1]
-    return PairedLanes(seed, epoch, lanes, bands, live, laid.pi, start, cut, first, laid.length)
+    return replace(laid, first=low + ((high - low) * fraction >> 32) - cut[:-1])
 
 
 def _last_step(enter: Ints, leave: Ints, length: Ints) -> Ints:

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
@@ -41,7 +41,7 @@ class OpenRuns:
         """Places in `run` where a run that is not open comes first. They are open from now on."""
         return self._kernel.opened(run, self._open)
 
-    def closed(self, run: Ints, busy: NDArray[np.bool_], following: Ints) -> Ints:
+    def closed(self, run: Ints, busy: Bools, following: Ints) -> Ints:
         """Places in `run` where a run comes last that is not needed soon. It is closed now.
 
         Args:
@@ -181,7 +181,7 @@ class StepRows:
     step: Ints
     run: Ints
     row: Ints
-    busy: NDArray[np.bool_] | None = None
+    busy: Bools | None = None
 
     def of_turn(self, share: Share) -> StepRows:
         """The steps whose turn it is."""

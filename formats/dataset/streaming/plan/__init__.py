@@ -1,1 +1,1 @@
-"""Plans of streams: which pages are read, and for which rows."""
+"""Plans of streams: which pages are read, and for which rows. Touches no storage."""

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
     TABLE,
@@ -39,25 +39,22 @@ from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.selecting.row_bits import RowBits, bits_of, both, spans
 from tensorrepo.formats.dataset.selecting.select_rows import (
-    RowBitmap,
     Where,
     choose_rows,
     comparable,
-    each_match,
-    predicate_of,
+    condition_rows,
     scan,
 )
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
-from tensorrepo.formats.dataset.streaming.order.items import Packing, RowLengths, RowSelection
-from tensorrepo.formats.dataset.streaming.order.selection import (
-    RowBits,
+from tensorrepo.formats.dataset.streaming.order.items import (
+    Packing,
+    RowLengths,
+    RowSelection,
     Weights,
     balanced_weights,
-    bits_of,
-    both,
     given_weights,
-    spans,
 )
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
@@ -89,10 +86,8 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
     reader = page_reader(dataset, name)
     lengths = np.zeros(reader.index.rows, np.uint32)
     read_bytes = _fill_numbers(reader, lengths) if is_number else _fill_lengths(reader, lengths)
-    table = live_rows(dataset)
-    if table is not None:
-        lengths = np.delete(lengths, table.dead)
-    return RowLengths(name, lengths, read_bytes)
+    dead = live_rows(dataset).dead
+    return RowLengths(name, np.delete(lengths, dead) if len(dead) else lengths, read_bytes)
 
 
 def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
@@ -393,15 +388,13 @@ def _named_rows(dataset: StoredDataset, rows: Any) -> RowBits:
 
 
 def _fitting_rows(dataset: StoredDataset, where: Where) -> RowBits:
-    predicate = predicate_of(dataset, where)
-    if predicate is not None:
-        return bits_of(dataset.rows, each_match(dataset, predicate))
-    if isinstance(where, RowBitmap):
-        return bits_of(dataset.rows, where.numbers())
+    numbers = condition_rows(dataset, where)
+    if numbers is not None:
+        return bits_of(dataset.rows, numbers)
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
 
-def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[Ints]:
+def _numbers(rows: range | Bools) -> Iterator[Ints]:
     """The numbers of a range, or of what is true in a mask, some at a time."""
     for start, stop in spans(len(rows)):
         if isinstance(rows, range):
@@ -412,8 +405,7 @@ def _numbers(rows: range | NDArray[np.bool_]) -> Iterator[Ints]:
 
 
 def _bits_of_physical(dataset: StoredDataset, rows: Ints) -> RowBits:
-    table = live_rows(dataset)
-    return bits_of(dataset.rows, [rows if table is None else table.live(rows)])
+    return bits_of(dataset.rows, [live_rows(dataset).live(rows)])
 
 
 # ------------------------------------------------------------------------------ weights

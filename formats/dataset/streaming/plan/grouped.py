@@ -40,10 +40,9 @@ from tensorrepo.formats.dataset.streaming.order.grouped import (
     RunSlots,
     slotted_lanes,
 )
-from tensorrepo.formats.dataset.streaming.order.items import Items, RowItems
+from tensorrepo.formats.dataset.streaming.order.items import EveryRow, Items, RowItems
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import MOST_STRETCH_ROWS, STRETCH_ROWS
-from tensorrepo.formats.dataset.streaming.order.selection import EveryRow
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     MOST_RUNS,
     Arrangement,
@@ -241,7 +240,7 @@ class GroupedPlan(StreamPlan):
         sample: first of them.
         slots: slots of an iteration.
         store: groups that it has open.
-        eager: makes the plan of all runs.
+        eager: maker of the plan of all runs.
     """
 
     table: GroupTable
@@ -329,10 +328,10 @@ def plan_groups(
     Args:
         dataset: dataset to stream.
         names: names of the columns, in the order of the schema.
-        eager: makes the plan of all runs.
+        eager: maker of the plan of all runs.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
-        most_runs: so many are planned one by one.
+        most_runs: most runs that are planned one by one.
         least_bytes: decoded bytes of the leading column, of which less is planned run by run.
         group_runs: about how many runs make a group; None: as many as let few enough be open.
 

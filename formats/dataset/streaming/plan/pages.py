@@ -291,13 +291,13 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         columns: names and page entries, in the order of the schema.
         batch_size: rows of a step, of all ranks together.
         window_bytes: decoded bytes that may be resident in the whole job.
-        shuffle: what the user asked for; True means "pages".
+        shuffle: order that the user asked for; True means "pages".
         deleted: rows that are deleted; None: none. Runs without a live row are left out.
-        selection: which live rows come, and how often; None: all, once. Runs without one are left
+        selection: live rows that come, and how often; None: all, once. Runs without one are left
             out.
-        packing: makes items of the elements of the one column; None: items are rows.
+        packing: cut of the one column's elements into items; None: items are rows.
         lengths: length of every live row of the dataset, for buckets.
-        bucket_steps: so many steps make a block of buckets; 0: no buckets.
+        bucket_steps: number of steps of a block of buckets; 0: no buckets.
         most_runs: number of runs beyond which groups are shuffled first, then the runs in them.
         far: pages come by requests, so bytes that nobody needs are worth avoiding.
         leading: the column whose pages are the runs; None: that with the most decoded bytes.
@@ -364,11 +364,6 @@ def arranged(plan: StreamPlan, *, batch_size: int, window_bytes: int) -> StreamP
     return replace(sized, arrangement=_arrange(sized, batch_size, shuffle))
 
 
-def _grouped(plan: StreamPlan, chosen: Arrangement) -> Arrangement:
-    run_rows = max(1, plan.rows // plan.runs)
-    return replace(chosen, group_rows=GROUP_RUNS * run_rows, run_rows=run_rows)
-
-
 def _arrange(
     plan: StreamPlan, batch_size: int, shuffle: Shuffle, most_runs: int = MOST_RUNS
 ) -> Arrangement:
@@ -381,8 +376,10 @@ def _arrange(
         lanes, bands = choose_lanes(window_bytes, run_bytes, batch_size)
         if runs <= lanes:
             return Arrangement("resident")
-        chosen = Arrangement("pages", lanes, bands)
-        return _grouped(plan, chosen) if runs > most_runs else chosen
+        run_rows = max(1, plan.rows // runs) if runs > most_runs else 0
+        return Arrangement(
+            "pages", lanes, bands, group_rows=GROUP_RUNS * run_rows, run_rows=run_rows
+        )
     if shuffle == "global":
         return Arrangement("global")
     if shuffle == "buffer":
@@ -454,8 +451,7 @@ def _is_cut(bounds: Ints, start: Ints, stop: Ints) -> bool:
 def _run_bytes(index: ColumnIndex, start: Ints, stop: Ints) -> Ints:
     """Decoded bytes of each run in one column; a page's bytes count evenly for its rows."""
     if index.default is None and _is_cut(index.first_row, start, stop):
-        exact: Ints = index.entries["raw_bytes"].astype(np.int64)
-        return exact
+        return index.entries["raw_bytes"].astype(np.int64)
     raw_bytes = index.entries["raw_bytes"].astype(np.float64)
     if index.default is not None:  # pages that are nowhere decode to something all the same
         rows = index.entries["rows"]

@@ -14,6 +14,7 @@ from tensorrepo.formats.dataset.external.foreign import (
     ArrayPlace,
     ForeignFile,
     ForeignPlace,
+    ForeignReader,
     InlinePlace,
     MembersPlace,
     TablePlace,
@@ -21,7 +22,6 @@ from tensorrepo.formats.dataset.external.foreign import (
     foreign_entries,
     place_type,
 )
-from tensorrepo.formats.dataset.external.foreign_read import ForeignReader
 from tensorrepo.formats.dataset.external.outside import Stat
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.schema.types import (

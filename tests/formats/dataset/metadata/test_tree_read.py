@@ -88,9 +88,7 @@ def test_deletions_are_by_fragment_of_the_leaf() -> None:
     leaf = _leaf(DELETED)
     found = read_deletions(NOBODY, leaf, {})
     assert {at: each.deleted for at, each in found.items()} == {0: 2, 1: 15}
-    live = live_rows(DELETED)
-    assert live is not None
-    assert len(live.dead) == DELETED.root.deleted == 17
+    assert len(live_rows(DELETED).dead) == DELETED.root.deleted == 17
 
 
 def test_a_leaf_that_counts_other_deletions_is_corrupt() -> None:

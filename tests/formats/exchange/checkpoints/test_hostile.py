@@ -103,7 +103,7 @@ PROGRAMS: dict[str, bytes] = {
     "a text of 2^63 bytes": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 63) + b".",
     "bytes of 2^64 bytes": b"\x80\x04\x8e" + b"\xff" * 8 + b".",
     "an integer of 2 GiB": b"\x80\x02\x8b\xff\xff\xff\x7f.",
-    "tuples in tuples": b"\x80\x02)" + b"\x85" * 300_000 + b".",
+    "tuples in tuples": b"\x80\x02)" + b"\x85" * 30_000 + b".",
     "lists in lists": b"\x80\x02]" + b"]a" * 3 + b"(" * 100_000 + b".",
     "a list that holds itself": b"\x80\x02]q\0h\0a.",
     "a dict that holds itself": b"\x80\x02}q\0K\x01h\0s.",

@@ -16,7 +16,7 @@ import pytest
 
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.diff import compare_datasets
-from tensorrepo.formats.dataset.external.foreign_read import ForeignReader, foreign_files
+from tensorrepo.formats.dataset.external.foreign import ForeignReader, foreign_files
 from tensorrepo.formats.dataset.external.outside import Nothing
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import (

@@ -17,8 +17,11 @@ from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance,
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
-from tensorrepo.formats.model.write.model_writer import SMALLEST_BUDGET_BYTES, store_model
-from tensorrepo.formats.model.write.tensor_writer import WrittenModel
+from tensorrepo.formats.model.write.model_writer import (
+    SMALLEST_BUDGET_BYTES,
+    WrittenModel,
+    store_model,
+)
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.models import copy_of, flip, pack_bytes, payload_start, stored

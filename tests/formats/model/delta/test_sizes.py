@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.common.tensors import TYPES
-from tensorrepo.formats.model.delta.distances import encode_against, numbers_of
-from tensorrepo.formats.model.delta.frame_codec import FrameSample, FrameShape, stored_share
+from tensorrepo.formats.model.delta.distances import encode_against
+from tensorrepo.formats.model.delta.frame_codec import (
+    FrameSample,
+    FrameShape,
+    numbers_of,
+    stored_share,
+)
 from tensorrepo.formats.model.delta.plane_codec import (
     PlaneCodec,
     StoredPlane,
     pack_plane,
     unpack_plane,
 )
-from tensorrepo.formats.model.delta.predictions import AdamParams, predict, unpack_params
+from tensorrepo.formats.model.delta.predictions import AdamParams, unpack_params
 from tensorrepo.formats.model.delta.registry import (
     ADAM,
     DECAY,
@@ -242,7 +247,7 @@ def test_a_prediction_is_the_same_on_every_machine(name: str) -> None:
     first = np.array([0.01, 0.0, 0.01, 0.0]).astype(kind).view(f"<u{size}")
     second = np.array([0.0001, 0.01, 0.01, 0.0]).astype(kind).view(f"<u{size}")
     about = FrameShape(TYPES[name], 4 * size, params=STEP.pack())
-    found = predict([each.view("u1").data for each in (old, first, second)], about)
+    found = ADAM.predicted([each.view("u1").data for each in (old, first, second)], about)
     assert found.tolist() == expected
 
 

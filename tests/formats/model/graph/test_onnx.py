@@ -9,9 +9,8 @@ import pytest
 
 from tensorrepo.formats.exchange.checkpoints.onnx import read_onnx
 from tensorrepo.formats.model.graph.graph import Graph
-from tensorrepo.formats.model.graph.onnx import from_onnx
 from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, OnnxNode, OnnxValue
-from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.graph.source import from_onnx, model_graph
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.models import stored
 

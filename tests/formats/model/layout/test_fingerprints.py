@@ -8,7 +8,6 @@ from tensorrepo.formats.model.layout.fingerprints import (
     FRAME_ELEMENTS,
     fingerprint,
     frame_bytes,
-    frame_count,
     frame_digest,
 )
 
@@ -21,11 +20,6 @@ F32 = TYPES["F32"]
 )
 def test_a_frame_has_two_to_the_nineteen_elements(name: str, expected: int) -> None:
     assert frame_bytes(TYPES[name]) == expected
-
-
-@pytest.mark.parametrize(("elements", "frames"), [(0, 0), (1, 1), (524_288, 1), (524_289, 2)])
-def test_the_last_frame_may_be_short(elements: int, frames: int) -> None:
-    assert frame_count(F32, elements * 4) == frames
 
 
 def test_the_fingerprint_is_what_the_spec_says() -> None:

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.model.delta.similarity import SIGNATURE_ITEMS, distance
-from tensorrepo.formats.model.maintenance.inventory import Inventory, InventoryTensor
-from tensorrepo.formats.model.maintenance.repack_plan import CANDIDATES, likely_bases
+from tensorrepo.formats.model.maintenance.repack_plan import (
+    CANDIDATES,
+    Inventory,
+    InventoryTensor,
+    likely_bases,
+)
 from tests.support.builders.objects import MemoryObjects
 
 
@@ -17,7 +21,6 @@ def holding(number: int, *, signed: bool = True, bases: tuple[bytes, ...] = ()) 
     return InventoryTensor(
         bytes([number]),
         number,
-        name,
         (name, "F32", (256, 256)),
         1 << 18,
         1 << 18,

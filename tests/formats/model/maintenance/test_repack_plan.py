@@ -78,20 +78,6 @@ def test_a_plan_is_within_its_limits_and_not_below_the_best(problem: RepackProbl
     assert plan.stored_bytes >= min(stored(problem, one) for one in good_choices(problem))
 
 
-@given(problems(), st.data())
-def test_a_plan_takes_no_more_than_what_is_good_now(
-    problem: RepackProblem, data: st.DataObject
-) -> None:
-    present = data.draw(st.sampled_from(list(good_choices(problem))))
-    assert make_plan(problem, present).stored_bytes <= stored(problem, present)
-
-
-@given(problems(), st.data())
-def test_a_present_that_is_not_good_is_no_plan(problem: RepackProblem, data: st.DataObject) -> None:
-    present = data.draw(st.tuples(*(st.integers(0, len(one) - 1) for one in problem.options)))
-    assert is_good(problem, make_plan(problem, present).choice)
-
-
 @given(problems(tensors=1))
 def test_a_lone_tensor_is_stored_best(problem: RepackProblem) -> None:
     best = min(stored(problem, one) for one in good_choices(problem))

@@ -103,7 +103,7 @@ def test_a_tensor_of_members_by_several_codecs_counts_for_each() -> None:
     assert sum(one.logical_bytes for one in found.codecs.values()) == value.nbytes
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=4))
 def test_unique_is_what_dropping_the_model_would_free(wanted: list[set[int]]) -> None:
     objects = MemoryObjects()

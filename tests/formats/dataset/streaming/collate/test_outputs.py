@@ -12,7 +12,7 @@ import torch
 from tensorrepo.formats.common.dtypes import CODES, element_dtype
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text, Timestamp
-from tensorrepo.formats.dataset.streaming.collate.outputs import (
+from tensorrepo.formats.dataset.streaming.collate.batch import (
     as_jax,
     map_leaves,
     numbers_as_jax,

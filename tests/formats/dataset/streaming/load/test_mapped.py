@@ -14,7 +14,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index, page_re
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, RunValues, WantedRows
-from tensorrepo.formats.dataset.streaming.load.mapped import MappedPages
+from tensorrepo.formats.dataset.streaming.load.loaders import MappedPages
 from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.native.rows import BEST, RowCopier
 from tensorrepo.repo.errors import CorruptError
@@ -50,12 +50,7 @@ class Disk:
         return memoryview(data)[start : start + int(entry["stored_bytes"])]
 
     def pages(self, copier: RowCopier) -> MappedPages:
-        reader = page_reader(self.dataset, "x")
-
-        def located(page: int, error: CorruptError) -> CorruptError:
-            return CorruptError(f"page {page}: {error}")
-
-        return MappedPages(reader, located, copier=copier)
+        return MappedPages(page_reader(self.dataset, "x"), copier=copier)
 
     def opened(self, pages: MappedPages) -> InMemory:
         """All pages, each a run of its own."""
@@ -99,7 +94,7 @@ def test_no_damage_to_rows_or_sums_is_handed_out_whenever_it_comes(
     data = disk.page(page)
     values_and_sums = range(64, 64 + int(disk.rows[page]) * (4 * WIDTH))
     data[values_and_sums[at % len(values_and_sums)]] ^= 0x20
-    with pytest.raises(CorruptError, match=f"page {page}: page has checksum"):
+    with pytest.raises(CorruptError, match=rf"page {page} \(rows .*: page has checksum"):
         disk.read(disk.pages(copier), copier)
 
 
@@ -113,7 +108,7 @@ def test_a_page_that_lies_in_the_place_of_another_is_not_handed_out(
         disk.read(disk.pages(copier), copier)
     assert disk.rows[0] == disk.rows[1]
     disk.page(1)[:] = disk.page(0)  # rows and sums agree with each other
-    with pytest.raises(CorruptError, match="page 1: page has checksum"):
+    with pytest.raises(CorruptError, match=r"page 1 \(rows .*: page has checksum"):
         disk.read(disk.pages(copier), copier)
 
 
@@ -126,7 +121,7 @@ def test_damage_between_opening_a_run_and_gathering_its_rows_is_found() -> None:
     values.open(disk.opened(pages))
     disk.page(2)[64] ^= 1
     wanted = WantedRows(np.array([1, 2]), np.array([0, 0]))
-    with pytest.raises(CorruptError, match="page 2: page has checksum"):
+    with pytest.raises(CorruptError, match=r"page 2 \(rows .*: page has checksum"):
         values.gather(wanted, Pool())
 
 
@@ -136,7 +131,9 @@ def test_a_row_that_was_wrong_for_a_moment_is_not_handed_out() -> None:
     pages = disk.pages(BEST)
     where = disk.opened(pages)
     assert where.prove is not None
-    with pytest.raises(CorruptError, match="page 3: row 5 of the page is not what its sum says"):
+    with pytest.raises(
+        CorruptError, match=r"page 3 \(rows .*: row 5 of the page is not what its sum says"
+    ):
         where.prove(3, 5)
 
 

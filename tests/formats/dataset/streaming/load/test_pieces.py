@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.load.pieces import JOINED_BYTES, PagePiece, spans
+from tensorrepo.formats.dataset.streaming.load.requests import JOINED_BYTES, PagePiece, spans
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrepo.formats.dataset.streaming.load.pieces import PieceRequest
 from tensorrepo.formats.dataset.streaming.load.requests import (
     Job,
     Look,
+    PieceRequest,
     Read,
     RequestLimits,
     RequestQueue,

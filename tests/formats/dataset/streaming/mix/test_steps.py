@@ -11,8 +11,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.mix.blend import MixWish, SourceBlend, blend_of
-from tensorrepo.formats.dataset.streaming.mix.steps import MixSource, mixed_stretches
+from tensorrepo.formats.dataset.streaming.mix.blend import (
+    MixSource,
+    MixWish,
+    SourceBlend,
+    blend_of,
+    mixed_stretches,
+)
 from tensorrepo.formats.dataset.streaming.order.items import Items, row_items
 from tensorrepo.formats.dataset.streaming.order.orders import Order, Scattered, paired_lanes
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, StepStretch

@@ -8,8 +8,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.streaming.order.items import (
+    EveryRow,
     RowSelection,
+    Weights,
+    counts_of,
+    given_weights,
     items_total,
     placed,
     row_items,
@@ -17,13 +22,6 @@ from tensorrepo.formats.dataset.streaming.order.items import (
 from tensorrepo.formats.dataset.streaming.order.orders import paired_lanes
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import Share, stretches
-from tensorrepo.formats.dataset.streaming.order.selection import (
-    EveryRow,
-    Weights,
-    bits_of,
-    counts_of,
-    given_weights,
-)
 from tests.support.second_readers.items import line_of, weighted
 from tests.support.second_readers.order import Lanes
 

@@ -6,8 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.order.items import Packing, items_total, packed_items
-from tensorrepo.formats.dataset.streaming.order.selection import counts_of
+from tensorrepo.formats.dataset.streaming.order.items import (
+    Packing,
+    counts_of,
+    items_total,
+    packed_items,
+)
 from tests.support.second_readers.items import line_of, packed
 
 NONE = np.zeros(0, np.int64)

@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.order.selection import (
-    EveryRow,
-    RowChoice,
-    bits_of,
-    both,
-    counts_of,
-)
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of, both
+from tensorrepo.formats.dataset.streaming.order.items import EveryRow, RowChoice, counts_of
 
 COUNTS = st.lists(st.integers(0, 300), max_size=400)
 

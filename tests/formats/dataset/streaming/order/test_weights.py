@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.streaming.order.selection import (
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
+from tensorrepo.formats.dataset.streaming.order.items import (
     balanced_weights,
-    bits_of,
     exact_sum,
     given_weights,
 )
