@@ -83,6 +83,10 @@ class ObjectStore:
         self.remember(digest, envelope)
         return envelope
 
+    def fetch(self, digest: Digest) -> Envelope:
+        """The whole object from the store itself, past every cache. Raises as `get` does."""
+        return self._from_store(digest)
+
     def describe(self, digest: Digest) -> ObjectLink:
         """What a parent says of the object, if one was read; else from its own header."""
         linked = self._links.get(digest)

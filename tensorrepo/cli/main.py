@@ -136,6 +136,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "catalog rebuild": ("Make the catalog anew.", MORE, "catalog"),
     "catalog verify": ("Compare the catalog with one made anew.", MORE, "catalog"),
     "doctor": ("Check the repository, this machine and the workspace.", MORE, "setup"),
+    "fsck": ("Check that all data is there and whole.", MORE, "setup"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", MORE, "setup"),
     "version": ("Show versions of tensorrepo and what it stands on.", MORE, "setup"),
 }

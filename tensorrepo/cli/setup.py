@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from typing import Annotated
 
 from typer import Argument, Exit, Option
 
 from tensorrepo._version import VERSION
-from tensorrepo.cli.options import CommandCall, RepoCall
+from tensorrepo.cli import output
+from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry
 from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
+from tensorrepo.formats.common.arguments import counted
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
+from tensorrepo.verbs.fsck import SHOWN_PARTS, Fault, fsck
 from tensorrepo.workspace.doctor import examine, repair
 from tensorrepo.workspace.session import start_workspace
 from tensorrepo.workspace.state import find_workspace
@@ -145,6 +151,71 @@ def doctor_command(
     call.answer([asdict(finding) for finding in findings], *lines)
     if any(finding.level == "error" for finding in findings):
         raise Exit(CORRUPT)
+
+
+def fsck_command(
+    call: RepoCall,
+    name: Annotated[
+        str | None,
+        Argument(metavar="[REF:]NAME", help="Only this entry.", autocompletion=complete_entry),
+    ] = None,
+    deep: Annotated[
+        bool, Option("--deep", help="Read and verify every byte; else sizes are compared.")
+    ] = False,
+) -> None:
+    """Check the data of all that branches and tags reach, in every commit.
+
+    Metadata is read and verified. Of chunks and packs it is seen that they are there, and of their
+    size; --deep reads them. What is damaged is named by column and rows, or by tensor. Nothing is
+    repaired.
+
+    Examples:
+        tensorrepo fsck
+        tensorrepo fsck datasets/photos
+        tensorrepo fsck --deep
+    """
+    session, totals = call.session, ObjectTotals()
+    path, tips = "", None
+    if name is not None:
+        revision, path, _ = session.find(name)
+        tips = [revision.digest]
+    with output.progress("checking", None) as advance:
+        faults = list(
+            fsck(
+                session.repository,
+                totals,
+                path=path,
+                tips=tips,
+                deep=deep,
+                outside=session.outside,
+                progress=lambda done: advance(done.bytes),
+            )
+        )
+    value = {**asdict(totals), "deep": deep, "faults": [asdict(fault) for fault in faults]}
+    call.answer(
+        value, *chain.from_iterable(map(_fault_lines, faults)), _totals_line(totals, faults)
+    )
+    if faults:
+        raise Exit(CORRUPT)
+
+
+def _fault_lines(fault: Fault) -> Iterator[str]:
+    where = fault.path or "commit"
+    yield f"ERROR   {where} (commit {fault.commit:.12}): {fault.problem}"
+    yield from (f"        {part}" for part in fault.parts[:SHOWN_PARTS])
+    if len(fault.parts) > SHOWN_PARTS:
+        yield f"        and {len(fault.parts) - SHOWN_PARTS:,} more with --json"
+
+
+def _totals_line(totals: ObjectTotals, faults: Sequence[Fault]) -> str:
+    size = output.bytes_text(totals.bytes)
+    looked = f"{totals.objects:,} objects of {size} in {counted(totals.commits, 'commit')}"
+    if not faults:
+        return f"ok: {looked}"
+    return (
+        f"{counted(len(faults), 'object')} of {looked} are damaged or missing. Restore them from a "
+        "copy of the repository, or go back to a commit without them."
+    )
 
 
 def _repair(call: CommandCall) -> None:

@@ -15,13 +15,14 @@ from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.local import Mount, mount_of
 from tensorrepo.repo.backends.registry import probe
-from tensorrepo.repo.changes.gc_fence import closure
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.verbs.fsck import fsck
 from tensorrepo.workspace.session import WorkspaceSession
 
 ASKING_THREADS = 16
@@ -214,12 +215,22 @@ def repair(session: WorkspaceSession) -> tuple[int, int | None]:
 
 
 def _objects(session: WorkspaceSession) -> Diagnosis:
-    """Every object that a ref leads to is there; all but chunks and packs are read and verified."""
-    state = session.repository.log.refresh().state
-    store = session.repository.objects
-    reachable = closure(store, sorted(set(state.refs.values())), state.supersedes)
-    count = sum(1 for _ in map(store.describe, reachable))
-    return Diagnosis("objects", "ok", f"{count:,} reachable, all there")
+    """The quick pass of `fsck`: metadata is verified, of data the sizes are compared."""
+    totals = ObjectTotals()
+    faults = list(fsck(session.repository, totals, outside=session.outside))
+    if not faults:
+        return Diagnosis(
+            "objects", "ok", f"{totals.objects:,} reachable, all there and of their size"
+        )
+    names = sorted({fault.path or f"commit {fault.commit:.12}" for fault in faults})
+    return Diagnosis(
+        "objects",
+        "error",
+        f"{counted(len(faults), 'object')} of {totals.objects:,} damaged or missing, of "
+        f"{', '.join(names[:SHOWN_FILES])}",
+        "`tensorrepo fsck` names columns, rows and tensors. Restore the objects from a copy of "
+        "the repository.",
+    )
 
 
 def _outside(session: WorkspaceSession) -> Diagnosis:

@@ -65,6 +65,12 @@ class Shell:
         assert "Traceback" not in done.output
         return str(done.stderr)
 
+    def json_of_failure(self, exit_code: int, *words: str) -> Any:
+        """What a command answers with --json that must end with `exit_code`."""
+        done = self.run(*words, "--json")
+        assert done.exit_code == exit_code, f"{words}: {done.exit_code}\n{done.output}"
+        return json.loads(done.stdout)
+
     def json(self, *words: str) -> Any:
         """What a command answers with --json."""
         return json.loads(self(*words, "--json"))
