@@ -6,7 +6,6 @@ verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 
 from __future__ import annotations
 
-import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
@@ -29,13 +28,13 @@ from tensorrepo.repo.objects.envelope import (
     expand,
 )
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
+from tensorrepo.repo.objects.mapping import MapCache, map_file
 from tensorrepo.repo.ranges import join_ranges
 
 T = TypeVar("T")
 _REMEMBERED_BYTES = 64 << 20
 REMEMBER_UPTO_BYTES = 1 << 20
 _REMEMBERED_LINKS = 1 << 17
-_MAPS = 4096
 
 
 class ObjectStore:
@@ -71,7 +70,7 @@ class ObjectStore:
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = _Recent(_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
-        self._maps: OrderedDict[Digest, memoryview] = OrderedDict()
+        self._maps = MapCache()
         self._lock = Lock()
 
     def get(self, digest: Digest) -> Envelope:
@@ -167,26 +166,23 @@ class ObjectStore:
         return [found[span] for span in spans]
 
     def map(self, link: ObjectLink) -> memoryview | None:
-        """The payload as it lies on this machine's disk, private and copy-on-write, else None."""
+        """The payload as it lies on this machine's disk, private and copy-on-write, else None:
+        also where the system has no room for a map, and it must be read.
+        """
         if self.backend.local_root is None:
             return None
-        with self._lock:
-            known = self._maps.get(link.digest)
-            if known is not None:
-                self._maps.move_to_end(link.digest)
-                return known
+        return self._maps.get(link.digest, lambda: self._mapped(link))
+
+    def _mapped(self, link: ObjectLink) -> memoryview | None:
         whole = self._first(link.digest, self._map_key)
+        if whole is None:
+            return None
         if whole.nbytes != link.bytes:
             raise CorruptError(
                 f"{link.kind.label} {link.digest:.12}: expected {link.bytes} bytes, "
                 f"found {whole.nbytes}. Restore it from a copy of the repository."
             )
-        payload = whole[self._payload_start(link) :]
-        with self._lock:
-            self._maps[link.digest] = payload
-            if len(self._maps) > _MAPS:
-                self._maps.popitem(last=False)
-        return payload
+        return whole[self._payload_start(link) :]
 
     def label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
         """The label that `digest` must be stored under by who knows of `graves`; 0 is no label."""
@@ -300,12 +296,11 @@ class ObjectStore:
             )
         return ObjectLink(digest, found, kind, links == 0)
 
-    def _map_key(self, key: str) -> memoryview:
+    def _map_key(self, key: str) -> memoryview | None:
         root = self.backend.local_root
         assert root is not None, "only a local store is mapped"
         try:
-            with (root / key).open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            return map_file(root / key)
         except FileNotFoundError as error:
             raise NotFoundError(f"no {key} in {self.backend.url}") from error
         except (OSError, ValueError) as error:

@@ -23,6 +23,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.objects import mapping
 from tensorrepo.repo.objects import store as store_module
 from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, encode_object
@@ -352,7 +353,7 @@ def test_a_mapped_object_of_another_size_is_corrupt(tmp_path: Path, size: int) -
 
 
 def test_only_so_many_maps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_MAPS", 3)
+    monkeypatch.setattr(mapping, "MAPS", 3)
     backend = LocalBackend(tmp_path)
     links = [put(backend, Kind.CHUNK, b"%d" % n) for n in range(8)]
     store = ObjectStore(backend)
