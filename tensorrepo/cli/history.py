@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
@@ -10,6 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
+from tensorrepo.cli.commit_graph import ASCII, graph_lines
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_ref_or_entry, sides, split_words
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import Commit, walk
@@ -70,44 +71,6 @@ def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, ob
     }
 
 
-def graph_lines(history: Iterable[tuple[str, Sequence[str]]]) -> Iterator[tuple[str | None, str]]:
-    """Lines of the graph: (commit, or None for a line between commits; its drawing).
-
-    Args:
-        history: (commit, parents), every commit before its parents.
-
-    A column is a line of descent: it waits for the commit at its foot. A commit takes the leftmost
-    column that waits for it; its first parent inherits that, further parents get new ones.
-    """
-    waiting: list[str] = []
-    for commit, parents in history:
-        if commit not in waiting:
-            waiting.append(commit)
-        column = waiting.index(commit)
-        yield commit, " ".join("*" if at == column else "|" for at in range(len(waiting)))
-        joining = [at for at, wanted in enumerate(waiting) if wanted == commit and at != column]
-        waiting[column] = parents[0] if parents else ""
-        if parents and parents[0] in waiting[:column]:
-            joining.append(column)
-        if joining:
-            yield None, _joining(len(waiting), joining)
-        gone = set(joining) if parents else {*joining, column}
-        waiting = [wanted for at, wanted in enumerate(waiting) if at not in gone]
-        fresh = [parent for parent in parents[1:] if parent not in waiting]
-        if fresh:
-            yield None, " ".join("|" for _ in waiting) + "\\" + " \\" * (len(fresh) - 1)
-            waiting += fresh
-
-
-def _joining(columns: int, joining: Sequence[int]) -> str:
-    """Every column as a bar; those that end lean to the left, into their neighbour."""
-    drawing = list(" ".join("|" for _ in range(columns)))
-    for column in joining:
-        drawing[2 * column] = " "
-        drawing[2 * column - 1] = "/"
-    return "".join(drawing).rstrip()
-
-
 def log_command(
     call: RepoCall,
     words: Annotated[
@@ -139,12 +102,13 @@ def log_command(
         _show_void(call)
         return
     revisions, paths = split_words(call, words)
-    history = islice(_history(session, revisions, paths, everything=everything), limit)
+    walked = _history(session, revisions, paths, everything=everything)
     names = names_of(session)
+    history = islice(((digest, commit) for digest, commit, touched in walked if touched), limit)
     if call.as_json:
         output.json_lines(commit_json(digest, commit, names) for digest, commit in history)
     elif graph:
-        _show_graph(history, names)
+        _show_graph(walked, limit, names)
     else:
         for digest, commit in history:
             shown = headline if oneline else whole
@@ -153,15 +117,15 @@ def log_command(
 
 def _history(
     session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...], *, everything: bool
-) -> Iterator[tuple[Digest, Commit]]:
+) -> Iterator[tuple[Digest, Commit, bool]]:
+    """Commits, and whether each changed one of `paths`, or whatever it changed without any."""
     repository = session.repository
     tips, hidden = _tips(session, revisions, everything=everything)
     # `photos` may mean `datasets/photos`: whichever of them a commit changed.
     wanted = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
     for digest, commit in walk(repository.objects, tips, hidden=hidden):
         touched = (repository.touches(digest, commit, path.strip("/")) for path in wanted)
-        if not wanted or any(touched):
-            yield digest, commit
+        yield digest, commit, not wanted or any(touched)
 
 
 def _tips(
@@ -181,20 +145,28 @@ def _tips(
     return [session.resolve(revisions[0] if revisions else None).digest], []
 
 
-def _show_graph(history: Iterator[tuple[Digest, Commit]], names: RefNames) -> None:
+def _show_graph(
+    history: Iterator[tuple[Digest, Commit, bool]], limit: int | None, names: RefNames
+) -> None:
     drawn: dict[str, Commit] = {}
 
-    def remembered() -> Iterator[tuple[str, tuple[str, ...]]]:
-        for digest, commit in history:
-            drawn[digest] = commit
-            yield digest, commit.parents
+    def remembered() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        for digest, commit, is_shown in history:
+            if is_shown:
+                drawn[digest] = commit
+            yield digest, commit.parents, is_shown
 
-    for digest, drawing in graph_lines(remembered()):
+    shown = 0
+    for digest, line in graph_lines(remembered()):
+        drawing = output.encodable(line, ASCII)
         if digest is None:
             output.line(drawing)
-        else:
-            commit = drawn.pop(digest)
-            output.styled(f"{drawing} {headline(digest, commit, names)}")  # type: ignore[arg-type]
+            continue
+        if shown == limit:
+            return
+        shown += 1
+        commit = drawn.pop(digest)
+        output.styled(f"{drawing} {headline(Digest(digest), commit, names)}")
 
 
 def _show_void(call: CommandCall) -> None:

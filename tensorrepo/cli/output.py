@@ -216,6 +216,15 @@ def conflicts_json(error: Error) -> None:
     json_value({"error": error.kind, "message": str(error), "conflicts": conflicts})
 
 
+def encodable(text: str, plainer: Mapping[int, str | int]) -> str:
+    """`text`, translated by `plainer` where standard output cannot write it."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return text.translate(plainer)
+    return text
+
+
 def bug(error: Exception) -> None:
     """Something that no message of ours foresaw, on standard error, without a traceback."""
     note(

@@ -250,8 +250,8 @@ def test_log_draws_how_branches_join(full: Shell) -> None:
     full("commit", "-m", "On main")
     full("merge", "side")
     drawn = full("log", "--graph")
-    assert "|\\" in drawn
-    assert "|/" in drawn
+    assert "├─╮" in drawn
+    assert "├─╯" in drawn
 
 
 def test_stream_reads_all_rows_and_explains_without_reading(full: Shell) -> None:
