@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
@@ -595,7 +597,7 @@ def _is_unchanged(session: WorkspaceSession, request: AddRequest) -> bool:
 
 def _tracked_at(session: WorkspaceSession, request: AddRequest) -> tuple[str, Tracked] | None:
     place = request.source.resolve()
-    for path, tracked in session.here.tracked().items():
+    for path, tracked in session.here.files().items():
         if tracked.entry == request.path and (session.here.root / path).resolve() == place:
             return path, tracked
     return None
@@ -609,4 +611,10 @@ def _track(session: WorkspaceSession, request: AddRequest, source: Digest) -> No
     path, tracked = found
     files = describe_files(session.here.root / path)
     now = Tracked(tracked.entry, source, tracked.format, files)
-    session.here.write_tracked({**session.here.tracked(), path: now})
+    staging = session.here.staging()
+    staged = staging.entries.get(request.path)
+    if staged is None:  # a commit holds what the path holds
+        session.here.write_tracked({**session.here.tracked(), path: now})
+        return
+    entry = replace(staged, tracked={**staged.tracked, path: now})
+    session.here.write_staging(replace(staging, entries={**staging.entries, request.path: entry}))

@@ -236,8 +236,8 @@ def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> 
     if changed:
         first = next(iter(changed)) or target.name
         raise ConflictError(
-            f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}). Stage it "
-            f"with `tensorrepo add {path}`, or overwrite it with --force."
+            f"{target} was changed on disk ({first}: {changed[next(iter(changed))]}) and is in no "
+            f"commit. Add it with `tensorrepo add {path}` and commit, or overwrite it with --force."
         )
 
 

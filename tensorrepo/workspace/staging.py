@@ -292,17 +292,25 @@ def commit_staged(session: WorkspaceSession, message: str) -> CommitResult:
         raise InvalidInputError("a commit needs a message: `tensorrepo commit -m MESSAGE`")
     made = _commit(session, carry_staging(session, session.tip()), head.branch, message)
     if made is not None:
-        workspace.write_staging(StagingArea())
-        forget_lease(session)
+        _empty(session)
     return CommitResult(made=made)
+
+
+def _empty(session: WorkspaceSession) -> None:
+    """Forget what is staged, for it is committed: files that were added are those of a commit."""
+    workspace = session.here
+    files = workspace.files()
+    if files != workspace.tracked():
+        workspace.write_tracked(files)
+    workspace.write_staging(StagingArea())
+    forget_lease(session)
 
 
 def forget_committed(session: WorkspaceSession) -> Digest | None:
     """Empty a staging area that is committed already; gives that commit, None when it is not."""
     commit = find_committed(session)
     if commit is not None:
-        session.here.write_staging(StagingArea())
-        forget_lease(session)
+        _empty(session)
     return commit
 
 

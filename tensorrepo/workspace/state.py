@@ -52,7 +52,11 @@ NO_STATE = WorkspaceState(0, "", Head(branch="main"))
 
 
 class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change that the next commit will make. `kind` None stages a removal."""
+    """One change that the next commit will make. `kind` None stages a removal.
+
+    `tracked` are paths that `checkout` wrote and that were added, as they were then: what they hold
+    is in no commit yet.
+    """
 
     kind: str | None = None
     digest: Digest | None = None
@@ -60,6 +64,7 @@ class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int = 0
     bytes: int = 0
     source: str = ""
+    tracked: dict[str, Tracked] = {}
 
     def __post_init__(self) -> None:
         if (self.kind is None) != (self.digest is None):
@@ -158,6 +163,13 @@ class Workspace:
 
     def write_state(self, state: WorkspaceState) -> None:
         _write(self.folder / "workspace.json", state)
+
+    def files(self) -> dict[str, Tracked]:
+        """Paths that `checkout` wrote, as they were then or when they were staged."""
+        staged = self.staging().entries.values()
+        return self.tracked() | {
+            path: tracked for each in staged for path, tracked in each.tracked.items()
+        }
 
     def write_staging(self, staging: StagingArea) -> None:
         _write(self.folder / "staged.json", staging)

@@ -107,7 +107,7 @@ def _staged(session: WorkspaceSession, path: str, staged: StagedEntry) -> Staged
 def _changed(session: WorkspaceSession) -> list[TrackedChange]:
     workspace = session.here
     found = []
-    for path, tracked in workspace.tracked().items():
+    for path, tracked in workspace.files().items():
         files = changed_files(workspace.root, path, tracked)
         if files:
             found.append(TrackedChange(path, tracked.entry, files))
@@ -116,7 +116,7 @@ def _changed(session: WorkspaceSession) -> list[TrackedChange]:
 
 def _outdated(session: WorkspaceSession) -> list[str]:
     found = []
-    for path, tracked in session.here.tracked().items():
+    for path, tracked in session.here.files().items():
         entry = entry_at(session, tracked.entry)
         if entry is None or entry.digest != tracked.digest:
             found.append(path)
