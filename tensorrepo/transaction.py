@@ -206,8 +206,9 @@ class Transaction:
             tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
                 the branch has already are not stored again.
             parent: what it was tuned from, as ``REF:models/NAME``.
-            base: a model of the repository, or ``REF:models/NAME``, to store the difference from;
-                None: `parent`, else the most similar models of the branch.
+            base: a model of the repository, or ``REF:models/NAME``, that it came from: the
+                difference is stored, and lineage says so. None: `parent`, else the difference from
+                the most similar models of the branch is stored, of which lineage says nothing.
             adapter_of: these are tensors of an adapter (LoRA, IA3) to that model. What each changes
                 is found by its name, checked against it, and kept: ``merge_models(..., "adapter")``
                 puts it into its base. PEFT's config is ``adapter_config.json`` of `files`, or
@@ -232,20 +233,21 @@ class Transaction:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
         lineage = training_edges(trained_on)
-        if parent is not None:
-            origin = self._model(parent, "parent")
+        declared = self._base(base if base is not None else parent)
+        origin = declared if parent is None else self._model(parent, "parent")
+        if origin is not None and adapter_of is None:
             edge = ProvenanceEdge(FINE_TUNED_FROM, origin.path, origin.digest, origin.commit)
             lineage.insert(0, edge)
         if adapter_of is not None:
             given = adapter_of
             under = self._model(given, "adapter_of") if isinstance(given, str) else given
             lineage.insert(0, adapter_edge(under, tensors, files, metadata))
-        declared = self._base_entry(base if base is not None else parent)
         return save(
             self.core,
             path,
             to_store(tensors, graph, files),
-            base=declared,
+            # It must be there when this commits: the fence sees to it.
+            base=None if declared is None else self.context.core.current(declared.stored.entry),
             files=files,
             metadata=None if metadata is None else as_plain(metadata),
             metrics=metrics,
@@ -405,8 +407,8 @@ class Transaction:
             raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
         return model_at(self.context, path.removeprefix("models/"), ref)
 
-    def _base_entry(self, base: Model | str | None) -> Entry | None:
-        """A model as it is stored now. It must be there when this commits: the fence sees to it."""
+    def _base(self, base: Model | str | None) -> Model | None:
+        """The model that a new one is stored against."""
         if base is None:
             return None
         model = self._model(base, "base") if isinstance(base, str) else base
@@ -416,7 +418,7 @@ class Transaction:
             raise InvalidInputError(
                 f"base {model!r} is of another repository: pull it into this one first"
             )
-        return self.context.core.current(model.stored.entry)
+        return model
 
 
 def begin_transaction(

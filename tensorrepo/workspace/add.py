@@ -19,7 +19,12 @@ from msgspec.structs import replace
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import parse_codec
-from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge, imported_from
+from tensorrepo.formats.common.provenance import (
+    ADAPTER_OF,
+    FINE_TUNED_FROM,
+    ProvenanceEdge,
+    imported_from,
+)
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
@@ -31,6 +36,7 @@ from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.merging.adapters import declare
+from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.repo.changes.transaction import entry_digests, tree_of
@@ -519,55 +525,67 @@ def _add_model(
     source = read_model(request.source, request.format)
     if not (source.tensors or source.files):
         raise InvalidInputError(f"{request.source} holds no tensors: there is nothing to add")
+    base = _base_model(session, request.base)
     written = save(
         stage,
         request.path,
         source,
-        base=_base_model(session, request.base),
+        base=None if base is None else base.model.entry,
         known=known_models(
             session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
-        lineage=_lineage(session, request, source),
+        lineage=_lineage(session, request, source, base),
         progress=lambda _, done: progress(done),
     )
     changed = stage.drop_if_unchanged(request.path)
-    notes = (*source.notes, *(_told(written.report) if changed else ()))
+    told = _told(session, written.report, base) if changed else ()
+    notes = (*source.notes, *told)
     return _Stored(written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes))
 
 
 def _lineage(
-    session: WorkspaceSession, request: AddRequest, source: ModelSource
+    session: WorkspaceSession, request: AddRequest, source: ModelSource, base: ModelRef | None
 ) -> tuple[ProvenanceEdge, ...]:
-    """From which file it comes; of which committed model an adapter is, and what it changes."""
+    """From which file it comes; from which stored model, or to which of them it is an adapter."""
     facts = file_facts(request.source)
     read = imported_from(str(request.source), format=request.format, sha256=facts.get("sha256"))
-    if request.adapter_of is None:
-        return (read,)
-    base = find_model(session, request.adapter_of)
-    adapter = declare(base.model, source, request.adapter_scale)
-    return (base.edge(ADAPTER_OF, **adapter.to_json()), read)
+    if request.adapter_of is not None:
+        under = find_model(session, request.adapter_of)
+        adapter = declare(under.model, source, request.adapter_scale)
+        return (under.edge(ADAPTER_OF, **adapter.to_json()), read)
+    return (read,) if base is None else (base.edge(FINE_TUNED_FROM), read)
 
 
-def _told(report: WriteReport) -> Iterator[str]:
-    """How a model was stored, for who added it."""
+def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None) -> Iterator[str]:
+    """How a model was stored, for who added it; a base that was found is no more than a hint."""
     yield report.summary
     for used in report.bases:
-        far = "" if used.bits is None else f", {used.bits:.1f} of 16 bits away"
-        tensors = counted(used.tensors, "tensor")
-        yield f"{tensors} against model {used.digest:.12} ({used.why}{far})"
+        name = _name_of(session, used.digest)
+        how = f"{counted(used.tensors, 'tensor')} stored as differences from {name}"
+        if used.why != "similar" or base is not None:
+            yield how
+            continue
+        yield f"{how}, the most similar model. If it came from there, say so: --base {name}"
     yield from report.notes
 
 
-def _base_model(session: WorkspaceSession, base: str | None) -> Entry | None:
+def _name_of(session: WorkspaceSession, digest: Digest) -> str:
+    """The path of a model at HEAD, else its digest."""
+    tree = tree_of(session.repository.objects, session.base())
+    paths = (
+        path for path, each in session.repository.entries(tree, "models/") if each.digest == digest
+    )
+    return next(paths, f"model {digest:.12}")
+
+
+def _base_model(session: WorkspaceSession, base: str | None) -> ModelRef | None:
     """The model that a user named as the base, staged or committed."""
     if base is None:
         return None
     name = base if base.startswith("models/") else f"models/{base}"
     staged = session.here.staging().entries.get(name)
-    found = (staged.entry if staged is not None else None) or session.find(base)[2]
-    if found.kind is not Kind.MODEL:
-        raise InvalidInputError(f"--base {base} is a {found.kind.label}, not a model")
-    return found
+    is_staged = staged is not None and staged.entry is not None
+    return find_model(session, name if is_staged else base, staged=is_staged)
 
 
 def _staged(session: WorkspaceSession) -> list[Entry]:
