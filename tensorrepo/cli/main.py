@@ -152,6 +152,35 @@ GROUPS: dict[str, tuple[str, str]] = {
     "registry": ("Number versions of models, and name them by aliases.", LOOK),
 }
 
+_STORE = (
+    "Everybody works on the store itself: `tensorrepo init URL` joins it from another folder or "
+    "machine. Copies between repositories are not there yet."
+)
+_SERVICE = "There is no service yet: open the store by its URL, from the shell or in Python."
+_DATASETS = "Commands on datasets stand at the top: `add`, `update`, `set`, `column`, `cat`, `sql`."
+
+# What people type that is called otherwise here, or is not there yet.
+ABSENT: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("clone", "push", "pull", "fetch", "remote"), _STORE)
+    | dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
+    | dict.fromkeys(("dataset", "datasets", "data"), _DATASETS)
+    | {
+        "gc": "Nothing is deleted yet. `tensorrepo model du` tells what models take.",
+        "prune": "Nothing is deleted yet. `tensorrepo model du` tells what models take.",
+        "du": "`tensorrepo model du` tells what models take; that of datasets is not there yet.",
+        "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
+        "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
+        "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
+        "import": "`tensorrepo add PATH --dataset NAME` reads other formats, `--model` models.",
+        "reflog": "`tensorrepo show main@{1}` shows where main was before; `undo` goes there.",
+        "stash": "`tensorrepo switch BRANCH --keep` carries staged changes over.",
+        "rebase": "`tensorrepo cherry-pick` puts commits on another branch.",
+        "unstage": "`tensorrepo restore --staged NAME` unstages.",
+        "download": "`tensorrepo checkout REF NAME` writes files, `export` other formats.",
+        "upload": "`tensorrepo add PATH --dataset NAME`, or --model, and `tensorrepo commit`.",
+    }
+)
+
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
 OUTSIDE = "tensorrepo.outside"  # another one
 WITH_PATHS = ("diff", "log")
@@ -190,6 +219,8 @@ class LazyCommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         names = self.list_commands(ctx)
+        if args[0] in ABSENT and args[0] not in names and not self.group:
+            ctx.fail(f"No such command {args[0]!r}. {ABSENT[args[0]]}")
         near = [] if args[0] in names else get_close_matches(args[0], names)
         if near and not ctx.resilient_parsing:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")

@@ -1,0 +1,27 @@
+"""F14: words that other tools have lead to what there is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tensorrepo.cli.main import ABSENT, COMMANDS
+from tests.support.processes.shell import Shell
+
+USAGE = 2
+
+
+@pytest.mark.parametrize("word", sorted(ABSENT))
+def test_a_word_that_is_absent_points_to_what_there_is(empty: Shell, word: str) -> None:
+    told = " ".join(re.sub(r"[│╭╮╰╯─]", " ", empty.fails(USAGE, word)).split())
+    assert f"No such command {word!r}" in told
+    assert ABSENT[word].split()[0] in told
+
+
+def test_what_is_pointed_to_is_there() -> None:
+    assert not ABSENT.keys() & COMMANDS.keys()
+    for hint in ABSENT.values():
+        for command in re.findall(r"`tensorrepo ([a-z-]+(?: [a-z]+)?)", hint):
+            words = command.split()
+            assert words[0].startswith("-") or {command, words[0]} & COMMANDS.keys(), command
