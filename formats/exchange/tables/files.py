@@ -45,6 +45,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.tables.partitions import with_partitions
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 MAX_DEPTH = 64
@@ -164,6 +165,8 @@ def read_tables(
 ) -> OpenedSource:
     """One file, or the files with these suffixes in a folder, as one dataset.
 
+    Folders called ``name=value`` are columns.
+
     Without `open_file` they are opened in a child process, by its reader called `name`.
 
     Raises:
@@ -175,6 +178,7 @@ def read_tables(
         opened = open_files(name, files)
     else:
         opened = {file: open_file(file) for file in files}
+    opened = with_partitions(path, opened)
     first = opened[files[0]].schema
     for file, table in opened.items():
         if not table.schema.equals(first):
