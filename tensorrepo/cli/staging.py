@@ -265,8 +265,11 @@ def _how_to_go_on(session: WorkspaceSession, request: AddRequest) -> str:
 def _added_text(added: Added) -> str:
     if not added.changed:
         return f"{added.path} is unchanged"
-    rows = f"{added.rows:,} rows, " if added.rows else ""
-    return f"staged {added.path} ({rows}{output.bytes_text(added.bytes)} read)"
+    parts = [f"{added.rows:,} rows"] if added.rows else []
+    if added.updated or added.deleted:
+        parts = [f"+{added.rows:,} rows, {added.updated:,} updated, -{added.deleted:,}"]
+    told = ", ".join([*parts, f"{output.bytes_text(added.bytes)} read"])
+    return f"staged {added.path} ({told})"
 
 
 def adopt_command(

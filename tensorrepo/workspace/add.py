@@ -103,7 +103,10 @@ class AddRequest:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """One entry that was staged; `changed` False: the name held exactly that already."""
+    """One entry that was staged; `changed` False: the name held exactly that already.
+
+    `rows` are those that were added; a sync has updated and deleted others.
+    """
 
     path: str
     rows: int
@@ -111,6 +114,8 @@ class Added:
     changed: bool
     notes: tuple[str, ...] = ()
     misfits: tuple[Misfit, ...] = ()
+    updated: int = 0
+    deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,8 +502,17 @@ def _sync(
     entry = stage.entry(request.path) or existing
     changed = synced.changed and stage.drop_if_unchanged(request.path)
     notes = (*reading.notes, *reading.damage.notes, *synced.notes, *_account(0, misfits))
-    rows = synced.report.inserted
-    told = Added(request.path, rows, reading.bytes, changed, notes, tuple(misfits.noted))
+    report = synced.report
+    told = Added(
+        request.path,
+        report.inserted,
+        reading.bytes,
+        changed,
+        notes,
+        tuple(misfits.noted),
+        report.updated,
+        report.deleted,
+    )
     return _Stored(entry, told, synced.source)
 
 
