@@ -21,7 +21,13 @@ import msgspec
 from sqlalchemy import Column as SqlColumn
 from sqlalchemy import Table
 
-from tensorrepo.formats.common.provenance import DERIVED_FROM, ProvenanceEdge, edges_of, relation_of
+from tensorrepo.formats.common.provenance import (
+    DERIVED_FROM,
+    SYNCED_WITH,
+    ProvenanceEdge,
+    edges_of,
+    relation_of,
+)
 from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics, decode_root
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnType, type_to_json
@@ -67,7 +73,9 @@ def edge_rows(
     """The edges that object `stated_by` tells of `subject`, which is a `kind`; None: of itself."""
     subject = stated_by if subject is None else subject
     for place, edge in enumerate(edges):
-        digest, origin = edge.digest or None, kind_of_path(edge.path)
+        # A sync's digest names the rows that the source had, which stand in no tree.
+        digest = None if edge.relation == SYNCED_WITH else edge.digest or None
+        origin = kind_of_path(edge.path)
         told = (relation_of(edge.relation), origin, edge.path, digest, edge.commit)
         yield edge_row(stated_by, place, (kind, subject, *told, as_json(edge.details)))
 

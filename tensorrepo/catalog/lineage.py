@@ -187,11 +187,7 @@ class Lineage:
         if path.startswith("runs/"):
             run = Runs(context)[path.removeprefix("runs/")]
             return cls(context, LineageNode("run", run.id, path, None, True), (run.id,))
-        if not path.startswith(_SPACES):
-            raise InvalidInputError(
-                f"lineage of {path!r:.200}: expected a whole path, such as models/{path:.80} or "
-                f"datasets/{path:.80}, runs/NAME, or a URL"
-            )
+        path = _whole_path(context, path, ref)
         start = _stored(context, path, ref)
         if not all_versions:
             return cls(context, start, (start.key,))
@@ -329,6 +325,24 @@ def _check_relations(connection: Connection, words: Iterable[str]) -> None:
             near = " or ".join(get_close_matches(word, known, 3, 0.5))
             there = f"Did you mean {near}?" if near else f"There are {', '.join(known)}."
             raise NotFoundError(f"no relation {word!r:.80}. {there}")
+
+
+def _whole_path(context: Context, path: str, ref: str) -> str:
+    """The path that a name means at `ref`: ``net`` is ``models/net`` if nothing else is so called.
+
+    Raises:
+        InvalidInputError: there is none, or several.
+    """
+    if path.startswith(_SPACES):
+        return path
+    tree = context.resolve(ref).commit.tree
+    paths = [f"{space}{path}" for space in _SPACES if context.core.entry(tree, space + path)]
+    if len(paths) != 1:
+        raise InvalidInputError(
+            f"lineage of {path!r:.200}: expected a whole path, such as "
+            f"{' or '.join(paths) or f'models/{path:.80}'}, runs/NAME, or a URL"
+        )
+    return paths[0]
 
 
 def _stored(context: Context, path: str, ref: str) -> LineageNode:

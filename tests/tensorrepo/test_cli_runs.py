@@ -87,7 +87,8 @@ def test_lineage_goes_up_and_down(trained: Shell) -> None:
     assert "trained-on models/net" in down
     assert "digraph lineage {" in trained("lineage", "models/net", "--up", "--down", "--dot")
     assert "no models/none" in trained.fails(3, "lineage", "models/none")
-    assert "expected a whole path" in trained.fails(2, "lineage", "net")
+    assert trained("lineage", "net") == up
+    assert "expected a whole path" in trained.fails(2, "lineage", "none")
 
 
 def test_what_lineage_means_for_a_model_is_told(trained: Shell) -> None:
