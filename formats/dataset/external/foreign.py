@@ -43,12 +43,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_from_json,
     type_to_json,
 )
-from tensorrepo.formats.dataset.schema.values import (
-    BinaryValues,
-    ColumnValues,
-    FixedValues,
-    offsets_of,
-)
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
@@ -280,7 +275,7 @@ def member_values(
     """
     column = place.column()
     if place.content == "bytes" and column.storage.layout is ColumnLayout.BINARY:
-        return _binary(members)
+        return binary_of(members)
     values = [
         None if member is None else _understood(place.content, member, first + at)
         for at, member in enumerate(members)
@@ -289,14 +284,6 @@ def member_values(
         return coerce_column(column, values, first)
     except InvalidInputError as error:
         raise CorruptError(str(error)) from error
-
-
-def _binary(members: list[bytes | None]) -> BinaryValues:
-    present = [member or b"" for member in members]
-    offsets = offsets_of(np.array([len(member) for member in present], np.int64))
-    valid = np.array([member is not None for member in members])
-    data = np.frombuffer(b"".join(present), np.uint8)
-    return BinaryValues(offsets, data, None if valid.all() else valid)
 
 
 def _understood(content: str, member: bytes, row: int) -> Any:

@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.pages.tiles import decode_tile_table
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, by_page, collect, overlay, repeated
 from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
-from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues
+from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues, blank_values
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
@@ -170,10 +170,8 @@ class PageReader:
             return repeated(self.default(page), int(self.index.entries["rows"][page]))
         if self.is_tiled(page):
             return self.tiled_rows(page, np.arange(int(self.index.entries["rows"][page])))
-        if self._is_view(page):
-            view = self._mapped(page)
-            if view is not None:
-                return self._decoded(page, view)
+        if self._is_view(page) and (view := self._mapped(page)) is not None:
+            return self._decoded(page, view)
         return self.cache.pages.get_or_load(self.key(page), lambda: self._load(page))
 
     def range(self, start: int, stop: int) -> list[ColumnValues]:
@@ -193,7 +191,7 @@ class PageReader:
         for page, places in by_page(self.index.page_of(rows)):
             within = rows[places] - self.index.first_row[page]
             pieces.append(RowPiece(self.values(page), within, places))
-        return collect(pieces, len(rows)) if pieces else empty_values(self.index)
+        return collect(pieces, len(rows)) if pieces else blank_values(self.index.storage, 0)
 
     def _ahead(
         self, pages: Sequence[int], read: Callable[[int], ColumnValues]
@@ -256,10 +254,6 @@ class PageReader:
         if link is None or (self.index.entries["codec"] == PAGE_FOREIGN).any():
             return link is not None
         return self.objects.map(link) is None
-
-    def is_kept(self, page: int) -> bool:
-        """Whether a page from a store is remembered."""
-        return self.cache.pages.get(self.key(page)) is not None
 
     def default(self, page: int) -> ColumnValues:
         """The one row that all rows of a page that is nowhere have."""
@@ -429,15 +423,3 @@ class PageReader:
         return CorruptError(
             f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
         )
-
-
-def empty_values(index: ColumnIndex) -> ColumnValues:
-    """No rows of a column."""
-    storage = index.storage
-    if storage.layout is ColumnLayout.TILED:
-        dims = np.zeros((0, storage.unknown_dims), np.uint32) if storage.stores_dims else None
-        none = np.zeros(0, storage.element)
-        return RaggedValues(np.zeros(1, np.int64), none, storage.shape, dims)
-    entry: Any = np.zeros((), index.entries.dtype)
-    entry["raw_bytes"] = 64
-    return decode_page(memoryview(bytes(64)), entry, storage)

@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
+    binary_rows,
     valid_rows,
 )
 from tensorrepo.formats.images.headers import raster_formats
@@ -183,8 +184,8 @@ def present(column: Column, values: ColumnValues) -> Presented:
         return _fixed(column, values)
     if isinstance(values, BinaryValues):
         return _binary(column.type, values)
-    rows: list[Any] = [values.row(at) for at in range(values.rows)]
-    return _with_nulls(rows, values.valid)
+    valid = valid_rows(values).tolist()
+    return [values.row(at) if there else None for at, there in enumerate(valid)]
 
 
 def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
@@ -215,18 +216,12 @@ def _typed(column_type: ColumnType, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _binary(column_type: ColumnType, values: BinaryValues) -> list[Any]:
-    bounds = values.offsets.tolist()
-    first, last = bounds[0], bounds[-1]
-    data = values.data[first:last].tobytes()
-    rows: list[Any] = [
-        data[bounds[at] - first : bounds[at + 1] - first] for at in range(values.rows)
-    ]
+    rows = binary_rows(values)
     decode = _DECODERS.get(type(column_type))
     if decode is None:
-        return _with_nulls(rows, values.valid)
-    valid = valid_rows(values).tolist()
+        return rows
     try:
-        return [decode(row) if here else None for row, here in zip(rows, valid, strict=True)]
+        return [None if row is None else decode(row) for row in rows]
     except ValueError as error:
         raise CorruptError(f"stored {type(column_type).__name__.lower()}: {error}") from error
 
@@ -236,12 +231,6 @@ _DECODERS: dict[type, Callable[[bytes], Any]] = {
     Json: json.loads,
     Link: decode_link,
 }
-
-
-def _with_nulls(rows: list[Any], valid: Bools | None) -> list[Any]:
-    if valid is None:
-        return rows
-    return [row if present else None for row, present in zip(rows, valid.tolist(), strict=True)]
 
 
 def decode_image(encoded: bytes) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,10 +29,15 @@ from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, PageFiller, page_
 from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
-from tensorrepo.formats.dataset.schema.coerce import null_values
 from tensorrepo.formats.dataset.schema.derived import derived_values
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema
-from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues, concat
+from tensorrepo.formats.dataset.schema.values import (
+    ColumnValues,
+    RaggedValues,
+    TiledValues,
+    blank_values,
+    concat,
+)
 from tensorrepo.formats.dataset.writing.fragment_write import (
     MIN_QUARTER_BYTES,
     tile_page,
@@ -200,8 +205,7 @@ def page_ends(fragment: Fragment) -> list[Ints]:
 
 def unread_row(column: Column) -> ColumnValues:
     """What a row holds that nobody reads, as it is deleted: null even where nulls are refused."""
-    row = null_values(column, 1)
-    return row if column.nullable else replace(row, valid=None)
+    return blank_values(column.storage, 1, np.zeros(1, np.bool_) if column.nullable else None)
 
 
 # ------------------------------------------------------------------------------ whole columns
