@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.versions.conflicts import (
     backfill_clash,
     replaced_clash,
 )
-from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, Side, plan_rows
+from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, RowPlanner, Side
 from tensorrepo.formats.dataset.versions.merge_schema import (
     MergedRoot,
     MergedSchema,
@@ -111,7 +111,7 @@ def merge_sides(
     clashes.add(contested)
     shared = (onto.columns.keys() & other.columns.keys()) - columns.unlike
     common = [column.id for column in columns.schema.columns if column.id in shared]
-    rows = plan_rows(onto, other, common, clashes, prefer=prefer)
+    rows = RowPlanner(onto, other, common, clashes, prefer).plan()
     schema = _backfilled(columns, onto, other, rows, clashes, prefer)
     if clashes.count:
         return clashes

@@ -263,7 +263,11 @@ class ColumnComparer:
             strict=True,
         ):
             for begin, end in self._batches(old, new, rows):
-                changed = np.flatnonzero(self._in_a_row(old + begin, new + begin, end - begin))
+                before, after = (
+                    None if reader is None else concat(reader.range(first + begin, first + end))
+                    for reader, first in ((self._reader(0), old), (self._reader(1), new))
+                )
+                changed = np.flatnonzero(self._differing(before, after, end - begin))
                 yield changed + (old + begin), changed + (new + begin)
         short = stretches.chosen(~long).pairs()
         pairs = [
@@ -278,7 +282,11 @@ class ColumnComparer:
             old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
         for start, stop in self._steps(old_rows, new_rows):
             mine, theirs = old_rows[start:stop], new_rows[start:stop]
-            changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
+            before, after = (
+                None if reader is None else read_near(reader, rows)
+                for reader, rows in ((self._reader(0), mine), (self._reader(1), theirs))
+            )
+            changed = self._differing(before, after, len(mine))
             yield mine[changed], theirs[changed]
 
     def _without_same_tiles(self, old_rows: Ints, new_rows: Ints) -> tuple[Ints, Ints]:
@@ -288,10 +296,6 @@ class ColumnComparer:
         left = ~same_tiles(old, new, old_rows, new_rows)
         return old_rows[left], new_rows[left]
 
-    def _in_a_row(self, old: int, new: int, rows: int) -> Bools:
-        before = self._ranged(0, old, rows)
-        return self._differing(before, self._ranged(1, new, rows), rows)
-
     def _differing(
         self, before: ColumnValues | None, after: ColumnValues | None, rows: int
     ) -> Bools:
@@ -299,14 +303,6 @@ class ColumnComparer:
             there = after if before is None else before
             return np.zeros(rows, np.bool_) if there is None else valid_rows(there)
         return differing(before, after, self.old.storage, self.new.storage)
-
-    def _ranged(self, side: int, start: int, rows: int) -> ColumnValues | None:
-        reader = self._reader(side)
-        return None if reader is None else concat(reader.range(start, start + rows))
-
-    def _chosen(self, side: int, rows: Ints) -> ColumnValues | None:
-        reader = self._reader(side)
-        return None if reader is None else read_near(reader, rows)
 
     def _reader(self, side: int) -> PageReader | None:
         column = (self.old, self.new)[side]
@@ -358,18 +354,13 @@ class ColumnComparer:
         for side, rows in ((0, old_rows), (1, new_rows)):
             reader = self._reader(side) if len(rows) else None
             if reader is not None:
-                sizes = np.maximum(sizes, page_means(reader.index)[reader.index.page_of(rows)])
+                pages = reader.index.entries[reader.index.page_of(rows)]
+                sizes = np.maximum(sizes, pages["raw_bytes"] / np.maximum(pages["rows"], 1))
         if self._is_tiled:
             sizes[:] = BATCH_BYTES  # one by one: rows are large
         batch = (np.cumsum(sizes) - sizes) // BATCH_BYTES
         cuts = np.flatnonzero(np.diff(batch)) + 1
         yield from pairwise([0, *cuts.tolist(), *([len(sizes)] if len(sizes) else [])])
-
-
-def page_means(index: ColumnIndex) -> NDArray[np.float64]:
-    """Bytes of a row of each page, on average."""
-    means: NDArray[np.float64] = index.entries["raw_bytes"] / np.maximum(index.entries["rows"], 1)
-    return means
 
 
 def even_cuts(index: ColumnIndex, start: int, stop: int) -> Ints:

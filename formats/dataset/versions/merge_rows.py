@@ -43,16 +43,14 @@ NO_ROWS = np.zeros(0, np.int64)
 RowPairs = tuple[Ints, Ints]
 
 
+@dataclass(eq=False)
 class Side:
     """One version, and what it changed of the base: found when it is asked for."""
 
-    def __init__(
-        self, name: SideName, base: StoredDataset, dataset: StoredDataset, generation: int
-    ) -> None:
-        self.name: SideName = name
-        self.base = base
-        self.dataset = dataset
-        self.generation = generation
+    name: SideName
+    base: StoredDataset
+    dataset: StoredDataset
+    generation: int
 
     @cached_property
     def pair(self) -> VersionPair:
@@ -149,24 +147,14 @@ class RowPlan:
     kept: Mapping[str, Ints]
 
 
-def plan_rows(
-    onto: Side,
-    other: Side,
-    columns: Sequence[str],
-    clashes: Clashes,
-    *,
-    prefer: SideName | None = None,
-) -> RowPlan:
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPlanner:
     """What the changes of `other` do to `onto`.
 
     `columns` are ids of those that both have and keep. Contradictions are noted in `clashes`,
     unless the side `prefer` decides them.
     """
-    return _Planner(onto, other, columns, clashes, prefer).plan()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Planner:
     _onto: Side
     _other: Side
     _columns: Sequence[str]
