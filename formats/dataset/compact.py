@@ -54,10 +54,6 @@ class CompactionPlan:
     rows: int
     fragments: int
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.fragments
-
 
 def plan_compaction(
     dataset: StoredDataset,
@@ -106,7 +102,7 @@ def compact_dataset(
     plan = plan_compaction(
         dataset, target_bytes=target_bytes, budget_bytes=budget_bytes, everything=everything
     )
-    if plan.is_empty:
+    if not plan.fragments:
         return objects.get(dataset.digest).link(dataset.digest)
     with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)

@@ -30,7 +30,13 @@ from tensorrepo.formats.dataset.schema.coerce import (
 )
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike, as_type
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    Schema,
+    TypeLike,
+    as_type,
+    settable_column,
+)
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
@@ -76,7 +82,9 @@ def add_column(
     """
     new = _new_columns(dataset, column)
     schema = Schema((*dataset.schema.columns, *new))
-    groups = dataset.root.groups + _new_groups(new)
+    groups = (*dataset.root.groups, (new[0].id,))
+    if len(new) > 1:
+        groups = (*groups, tuple(each.id for each in new[1:]))
     if values is None:
         return _put(objects, dataset, schema, groups, _default_tallies(dataset, schema, new))
     feed = ValueFeed(_given(dataset, column, values, columns))
@@ -95,7 +103,7 @@ def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Objec
         NotFoundError: there is no such column.
         InvalidInputError: it is the last one.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     followers = {each.id for each in _followers(dataset.schema, column)}
     kept = tuple(each for each in dataset.schema.columns if each.id not in {column.id, *followers})
     if not any(each.derived is None for each in kept):
@@ -114,7 +122,7 @@ def rename_column(
         NotFoundError: there is no such column.
         ConflictError: the new name is taken.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     if name == new_name:
         return objects.describe(dataset.digest)
     _check_free(dataset.schema, new_name)
@@ -142,7 +150,7 @@ def widen_column(
         NotFoundError: there is no such column.
         InvalidInputError: the new type does not hold every value of the old one; says why.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     wanted = replace(
         column,
         type=column.type if type is None else as_type(type),
@@ -215,13 +223,6 @@ def _with(schema: Schema, changed: Mapping[str, Column]) -> Schema:
     return Schema(tuple(changed.get(column.id, column) for column in schema.columns))
 
 
-def _visible(dataset: StoredDataset, name: str) -> Column:
-    column = dataset.schema.column(name)
-    if column.derived is not None:
-        raise InvalidInputError(f"column {name!r} follows another one and cannot be changed")
-    return column
-
-
 def _followers(schema: Schema, column: Column) -> list[Column]:
     """The hidden columns that are computed from `column`."""
     return [
@@ -251,11 +252,6 @@ def _with_default(image: Column, follower: Column) -> Column:
     facts = derived_values(Schema((image, follower)), {image.name: default_values(image)})
     fact = present_row(follower, facts[follower.name])
     return check_default(replace(follower, default=fact))
-
-
-def _new_groups(new: Sequence[Column]) -> Groups:
-    followers = tuple(column.id for column in new[1:])
-    return ((new[0].id,), followers) if followers else ((new[0].id,),)
 
 
 def _default_tallies(

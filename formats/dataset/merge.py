@@ -40,6 +40,8 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 
+_SIDES: dict[str, SideName] = {"ours": "ours", "theirs": "theirs"}
+
 
 class DatasetMergeDriver:
     """Joins two versions of a dataset; see `tensorrepo.repo.history.merge_trees.MergeDriver`."""
@@ -73,18 +75,11 @@ class DatasetMergeDriver:
             Side("ours", old, one, context.generations[0]),
             Side("theirs", old, two, context.generations[1]),
         )
-        merged = merge_sides(objects, *sides, prefer=_preferred(context))
+        prefer = None if context.automatic else _SIDES.get(context.strategy)
+        merged = merge_sides(objects, *sides, prefer=prefer)
         if isinstance(merged, Clashes):
             return Conflict(path, Kind.DATASET, *digests, merged.reason, merged.details())
         return Entry(Kind.DATASET, merged)
-
-
-def _preferred(context: MergeContext) -> SideName | None:
-    if context.automatic:
-        return None
-    if context.strategy == "ours":
-        return "ours"
-    return "theirs" if context.strategy == "theirs" else None
 
 
 def merge_sides(
@@ -97,7 +92,11 @@ def merge_sides(
     Returns:
         Digest of the merged root, or the contradictions that nobody was preferred for.
     """
-    onto, other = choose_onto(one, two)
+    # The rows of the lower generation come first and stay where they are, but if just one side was
+    # compacted, that one's: the same whoever merges.
+    onto, other = (one, two) if one.order <= two.order else (two, one)
+    if other.moved_uids and not onto.moved_uids:
+        onto, other = other, onto
     names = (onto.name, other.name)
     roots = Three(onto.base.root, onto.dataset.root, other.dataset.root, names, prefer)
     clashes = Clashes()
@@ -126,18 +125,6 @@ def merge_sides(
         merge_lineage(roots.of(lambda root: root.lineage)),
     )
     return write_merged(objects, onto, other, root, rows)
-
-
-def choose_onto(one: Side, two: Side) -> tuple[Side, Side]:
-    """The side whose rows come first and stay where they are, then the other.
-
-    The same whoever merges: the one of the lower generation, but if just one side was compacted,
-    that one.
-    """
-    first, second = (one, two) if one.order <= two.order else (two, one)
-    if second.moved_uids and not first.moved_uids:
-        return second, first
-    return first, second
 
 
 def _updated(onto: Side, other: Side) -> tuple[frozenset[str], frozenset[str]]:

@@ -416,7 +416,7 @@ class ForeignReader:
             NotFoundError: it is gone.
             CorruptError: it has changed, or does not hold what the entry says.
         """
-        file = self.file(link)
+        file, _ = self._described(link)
         place = file.columns.get(column_id)
         if place is None:
             raise CorruptError(f"object {link.digest:.12} knows nothing of column {column_id}")
@@ -437,10 +437,6 @@ class ForeignReader:
                 f"found {values.rows} with {nulls}"
             )
         return values
-
-    def file(self, link: ObjectLink) -> ForeignFile:
-        """What the dataset knows of a file."""
-        return self._described(link)[0]
 
     def check(self, file: ForeignFile) -> Stat:
         """The version of the file that is there, which is the one that was adopted.
@@ -470,10 +466,16 @@ class ForeignReader:
             if len(members) != rows:
                 raise CorruptError(f"no values for rows [{first}, {first + rows})")
             return member_values(place, members, first)
-        version = self.check(file)
-        metadata = self._footer(link, file)
-        source = OutsideFile(self._outside, file.url, version)
-        return read_group(source, metadata, first, rows, place, hide_secrets(file.url))
+        source, where = (
+            OutsideFile(self._outside, file.url, self.check(file)),
+            hide_secrets(file.url),
+        )
+        _, metadata = self._described(link)
+        if metadata is None:
+            metadata = read_metadata(source, where)
+            self._files.drop(link.digest)
+            self._files.put(link.digest, (file, metadata), 1)
+        return read_group(source, metadata, first, rows, place, where)
 
     def _members(
         self, file: ForeignFile, place: MembersPlace, first: int, rows: int
@@ -486,22 +488,18 @@ class ForeignReader:
         bounds = list(zip(starts[there].tolist(), ends[there].tolist(), strict=True))
         joined = join_ranges(bounds)
         version = self.check(file)
-        pieces = self._ranges(file, version, [(one.start, one.stop) for one in joined])
+        pieces = ordered_map(
+            joined,
+            lambda one: self._outside.read(file.url, one.start, one.stop, version),
+            threads=READ_THREADS if len(joined) > 1 else 0,
+            name="foreign",
+        )
         members: list[bytes | None] = [None] * rows
         for one, piece in zip(joined, pieces, strict=True):
             for member in one.members:
                 start, stop = bounds[member]
                 members[int(there[member])] = bytes(piece[start - one.start : stop - one.start])
         return members
-
-    def _ranges(
-        self, file: ForeignFile, version: Stat, ranges: list[tuple[int, int]]
-    ) -> list[memoryview]:
-        def read(part: tuple[int, int]) -> memoryview:
-            return self._outside.read(file.url, *part, version)
-
-        threads = READ_THREADS if len(ranges) > 1 else 0
-        return list(ordered_map(ranges, read, threads=threads, name="foreign"))
 
     # -------------------------------------------------------------------------- one file
 
@@ -516,15 +514,6 @@ class ForeignReader:
         file = decode_foreign(envelope.payload, f"object {link.digest:.12}")
         self._files.put(link.digest, (file, None), 1)
         return file, None
-
-    def _footer(self, link: ObjectLink, file: ForeignFile) -> Any:
-        _, known = self._described(link)
-        if known is None:
-            source = OutsideFile(self._outside, file.url, self.check(file))
-            known = read_metadata(source, hide_secrets(file.url))
-            self._files.drop(link.digest)
-            self._files.put(link.digest, (file, known), 1)
-        return known
 
     def _proved(self, file: ForeignFile) -> Stat:
         found = self._outside.stat(file.url)

@@ -13,12 +13,11 @@ import io
 import os
 import stat
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -30,6 +29,7 @@ from tensorrepo.formats.dataset.external.outside import (
     check_allowed,
     parse_address,
 )
+from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.repo.backends.local import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
@@ -57,16 +57,6 @@ MOST_READ_BYTES = 4 << 30
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-
-
-class _Client(Protocol):
-    """Reads what lies below one prefix."""
-
-    def stat(self, address: Address) -> Stat: ...
-
-    def read(self, address: Address, start: int, stop: int) -> tuple[memoryview, Stat]:
-        """The bytes, fewer where it ends before `stop`, and the version they are of."""
-        ...
 
 
 class AllowedOutside:
@@ -101,7 +91,7 @@ class AllowedOutside:
         return f"AllowedOutside({[prefix.url for prefix in self._clients]})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self._given, self._environment)
+        return partial(AllowedOutside, environment=self._environment), (self._given,)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -156,10 +146,6 @@ def _client(address: Address, options: dict[str, str], environment: Mapping[str,
     return FsspecFiles(address, options)
 
 
-def _reopen(prefixes: dict[str, dict[str, str]], environment: dict[str, str]) -> AllowedOutside:
-    return AllowedOutside(prefixes, environment=environment)
-
-
 # ------------------------------------------------------------------------------ this machine
 
 
@@ -168,20 +154,16 @@ class LocalFiles:
 
     def __init__(self, prefix: Address) -> None:
         self._prefix = prefix
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._lock = Lock()
+        self._open = LimitedCache[_OpenFile](OPEN_FILES)
 
     def stat(self, address: Address) -> Stat:
         file = self._opened(address)
-        with self._lock:
-            self._open[address.key] = file
-            while len(self._open) > OPEN_FILES:
-                self._open.popitem(last=False)
+        self._open.drop(address.key)
+        self._open.put(address.key, file, 1)
         return file.stat()
 
     def read(self, address: Address, start: int, stop: int) -> tuple[memoryview, Stat]:
-        with self._lock:
-            file = self._open.get(address.key)
+        file = self._open.get(address.key)
         if file is None:
             self.stat(address)
             file = self._open.get(address.key) or self._opened(address)
@@ -354,6 +336,11 @@ class FsspecFiles:
         for value in sorted(map(str, self._options.values()), key=len, reverse=True):
             text = text.replace(value, "***") if len(value) > 5 else text
         return text
+
+
+# Readers of what lies below one prefix. `read` gives the bytes, fewer where it ends before `stop`,
+# and the version that they are of.
+_Client = LocalFiles | StoreFiles | FsspecFiles
 
 
 # ------------------------------------------------------------------------------ as a file

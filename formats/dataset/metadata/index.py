@@ -125,10 +125,7 @@ class ColumnIndex:
         tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
-    `page.verify_page(bytes, entries[p], tags[p])` proves them (leave the tag out for bytes that
-    were mapped from a local disk), `page.decode_page(bytes, entries[p], storage)` gives values.
-    In `read`: ``column_index(dataset, "image")`` gives this (cached on the handle), and
-    ``page_bytes(dataset, index, p)`` the verified bytes of one page, mapped where possible.
+    `read.page_bytes` gives them proved, `page.decode_page` turns them into values.
     """
 
     id: str

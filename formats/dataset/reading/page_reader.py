@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_FOREIGN,
@@ -29,10 +29,10 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_page,
     verify_page,
 )
-from tensorrepo.formats.dataset.pages.tile_io import TileRange, TileSource, read_rows
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange, TileSource, read_rows
 from tensorrepo.formats.dataset.pages.tiles import decode_tile_table
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, by_page, collect, overlay, repeated
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues, blank_values
 from tensorrepo.formats.dataset.schema.widen import convert_values
@@ -197,7 +197,7 @@ class PageReader:
         self, pages: Sequence[int], read: Callable[[int], ColumnValues]
     ) -> Iterator[ColumnValues]:
         """`read` of each page, in order; of those in a store in parallel, some bytes ahead."""
-        if len(pages) < 2 or not self._any_is_far(pages):
+        if len(pages) < 2 or not self.far(np.asarray(pages)).any():
             return map(read, pages)
         rows = self.index.entries["rows"]
         return ordered_map(
@@ -308,14 +308,14 @@ class PageReader:
         near = {place: self.payload(place) for place in places}
         if all(payload is not None for payload in near.values()):
 
-            def mapped(ranges: Sequence[TileRange]) -> list[memoryview]:
+            def mapped(ranges: Sequence[ByteRange]) -> list[memoryview]:
                 payloads = [near[places[each.chunk]] or memoryview(b"") for each in ranges]
                 pairs = zip(payloads, ranges, strict=True)
                 return [payload[each.start : each.stop].toreadonly() for payload, each in pairs]
 
             return TileSource(mapped, check_tags=False)
 
-        def fetched(ranges: Sequence[TileRange]) -> list[memoryview]:
+        def fetched(ranges: Sequence[ByteRange]) -> list[memoryview]:
             wanted = [ByteRange(places[each.chunk], each.start, each.stop) for each in ranges]
             return fetch(self.objects, index.chunks, wanted, gap_bytes=0)  # joined already
 
@@ -330,14 +330,16 @@ class PageReader:
 
     # ---------------------------------------------------------------------------- parts
 
-    def _any_is_far(self, pages: Sequence[int]) -> bool:
-        chosen = np.asarray(pages)
-        if (self.index.entries["codec"][chosen] == PAGE_FOREIGN).any():
-            return True
-        chunks = np.unique(self.index.chunk[chosen]).tolist()
-        return any(
-            self.index.chunks[chunk] is not None and self.payload(chunk) is None for chunk in chunks
-        )
+    def far(self, pages: Ints) -> Bools:
+        """Which of `pages` must be asked of a store, or read from a foreign file."""
+        index = self.index
+        chunks, which = np.unique(index.chunk[pages], return_inverse=True)
+        remote = [
+            index.chunks[chunk] is not None and self.payload(chunk) is None
+            for chunk in chunks.tolist()
+        ]
+        foreign: Bools = index.entries["codec"][pages] == PAGE_FOREIGN
+        return foreign | np.array(remote, np.bool_)[which]
 
     def _is_view(self, page: int) -> bool:
         """Whether decoding gives nothing but a view, so that there is nothing to remember."""
@@ -400,12 +402,7 @@ class PageReader:
             )
         if not isinstance(chunk, ObjectLink):
             raise self.located(page, CorruptError("a foreign page without the object that says it"))
-        values = self._foreign(chunk, self.index.id, entry, stored)
-        if values.rows != int(entry["rows"]):
-            raise self.located(
-                page, CorruptError(f"expected {entry['rows']} rows, found {values.rows}")
-            )
-        return self.converted(values, stored)
+        return self.converted(self._foreign(chunk, self.index.id, entry, stored), stored)
 
     @contextmanager
     def locating(self, page: int) -> Iterator[None]:

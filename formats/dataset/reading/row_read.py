@@ -21,7 +21,6 @@ from tensorrepo.formats.dataset.pages.page import (
     ALIGNMENT,
     DIRECTORY,
     HAS_ROW_SUMS,
-    PAGE_FOREIGN,
     PAGE_PLAIN,
     check_rows,
 )
@@ -245,15 +244,8 @@ def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece
 
 
 def _far(reader: PageReader, pages: Ints) -> Bools:
-    """Which of `pages` must be asked of a store."""
-    index = reader.index
-    chunks, which = np.unique(index.chunk[pages], return_inverse=True)
-    remote = [
-        index.chunks[chunk] is not None and reader.payload(chunk) is None
-        for chunk in chunks.tolist()
-    ]
-    far: Bools = np.array(remote, np.bool_)[which]
-    far |= index.entries["codec"][pages] == PAGE_FOREIGN
+    """Which of `pages` must be asked of a store, and are not remembered."""
+    far = reader.far(pages)
     for at in np.flatnonzero(far).tolist():
         far[at] = reader.cache.pages.get(reader.key(int(pages[at]))) is None
     return far

@@ -347,9 +347,8 @@ def _coerce_ragged(
     empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
     arrays = []
     for at, row in enumerate(rows):
-        array = _row_array(column, row, first_row + at) if row is not None else None
-        if array is None:
-            array = np.zeros(empty_shape, storage.element)[:0].reshape(-1)
+        nothing = np.empty(0, storage.element)
+        array = nothing if row is None else _row_array(column, row, first_row + at)
         arrays.append(convert(array[None], storage.element, column.name, first_row + at)[0])
     flat = [array.reshape(-1) for array in arrays]
     lengths = np.fromiter(map(len, flat), np.int64, len(flat))

@@ -229,6 +229,14 @@ class Schema:
         return cls(tuple(_from_field(field) for field in schema))
 
 
+def settable_column(schema: Schema, name: str) -> Column:
+    """The column of that name, unless it is a hidden one: these follow others."""
+    column = schema.column(name)
+    if column.derived is not None:
+        raise InvalidInputError(f"column {name!r} follows another one and cannot be changed")
+    return column
+
+
 def check_name(name: str) -> str:
     """`name` if a column may be called that: 1 to 255 bytes of UTF-8, no control characters."""
     if not isinstance(name, str):

@@ -220,7 +220,7 @@ def concat_tiled(pieces: Sequence[TiledValues]) -> TiledValues:
 
 
 def blank_values(storage: Storage, rows: int, valid: Bools | None = None) -> ColumnValues:
-    """`rows` rows that are zero or empty."""
+    """`rows` rows that are zero or empty. Zeros take no memory before they are read."""
     offsets = np.zeros(rows + 1, np.int64)
     if storage.layout is ColumnLayout.FIXED:
         return FixedValues(np.zeros((rows, *storage.row_shape), storage.element), valid)

@@ -219,23 +219,15 @@ def _each_match(
         return
     number = "#" * (1 + max(map(len, dataset.schema.names)))  # a name that no column has
     live = live_rows(dataset)
-    for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
+    names, ranges = [column.name for column in columns], ranges_where(dataset, expression).tolist()
+    scanned = (each for bounds in ranges for each in scan_pages(dataset, names, *bounds))
+    for rows, batch in _joined_batches(scanned):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         numbers = live.live(rows)
         arrays[number] = pa.array(numbers)
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         if progress is not None:
             progress(int(numbers[-1]) + 1)
-
-
-def _scan_where(
-    dataset: StoredDataset, expression: pc.Expression, names: Sequence[str]
-) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
-    """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
-    ranges = ranges_where(dataset, expression)
-    return _joined_batches(
-        each for start, stop in ranges.tolist() for each in scan_pages(dataset, names, start, stop)
-    )
 
 
 def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:

@@ -469,36 +469,24 @@ class ChangedCells:
     side_rows: Ints
 
 
-def changed_rows(
-    base: StoredDataset, side: StoredDataset, pair: VersionPair | None = None
-) -> ChangedRows:
-    """The rows that `side` has and `base` has not, and the reverse; no page is read.
-
-    `pair` is ``VersionPair.of(base, side)`` where the caller has it already.
-    """
-    pair = VersionPair.of(base, side) if pair is None else pair
+def changed_rows(pair: VersionPair) -> ChangedRows:
+    """The rows that one version has and the other has not; no page is read."""
     return ChangedRows(
         _row_set(pair.new, pair.matched.added), _row_set(pair.old, pair.matched.deleted)
     )
 
 
 def changed_cells(
-    base: StoredDataset,
-    side: StoredDataset,
-    columns: Sequence[str] | None = None,
-    pair: VersionPair | None = None,
+    pair: VersionPair, columns: Sequence[str] | None = None
 ) -> Mapping[str, ChangedCells]:
-    """The cells that `side` changed, by column id; columns without changes are left out.
+    """The cells that the new version changed, by column id; columns without changes are left out.
 
-    `columns` are ids of columns that both have, hidden ones too; None: all of these. `pair` is
-    ``VersionPair.of(base, side)`` where the caller has it already.
+    `columns` are ids of columns that both have, hidden ones too; None: all of these.
     """
-    pair = VersionPair.of(base, side) if pair is None else pair
-    theirs = {column.id: column for column in side.schema.columns}
-    shared = [column for column in base.schema.columns if column.id in theirs]
+    theirs = {column.id: column for column in pair.new.dataset.schema.columns}
     found: dict[str, ChangedCells] = {}
-    for column in shared:
-        if columns is None or column.id in columns:
+    for column in pair.old.dataset.schema.columns:
+        if column.id in theirs and (columns is None or column.id in columns):
             cells = _changed_cells(pair, pair.comparer(column, theirs[column.id]))
             if len(cells.ids):
                 found[column.id] = cells

@@ -58,12 +58,12 @@ class Side:
 
     @cached_property
     def rows(self) -> ChangedRows:
-        return changed_rows(self.base, self.dataset, self.pair)
+        return changed_rows(self.pair)
 
     @cached_property
     def cells(self) -> Mapping[str, ChangedCells]:
         """Changed cells of all columns that base and side have, by column id."""
-        return changed_cells(self.base, self.dataset, None, self.pair)
+        return changed_cells(self.pair)
 
     @cached_property
     def columns(self) -> Mapping[str, Column]:
@@ -323,7 +323,8 @@ class RowPlanner:
         twice = [column for column in self._columns if column not in base]
         if not twice:
             return
-        for column, found in changed_cells(self._onto.dataset, self._other.dataset, twice).items():
+        pair = VersionPair.of(self._onto.dataset, self._other.dataset)
+        for column, found in changed_cells(pair, twice).items():
             places, rows = found.base_rows, found.side_rows
             if self._prefer == self._other.name:
                 cells.setdefault(column, []).append((places, rows))

@@ -25,6 +25,7 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
 from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
@@ -272,7 +273,7 @@ class FragmentWriter:
         }
         uid = self._options.rng.getrandbits(64)
         runs = join_runs(self._runs) if self._runs else None
-        filling.tree.add_fragment(uid, self._fragment_rows, parts, runs=runs)
+        filling.tree.add(Fragment(uid, self._fragment_rows, parts, runs=runs))
         self._runs = []
         self._fragment = [[] for _ in self._fragment]
         self._page_start = [0] * len(self._page_start)

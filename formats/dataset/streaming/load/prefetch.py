@@ -19,14 +19,8 @@ from itertools import chain
 from threading import Condition, Lock, Thread
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
-    BinaryValues,
-    ColumnValues,
-    FixedValues,
-    RaggedValues,
+    blank_values,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, in_memory
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
@@ -232,7 +226,7 @@ class LostRuns(dict[int, Error]):
         self[run] = error
         rows = int(self._plan.live[run])
         return [
-            [in_memory(run, _zeros(column.index.storage, rows), nullable=nullable)]
+            [in_memory(run, blank_values(column.index.storage, rows), nullable=nullable)]
             for column, nullable in zip(self._plan.columns, self._nullable, strict=True)
         ]
 
@@ -240,14 +234,3 @@ class LostRuns(dict[int, Error]):
 def _is_outage(error: Error) -> bool:
     """Whether it may be gone when the same is asked again: nothing is lost then."""
     return isinstance(error, StorageError) and error.transient
-
-
-def _zeros(storage: Storage, rows: int) -> ColumnValues:
-    """Rows of zeros, or empty ones. Zeros take no memory before they are read."""
-    if storage.layout is ColumnLayout.FIXED:
-        return FixedValues(np.zeros((rows, *storage.row_shape), storage.element))
-    offsets = np.zeros(rows + 1, np.int64)
-    if storage.layout is ColumnLayout.BINARY:
-        return BinaryValues(offsets, np.zeros(0, np.uint8))
-    dims = np.zeros((rows, storage.unknown_dims), np.uint32) if storage.stores_dims else None
-    return RaggedValues(offsets, np.zeros(0, storage.element), storage.shape, dims)

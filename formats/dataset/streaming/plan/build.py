@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_table,
     expected_bytes,
 )
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     column_index,
@@ -35,7 +36,7 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageReader
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
