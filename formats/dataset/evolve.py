@@ -19,7 +19,7 @@ from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.changing.patch import computed
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally
 from tensorrepo.formats.dataset.metadata.span_write import leaf_fragments
-from tensorrepo.formats.dataset.metadata.tree_write import Groups, put_root, tallies
+from tensorrepo.formats.dataset.metadata.tree_write import put_root, tallies
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import (
     check_default,
@@ -86,7 +86,8 @@ def add_column(
     if len(new) > 1:
         groups = (*groups, tuple(each.id for each in new[1:]))
     if values is None:
-        return _put(objects, dataset, schema, groups, _default_tallies(dataset, schema, new))
+        counted = _default_tallies(dataset, schema, new)
+        return _put(objects, dataset, counted, schema=schema, groups=groups)
     feed = ValueFeed(_given(dataset, column, values, columns))
     with editing(objects, dataset, budget_bytes, schema, groups) as edit:
         adding = NewColumns(new, feed, edit, dataset.rows, codec, page_bytes, progress)
@@ -110,7 +111,7 @@ def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Objec
         raise InvalidInputError(f"column {name!r} is the last one: a dataset has one at least")
     ids = {each.id for each in kept}
     groups = tuple(group for group in dataset.root.groups if ids & set(group))
-    return _put(objects, dataset, Schema(kept), groups)
+    return _put(objects, dataset, schema=Schema(kept), groups=groups)
 
 
 def rename_column(
@@ -131,7 +132,7 @@ def rename_column(
         fact = each.name.removeprefix(f"{name}.")
         if fact != each.name and f"{new_name}.{fact}" not in dataset.schema:
             changed[each.id] = replace(each, name=f"{new_name}.{fact}")
-    return _put(objects, dataset, _with(dataset.schema, changed))
+    return _put(objects, dataset, schema=_with(dataset.schema, changed))
 
 
 def widen_column(
@@ -166,7 +167,7 @@ def widen_column(
     tally.min, tally.max = widen_range(
         tally.min, tally.max, column.storage.dtype, wanted.storage.dtype
     )
-    return _put(objects, dataset, _with(dataset.schema, {column.id: wanted}), counted=counted)
+    return _put(objects, dataset, counted, schema=_with(dataset.schema, {column.id: wanted}))
 
 
 def set_properties(
@@ -199,24 +200,14 @@ def add_lineage(
 def _put(
     objects: ObjectSink,
     dataset: StoredDataset,
-    schema: Schema | None = None,
-    groups: Groups | None = None,
     counted: Mapping[str, ColumnTally] | None = None,
-    *,
-    properties: Mapping[str, Any] | None = None,
-    lineage: Sequence[Mapping[str, Any]] | None = None,
+    **changes: Any,
 ) -> ObjectLink:
-    """A root with the same leaves, and of the rest what is given."""
-    root, schema = dataset.root, schema or dataset.schema
-    return put_root(
-        objects,
-        schema,
-        root.groups if groups is None else groups,
-        tallies(schema, dataset) if counted is None else counted,
-        root.leaves,
-        root.properties if properties is None else properties,
-        root.lineage if lineage is None else lineage,
-    )
+    """A root with the same leaves, and `changes` of its other fields."""
+    root = replace(dataset.root, **changes)
+    counted = tallies(root.schema, dataset) if counted is None else counted
+    facts = root.leaves, root.properties, root.lineage
+    return put_root(objects, root.schema, root.groups, counted, *facts)
 
 
 def _with(schema: Schema, changed: Mapping[str, Column]) -> Schema:

@@ -191,7 +191,10 @@ def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any
     shape = column.storage.row_shape
     if isinstance(column.type, ClassLabel):
         numbers = {name: number for number, name in enumerate(column.type.names)}
-        _check_names(column, rows, numbers, first_row)
+        for at, row in enumerate(rows):
+            if isinstance(row, str) and row not in numbers:
+                classes = f"a class ({', '.join(numbers):.300})"
+                _refuse(column, first_row + at, classes, repr(row))
         given = [numbers[row] if isinstance(row, str) else row for row in given]
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
@@ -236,12 +239,6 @@ def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
 
 
 # ------------------------------------------------------------------------------ labels, moments
-
-
-def _check_names(column: Column, rows: list[Any], numbers: dict[str, int], first_row: int) -> None:
-    for row, value in enumerate(rows):
-        if isinstance(value, str) and value not in numbers:
-            _refuse(column, first_row + row, f"a class ({', '.join(numbers):.300})", repr(value))
 
 
 def _check_labels(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:

@@ -83,11 +83,8 @@ class Chosen:
 class FragmentRows:
     """Chosen rows ``[start, stop)`` that lie in one fragment.
 
-    Attributes:
-        fragment: number of the fragment within its leaf.
-        uid: lasting name of the fragment.
-        first_row: the physical row that the fragment begins with.
-        rows: number of its rows, deleted ones too.
+    `fragment` is its number within its leaf; it begins with physical row `first_row` and has `rows`
+    rows, deleted ones too.
     """
 
     fragment: int
@@ -365,7 +362,11 @@ def _by_ids(dataset: StoredDataset, ids: Any, *, strict: bool) -> Chosen:
 
 def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -> Chosen:
     columns = check_key_columns(dataset.schema, list(keys))
-    given = [key_array(column, _key_values(column, keys[column.name])) for column in columns]
+    given = []
+    for column in columns:
+        values = keys[column.name]
+        single = isinstance(values, str | bytes) or not hasattr(values, "__len__")
+        given.append(key_array(column, coerce_column(column, [values] if single else values)))
     if len({len(each) for each in given}) > 1:
         raise InvalidInputError(f"key columns have {[len(each) for each in given]} values")
     table = KeyTable.of(columns, given, unique=False)
@@ -373,11 +374,6 @@ def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -
     if strict and len(missing := np.setdiff1d(np.arange(table.rows), places)):
         raise NotFoundError(f"no row has key {table.text(int(missing[0]))}")
     return Chosen(live_rows(dataset).physical(rows), places, table.rows)
-
-
-def _key_values(column: Column, values: Any) -> ColumnValues:
-    single = isinstance(values, str | bytes) or not hasattr(values, "__len__")
-    return coerce_column(column, [values] if single else values)
 
 
 def find_keys(dataset: StoredDataset, table: KeyTable) -> tuple[Ints, Ints]:

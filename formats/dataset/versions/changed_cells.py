@@ -256,8 +256,9 @@ class ColumnComparer:
 
     def _compared(self, some: Candidates) -> Iterator[tuple[Ints, Ints]]:
         stretches = some.stretches
-        long = stretches.rows * self._row_bytes() >= LONG_BYTES
-        long &= not self._is_tiled
+        readers = [each for side in (0, 1) if some.rows and (each := self._reader(side))]
+        row_bytes = max((reader.index.mean_row_bytes for reader in readers), default=1.0)
+        long = (stretches.rows * row_bytes >= LONG_BYTES) & (not self._is_tiled)
         for old, new, rows in zip(
             *(each[long].tolist() for each in (stretches.old, stretches.new, stretches.rows)),
             strict=True,
@@ -279,7 +280,10 @@ class ColumnComparer:
     def among(self, old_rows: Ints, new_rows: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Those pairs of rows, counted in the parts, that differ, in batches."""
         if self._is_tiled and len(new_rows):
-            old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
+            old, new = self._reader(0), self._reader(1)
+            if old is not None and new is not None:
+                left = ~same_tiles(old, new, old_rows, new_rows)
+                old_rows, new_rows = old_rows[left], new_rows[left]
         for start, stop in self._steps(old_rows, new_rows):
             mine, theirs = old_rows[start:stop], new_rows[start:stop]
             before, after = (
@@ -288,13 +292,6 @@ class ColumnComparer:
             )
             changed = self._differing(before, after, len(mine))
             yield mine[changed], theirs[changed]
-
-    def _without_same_tiles(self, old_rows: Ints, new_rows: Ints) -> tuple[Ints, Ints]:
-        old, new = self._reader(0), self._reader(1)
-        if old is None or new is None:
-            return old_rows, new_rows
-        left = ~same_tiles(old, new, old_rows, new_rows)
-        return old_rows[left], new_rows[left]
 
     def _differing(
         self, before: ColumnValues | None, after: ColumnValues | None, rows: int
@@ -325,13 +322,6 @@ class ColumnComparer:
         return any(
             each is not None and each.storage.layout is ColumnLayout.TILED for each in columns
         )
-
-    def _row_bytes(self) -> float:
-        """Bytes of a row, on average, of the side that has the larger ones."""
-        if not self.candidates.rows:
-            return 1.0
-        readers = [reader for side in (0, 1) if (reader := self._reader(side))]
-        return max(reader.index.mean_row_bytes for reader in readers)
 
     def _batches(self, old: int, new: int, rows: int) -> Iterator[tuple[int, int]]:
         """Bounds of batches of ``[0, rows)``, which are rows from `old` and `new` on."""
@@ -435,12 +425,7 @@ def window_rows(columns: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSet:
-    """Rows of one version, sorted by id.
-
-    Attributes:
-        ids: ROW_ID ``(n,)``.
-        rows: int64 ``(n,)``: their physical rows in that version.
-    """
+    """Rows of one version, sorted by id: ROW_ID, and int64 physical rows of it, ``(n,)`` each."""
 
     ids: NDArray[Any]
     rows: Ints
@@ -458,10 +443,7 @@ class ChangedRows:
 class ChangedCells:
     """Rows of one column that have another value, sorted by id; alive on both sides.
 
-    Attributes:
-        ids: ROW_ID ``(n,)``.
-        base_rows: int64 ``(n,)``: their physical rows in the base.
-        side_rows: int64 ``(n,)``: their physical rows in the side.
+    ROW_ID, and int64 physical rows of the base and of the side, ``(n,)`` each.
     """
 
     ids: NDArray[Any]

@@ -129,10 +129,8 @@ class RowRanges:
 class Matched:
     """The rows of two versions, told apart by their ids.
 
-    Attributes:
-        both: rows that both hold, deleted ones too.
-        deleted: rows of the old version that are alive there alone.
-        added: rows of the new version that are alive there alone.
+    `both` versions hold, deleted ones too; `deleted` and `added` are alive in the old, or in the
+    new one alone.
     """
 
     both: Stretches

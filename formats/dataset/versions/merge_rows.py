@@ -7,7 +7,7 @@ a row and its cells, is a clash, which a preferred side decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -163,10 +163,10 @@ class RowPlanner:
 
     def plan(self) -> RowPlan:
         whole = self._whole()
-        killed = self._killed()
+        _, gone, kept = self._deleted(self._other, self._onto)
         ids, rows = self._wanted(whole)
-        lost_ids, lost_rows = self._updated_but_deleted()
-        ids, rows = np.concatenate([ids, lost_ids]), np.concatenate([rows, lost_rows])
+        lost_ids, lost, back = self._deleted(self._onto, self._other)
+        ids, rows = np.concatenate([ids, lost_ids[back]]), np.concatenate([rows, lost[back]])
         places, alive = self._onto.find(ids)
         back = (places >= 0) & ~alive
         cells = self._cells((places[back], rows[back]))
@@ -175,10 +175,14 @@ class RowPlanner:
         return RowPlan(
             whole,
             self._by_fragment(rows[places < 0]),
-            killed,
+            np.sort(gone[~kept]),
             np.sort(places[back]),
             {column: _moves(each) for column, each in cells.items()},
-            self._kept(cells),
+            {
+                column: np.sort(self._onto.cells[column].side_rows)
+                for column in cells
+                if column in self._onto.cells
+            },
         )
 
     # -------------------------------------------------------------------------- rows that came
@@ -222,28 +226,17 @@ class RowPlanner:
 
     # -------------------------------------------------------------------------- rows that went
 
-    def _killed(self) -> Ints:
-        """Rows of `onto` that `other` deleted; those it updated itself are contested."""
-        if not self._other.pair.matched.deleted.rows:
-            return NO_ROWS
-        ids = self._other.rows.deleted.ids
-        rows, alive = self._onto.find(ids)
-        ids, rows = ids[alive], rows[alive]
-        contested = self._contested(self._onto, ids, self._other.name)
-        keep = contested if self._prefer == self._onto.name else np.zeros(len(ids), np.bool_)
-        return np.sort(rows[~keep])
+    def _deleted(self, deleter: Side, other: Side) -> tuple[NDArray[Any], Ints, Bools]:
+        """Ids and rows of `other` that `deleter` deleted, and which of them stay all the same.
 
-    def _updated_but_deleted(self) -> tuple[NDArray[Any], Ints]:
-        """Rows that `onto` deleted and `other` updated, where they shall come back."""
-        if not self._onto.pair.matched.deleted.rows or not self._other.cells:
-            return np.zeros(0, ROW_ID), NO_ROWS
-        ids = self._onto.rows.deleted.ids
-        rows, alive = self._other.find(ids)
-        ids, rows = ids[alive], rows[alive]
-        contested = self._contested(self._other, ids, self._onto.name)
-        if self._prefer != self._other.name:
-            contested = np.zeros(len(ids), np.bool_)
-        return ids[contested], rows[contested]
+        Those that `other` updated are contested: they stay where it is preferred.
+        """
+        if not deleter.pair.matched.deleted.rows:
+            return np.zeros(0, ROW_ID), NO_ROWS, np.zeros(0, np.bool_)
+        rows, alive = other.find(deleter.rows.deleted.ids)
+        ids = deleter.rows.deleted.ids[alive]
+        contested = self._contested(other, ids, deleter.name)
+        return ids, rows[alive], contested & (self._prefer == other.name)
 
     def _contested(self, updater: Side, ids: NDArray[Any], deleter: SideName) -> Bools:
         """Which rows, deleted on the one side, the other updated. Without preference a clash."""
@@ -344,13 +337,6 @@ class RowPlanner:
             after = read_chosen(two, rows[at : at + step])
             found.append(differing(before, after, mine.storage, theirs.storage))
         return np.concatenate(found)
-
-    def _kept(self, cells: Iterable[str]) -> dict[str, Ints]:
-        nothing = dict.fromkeys(cells, NO_ROWS)
-        mine = self._onto.cells if nothing else {}
-        return nothing | {
-            column: np.sort(mine[column].side_rows) for column in nothing if column in mine
-        }
 
     # -------------------------------------------------------------------------- clashes
 

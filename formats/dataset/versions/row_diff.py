@@ -39,13 +39,9 @@ READ_ROWS = 1 << 18  # keys that are read at a time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMatches:
-    """Rows of the parts, by their keys.
+    """Rows of the parts, by their keys: ``old_rows[i]`` has that of ``new_rows[i]``, which ascend.
 
-    Attributes:
-        old_rows: int64 ``(n,)``: rows whose key is that of ``new_rows[i]``.
-        new_rows: int64 ``(n,)``, ascending.
-        deleted: old rows without a partner.
-        added: new rows without a partner.
+    `deleted` and `added` are old and new rows without a partner.
     """
 
     old_rows: Ints

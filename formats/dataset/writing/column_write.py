@@ -52,17 +52,11 @@ STEP_BYTES = 4 << 20  # of values that are looked at, at a time
 
 @dataclass(slots=True, eq=False)
 class ColumnPartWriter:
-    """Takes the rows of one fragment in order. Used by one thread.
+    """Takes the rows of one column of one fragment, in order. Used by one thread.
 
-    Attributes:
-        spans: writer of chunks, which also counts pages.
-        column: column whose rows they are.
-        fragment: number of the fragment within its leaf.
-        uid: lasting name of the fragment.
-        encoders: threads that encode pages.
-        waiting_bytes: most bytes that wait in memory.
-        codec: codec tried on every page.
-        filler: joins rows to pages; None: each `add` is a page. A tiled column has one page anyway.
+    `spans` counts pages, too; `fragment` is numbered within its leaf; `codec` is tried on every
+    page. Without `filler`, which joins rows to pages, each `add` is a page. A tiled column has one
+    page anyway.
     """
 
     spans: SpanWriter
