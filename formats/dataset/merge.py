@@ -155,7 +155,8 @@ def _backfilled(
         if strict and column.id not in other.columns:
             missing = _rows_put_behind(other, rows)
         elif strict and column.id in columns.brought:
-            missing, added_in = _rows_alone(onto, other), other.name
+            places, _ = other.find(onto.rows.added.ids)
+            missing, added_in = int((places < 0).sum()), other.name
         if missing and prefer is None:
             clashes.add([backfill_clash(column.name, added_in, missing)])
         found.append(replace(column, nullable=True) if missing else column)
@@ -169,11 +170,3 @@ def _rows_put_behind(other: Side, rows: RowPlan) -> int:
     counts = (int(behind[name].sum(dtype=np.int64)) for name in ("rows", "deleted"))
     whole = next(counts) - next(counts)
     return whole + sum(len(each) for each in rows.masked.values())
-
-
-def _rows_alone(onto: Side, other: Side) -> int:
-    """Live rows of `onto` that `other` has not."""
-    if not onto.pair.matched.added.rows:
-        return 0
-    places, _ = other.find(onto.rows.added.ids)
-    return int((places < 0).sum())

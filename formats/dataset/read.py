@@ -317,9 +317,7 @@ def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     root = replace(dataset.root, deleted=len(dead))
     cache, leaves = dataset._memory.cache, dataset_leaves(dataset)  # noqa: SLF001  its module
     memory = _Memory(cache=cache, leaves=leaves, live=LiveRows(root.rows, dead))
-    return StoredDataset(
-        dataset.objects, dataset.digest, root, dataset.links, dataset.outside, memory
-    )
+    return replace(dataset, root=root, _memory=memory)
 
 
 def column_index(dataset: StoredDataset, name: str) -> ColumnIndex:

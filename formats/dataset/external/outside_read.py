@@ -353,21 +353,12 @@ class OutsideFile(io.RawIOBase):
         outside: who may read it.
         url: address of the data.
         version: version to read; None: that which is there now.
-        most_bytes: a single read of more is refused: a decoder was told to by a lying header.
     """
 
-    def __init__(
-        self,
-        outside: Outside,
-        url: str,
-        version: Stat | None = None,
-        *,
-        most_bytes: int = MOST_READ_BYTES,
-    ) -> None:
+    def __init__(self, outside: Outside, url: str, version: Stat | None = None) -> None:
         self.version = version or outside.stat(url)
         self._outside = outside
         self._url = url
-        self._most_bytes = most_bytes
         self._at = 0
 
     def readable(self) -> bool:
@@ -393,10 +384,10 @@ class OutsideFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self.version.size - self._at)
         wanted = left if size is None or size < 0 else min(size, left)
-        if wanted > self._most_bytes:
+        if wanted > MOST_READ_BYTES:  # a decoder was told to by a lying header
             raise CorruptError(
                 f"{parse_address(self._url).url}: {wanted} bytes are asked for at once, more than "
-                f"{self._most_bytes}: a header in it lies"
+                f"{MOST_READ_BYTES}: a header in it lies"
             )
         data = self._outside.read(self._url, self._at, self._at + wanted, self.version)
         self._at += wanted
