@@ -114,13 +114,6 @@ def join_state(
     return _named(apart.skeleton, {one: names[id(it)] for one, it in apart.tensors.items()})
 
 
-def replace_at(state: Any, path: Path, value: Any) -> None:
-    """Put a value where a flattened path leads, in a state that has this place."""
-    for part in path[:-1]:
-        state = state[_key(state, part)]
-    state[_key(state, path[-1])] = value
-
-
 def _look(value: Any, path: Path, found: Untold) -> None:
     """Walks as torch does: through dicts and lists, and not through tuples."""
     if isinstance(value, Mapping):
@@ -256,7 +249,11 @@ class LoadPlanner(DefaultLoadPlanner):
         """Put what is no tensor where it belongs."""
         name = read_item.dest_index.fqn
         if self.flatten_state_dict:
-            replace_at(self.original_state_dict, self.mappings[name], found)
+            *above, last = self.mappings[name]
+            state = self.original_state_dict
+            for part in above:
+                state = state[_key(state, part)]
+            state[_key(state, last)] = found
         else:
             self.state_dict[name] = found
 

@@ -16,7 +16,7 @@ from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.reader import LogView, RepositoryLog
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -215,7 +215,7 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
     naming = [
         record.gen
         for record in log.records(start, stop)
-        if any(update.ref == ref for one in record.entries for update in _updates(repository, one))
+        if any(update.ref == ref for one in record.entries for update in updates_of(log, one))
     ]
     if not naming:
         return
@@ -223,14 +223,14 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
     # says the same. Folding a block costs a checkpoint, so it is left out where nothing is named.
     for record, verdicts in log.judged(naming[0], naming[-1] + 1):
         for entry, verdict in zip(record.entries, verdicts, strict=True):
-            for update in _updates(repository, entry) if verdict.applied else ():
+            for update in updates_of(log, entry) if verdict.applied else ():
                 if update.ref == ref:
                     yield Move(record.gen, entry, update, _other_name(record, entry, update))
 
 
-def _updates(repository: RepositoryCore, entry: LogEntry) -> tuple[Update, ...]:
-    bulk = () if entry.bulk is None else repository.log.read_bulk(entry.bulk)
-    return (*entry.updates, *bulk)
+def updates_of(log: RepositoryLog, entry: LogEntry) -> tuple[Update, ...]:
+    """All that an entry moves: its own updates, and those of its ref-updates object."""
+    return entry.updates if entry.bulk is None else entry.updates + log.read_bulk(entry.bulk)
 
 
 def _other_name(record: LogRecord, entry: LogEntry, update: Update) -> Update | None:

@@ -104,16 +104,6 @@ class Loading:
             )
 
 
-def torch_stream(stream: Stream) -> TorchStream:
-    """An `IterableDataset` of torch over the batches of a stream.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-    """
-    stream.loading.begin(stream.epoch)
-    return _class()(stream)
-
-
 class TorchStream:
     """Batches of a stream for torch's `DataLoader`, which must be told ``batch_size=None``.
 
@@ -123,7 +113,7 @@ class TorchStream:
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Made by `torch_stream`, which gives the steps of `stream`."""
+        """Made by `Stream.torch`."""
         self.stream = stream
         self._next: int | None = None  # where the next step of this worker begins
 
@@ -152,7 +142,9 @@ class TorchStream:
             # Of a worker that persists, torch hands over what its steps raise, not what this does.
             return map(_missed, [None])
         loading.shared[_WORKERS] = info.num_workers
-        if not self._claimed(_process_number() - info.id, info.num_workers):
+        # How many processes the parent of this one had begun with it.
+        number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
+        if not self._claimed(number - info.id, info.num_workers):
             stored.rewind()
         if not loading.turns:
             return self._steps(info.id, info.num_workers)
@@ -266,12 +258,6 @@ def _worker() -> Any:
     return _torch().utils.data.get_worker_info()
 
 
-def _process_number() -> int:
-    """How many processes the parent of this one had begun with it."""
-    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
-    return number
-
-
 @lru_cache(maxsize=1)
 def _class() -> type[TorchStream]:
     """`TorchStream` as the `IterableDataset` that a `DataLoader` looks for."""
@@ -335,7 +321,8 @@ class Stream:
         set here reach it.
         """
         self._note()
-        return torch_stream(self)
+        self.loading.begin(self.epoch)
+        return _class()(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""

@@ -175,11 +175,6 @@ class MetricHistory:
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
 
-    def with_step(self, step: int, metrics: dict[str, float]) -> MetricHistory:
-        """With one more step; what was there of it, and of steps after it, was another past."""
-        earlier = {at: told for at, told in self.metrics.items() if at < step}
-        return MetricHistory({**earlier, step: metrics})
-
     def encoded(self) -> bytes:
         steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
         return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
@@ -284,7 +279,9 @@ def commit_checkpoint(
     The transaction was begun beside others, at the ref of the step. `metrics` are those of the
     step, `history` has the steps before, `parent` is the commit that the run began at.
     """
-    history = history.with_step(step, dict(metrics))
+    # What was there of this step, and of steps after it, was another past.
+    earlier = {at: told for at, told in history.metrics.items() if at < step}
+    history = MetricHistory({**earlier, step: dict(metrics)})
     told = transaction.objects.put(Kind.BLOB, history.encoded())
     transaction.stage(f"{RUNS}{run}", Entry(Kind.BLOB, told.digest))
     expired: list[int] = []
