@@ -136,10 +136,6 @@ def walk(
     return _steps(connection, rows, starts, up=up)
 
 
-ancestors: Final = partial(walk, up=True)
-descendants: Final = partial(walk, up=False)
-
-
 def versions_of(connection: Connection, path: str) -> list[str]:
     """Digests of all that was at a path, in any commit of the catalog."""
     change = tables.entry_change

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import (
+    CommonBackend,
     Guarantee,
     StoredKey,
     Uploads,
@@ -40,7 +41,6 @@ from tensorrepo.repo.backends.base import (
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
-    NotFoundError,
     PermissionDenied,
     StorageError,
 )
@@ -410,7 +410,7 @@ _SYNC_THREADS = 2
 _UNSYNCED_BYTES = 256 << 20
 
 
-class LocalBackend:
+class LocalBackend(CommonBackend):
     """A folder on this machine.
 
     Args:
@@ -427,9 +427,6 @@ class LocalBackend:
         self.guarantee = guarantee or mount_of(self.local_root).guarantee
         self._disk = disk or Disk(self.local_root)
         self._durable_folders: set[str] = {""}  # their own names are durable
-
-    def __repr__(self) -> str:
-        return f"LocalBackend({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(LocalBackend, guarantee=self.guarantee), (self.local_root,)
@@ -477,11 +474,6 @@ class LocalBackend:
             )
         return status.st_size
 
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
-        with self.uploads() as uploads:
-            uploads.create(key, parts)
-            return uploads.finish()[key]
-
     def uploads(self) -> LocalUploads:
         return LocalUploads(self, self._disk)
 
@@ -500,9 +492,6 @@ class LocalBackend:
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._walk(check_prefix(prefix)[:-1])
-
-    def close(self) -> None:
-        """Nothing stays open between calls."""
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names in `folders` durable, and those of the folders themselves."""
@@ -539,7 +528,7 @@ class LocalBackend:
         try:
             return self._disk.open(_check(key))
         except FileNotFoundError:
-            raise NotFoundError(f"{self.url} has no key {key!r}") from None
+            raise self.no_key(key) from None
 
     def _fill(self, fd: int, key: str, start: int, buffer: memoryview) -> None:
         filled = 0

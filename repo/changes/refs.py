@@ -88,21 +88,12 @@ def reset_branch(
     *,
     actor: str,
     note: str = "",
-    expected: Digest | None = None,
 ) -> Move:
-    """Move a branch to `commit`; the reflog and `retained` keep the old place.
-
-    `expected`, when given, is where the branch must stand, else ConflictError.
-    """
+    """Move a branch to `commit`; the reflog and `retained` keep the old place."""
     ref = check_ref(BRANCHES + name)
 
     def decide(view: LogView) -> LogEntry:
         old = _existing(view, ref)
-        if expected is not None and old != expected:
-            raise ConflictError(
-                f"branch {name!r} moved from {expected:.12} to {old:.12} meanwhile. Nothing "
-                "changed: look at it and repeat."
-            )
         _secure(repository, view, commit)
         shown = f"reset: {note}" if _STEP.fullmatch(note) else note
         return _entry("ref-reset", actor, Update(ref, old, commit), shown)

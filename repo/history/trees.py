@@ -22,6 +22,8 @@ from tensorrepo.repo.history.tree_pages import (
     HEADER,
     ITEM,
     KINDS,
+    MAX_ROOT_BYTES,
+    MIN_ITEMS,
     STORAGE_FLAG,
     VERSION,
     Page,
@@ -31,7 +33,6 @@ from tensorrepo.repo.history.tree_pages import (
     decode_root,
     encode_page,
     encode_root,
-    exceeds_root,
     page_ends,
 )
 from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
@@ -420,7 +421,8 @@ def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[TreeItem]
 
 def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeItem], bytes] | None:
     """All items of the level below `refs` and their root page; None when it cannot hold them."""
-    if exceeds_root(len(refs)):
+    # More than a root page can hold, whatever is in them: only the last may be short.
+    if (len(refs) - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES:
         return None
     parent = Page(level, tuple(refs))
     joined: list[TreeItem] = []

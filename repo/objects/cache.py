@@ -354,7 +354,8 @@ class DiskCache:
         try:
             with os.fdopen(fd, "wb", buffering=0) as file:
                 for view in views:
-                    _write_all(file.write, view)
+                    while view.nbytes:
+                        view = view[file.write(view) or 0 :]  # noqa: PLW2901  what is left of it
             os.rename(partial, path)
         except BaseException:
             self._drop(partial)
@@ -399,11 +400,6 @@ def _checksum(name: str, views: Sequence[memoryview]) -> int:
     for view in views:
         hasher.update(view)
     return hasher.intdigest()
-
-
-def _write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:
-    while view.nbytes:
-        view = view[write(view) or 0 :]
 
 
 # Chunk, payload bytes, and the tag that proved them. Pages kept before tags were in names have
