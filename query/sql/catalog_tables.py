@@ -252,9 +252,7 @@ class _Pages:
 
     @property
     def _has_range(self) -> NDArray[np.bool_]:
-        """Which pages say their smallest and largest value. Of rows that are no scalars the fields
-        mean something else.
-        """
+        """Which pages say their smallest and largest value: of scalars alone."""
         storage = self.pages.storage
         scalar = storage.layout is ColumnLayout.FIXED and not storage.shape
         return ((self.pages.entries["flags"] & HAS_RANGE) > 0) & scalar

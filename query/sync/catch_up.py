@@ -306,10 +306,7 @@ class Walk:
             steps = max(min(2 * steps, MOST_AHEAD), len(self._waiting))
 
     def _next(self) -> tuple[Digest, Commit, bytes]:
-        """The waiting commit of the largest generation, and the tree of its first parent.
-
-        Its parents wait from now on.
-        """
+        """The waiting commit of the largest generation, whose parents wait now; and their tree."""
         while (digest := heappop(self._heap)[1]) not in self._waiting:
             pass  # was found to be known
         commit = self._waiting.pop(digest)

@@ -317,11 +317,7 @@ class _Child:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Rows of some types take far more than the bytes that they come in: they are not taken.
-
-    Raises:
-        InvalidInputError: the process sends such a type, where it should have sent plain values.
-    """
+    """Refuse types whose rows take far more than the bytes that they come in."""
     kinds = list(schema.types)
     while kinds:
         kind = kinds.pop()

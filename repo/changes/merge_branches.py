@@ -179,7 +179,7 @@ def cherry_pick(
         InvalidInputError: a merge without `mainline`, or no such parent.
     """
     return _pick(
-        repository, branch, commit, committer, clock(),
+        repository, branch, commit, committer, clock,
         revert=False, message=message, mainline=mainline, strategy=strategy,
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ def revert(
     Arguments, result and errors are those of `cherry_pick`; `message` None says what is reverted.
     """
     return _pick(
-        repository, branch, commit, author, clock(),
+        repository, branch, commit, author, clock,
         revert=True, message=message, mainline=mainline, strategy=strategy,
     )  # fmt: skip
 
@@ -224,7 +224,7 @@ def _pick(
     branch: str,
     commit: Digest,
     actor: str,
-    time_ns: int,
+    clock: Callable[[], int],
     *,
     revert: bool,
     message: str | None,
@@ -249,7 +249,7 @@ def _pick(
         compose = partial(_picked_tree, transaction, sides, told, strategy)
         author = actor if revert else picked.author
         metadata = {} if revert else dict(picked.metadata)
-        attempt = CommitAttempt(transaction, compose, message, author, time_ns, metadata)
+        attempt = CommitAttempt(transaction, compose, message, author, clock(), metadata)
         attempt.sources, attempt.actor = (commit,), actor
         try:
             return attempt.run()

@@ -213,10 +213,7 @@ def read_run(
 
 
 def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:
-    """Last records of the segments that would spare requests for slots ``[start, stop)``.
-
-    The longest first. Much of a segment must be of use, as it is read whole.
-    """
+    """Last records of the segments much of which is of use, the longest first: all is read."""
     ends = {-(-start // length) * length: length for length in lengths}
     useful = (
         end for end, length in ends.items() if min(stop, end + 1) - start > max(1, length // 64)

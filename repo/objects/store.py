@@ -313,10 +313,7 @@ class ObjectStore:
 
 
 def _span_name(link: ObjectLink, start: int, stop: int, tag: bytes) -> str:
-    """What a range is called in the disk cache.
-
-    With the tag: whoever names this object along with other tags is given other bytes.
-    """
+    """What a range is called in the disk cache; whoever names other tags is given other bytes."""
     return f"{link.digest}.{start}-{stop}.{tag.hex()}"
 
 

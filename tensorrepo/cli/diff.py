@@ -168,11 +168,7 @@ def _row_documents(
 
 
 def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
-    """The datasets without some of the columns asked for, and what they lack.
-
-    Raises:
-        NotFoundError: all of them.
-    """
+    """The datasets that lack columns asked for, and which; NotFoundError where all do."""
     every = {path: change.lacks(*wanted) for path, change in compared.datasets.items()}
     lacking = {path: reason for path, reason in every.items() if reason is not None}
     if lacking and len(lacking) == len(every):

@@ -250,6 +250,16 @@ def against_newest(
     return replace(next_step(placed, kept), base=before)
 
 
+def predicted(
+    context: Context, before: Entry | None, skeleton: Any, tensors: Mapping[str, Any]
+) -> dict[str, tuple[Prediction, ...]]:
+    """What an optimizer's step made of the checkpoint before."""
+    if before is None:
+        return {}
+    known = open_model(context.core.objects, before).metadata.get("state")
+    return predictions(adam_steps(skeleton, tensors, known))
+
+
 def read_history(context: Context, run: str) -> MetricHistory:
     """The metrics of a run, as its newest checkpoint tells them."""
     held = steps_of(context.core.log.refresh(), run)
@@ -624,7 +634,9 @@ class Checkpointer:
         before = against.base
         if against.depth:
             against = replace(
-                against, predictions=self._predicted(waiting, before), held=self._held(transaction)
+                against,
+                predictions=predicted(self._context, before, waiting.skeleton, waiting.tensors),
+                held=self._held(transaction),
             )
         return write_model(
             transaction.objects,
@@ -643,12 +655,3 @@ class Checkpointer:
         if not held or held[max(held)] != commit:
             return {}
         return {name: tensor_of(name, value) for name, value in tuple(tensors.items())}
-
-    def _predicted(
-        self, waiting: _Waiting, before: Entry | None
-    ) -> dict[str, tuple[Prediction, ...]]:
-        """What an optimizer's step made of the checkpoint before."""
-        if before is None:
-            return {}
-        known = open_model(self._context.core.objects, before).metadata.get("state")
-        return predictions(adam_steps(waiting.skeleton, waiting.tensors, known))

@@ -264,7 +264,7 @@ def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -
         if made:  # leave no half of a workspace behind
             shutil.rmtree(root / FOLDER, ignore_errors=True)
         raise
-    workspace = create_workspace(root, stored, Head(branch="main"), force=force)
+    workspace = create_workspace(root, stored, Head(branch="main"))
     workspace.write_staging(StagingArea())
     return Started(repository, workspace, created)
 
