@@ -23,8 +23,7 @@ from tensorrepo.formats.dataset.streaming.options import declared, described
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tensorrepo.repo.ids import Digest
-from tensorrepo.runs.run_context import note_streamed
+from tensorrepo.runs.run_context import CommittedEntry, note_streamed
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded.
@@ -104,16 +103,6 @@ class Loading:
             )
 
 
-def torch_stream(stream: Stream) -> TorchStream:
-    """An `IterableDataset` of torch over the batches of a stream.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-    """
-    stream.loading.begin(stream.epoch)
-    return _class()(stream)
-
-
 class TorchStream:
     """Batches of a stream for torch's `DataLoader`, which must be told ``batch_size=None``.
 
@@ -123,7 +112,7 @@ class TorchStream:
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Made by `torch_stream`, which gives the steps of `stream`."""
+        """Made by `Stream.torch`."""
         self.stream = stream
         self._next: int | None = None  # where the next step of this worker begins
 
@@ -152,7 +141,9 @@ class TorchStream:
             # Of a worker that persists, torch hands over what its steps raise, not what this does.
             return map(_missed, [None])
         loading.shared[_WORKERS] = info.num_workers
-        if not self._claimed(_process_number() - info.id, info.num_workers):
+        # How many processes the parent of this one had begun with it.
+        number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
+        if not self._claimed(number - info.id, info.num_workers):
             stored.rewind()
         if not loading.turns:
             return self._steps(info.id, info.num_workers)
@@ -266,12 +257,6 @@ def _worker() -> Any:
     return _torch().utils.data.get_worker_info()
 
 
-def _process_number() -> int:
-    """How many processes the parent of this one had begun with it."""
-    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
-    return number
-
-
 @lru_cache(maxsize=1)
 def _class() -> type[TorchStream]:
     """`TorchStream` as the `IterableDataset` that a `DataLoader` looks for."""
@@ -288,17 +273,11 @@ def _torch() -> Any:
     return torch
 
 
-class StreamedDataset(Protocol):
+class StreamedDataset(CommittedEntry, Protocol):
     """A dataset of a commit, as far as a stream of it is concerned."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def commit(self) -> Digest: ...
-    @property
-    def digest(self) -> Digest: ...
     @property
     def stored(self) -> StoredDataset: ...
 
@@ -335,7 +314,8 @@ class Stream:
         set here reach it.
         """
         self._note()
-        return torch_stream(self)
+        self.loading.begin(self.epoch)
+        return _class()(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""

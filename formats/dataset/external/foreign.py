@@ -33,7 +33,6 @@ from tensorrepo.formats.common.dtypes import Ints, element_dtype
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
@@ -46,6 +45,7 @@ from tensorrepo.formats.dataset.schema.types import (
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges
 from tensorrepo.repo.threads import ordered_map

@@ -8,11 +8,10 @@ decoded from a wrong base is a wrong frame.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -33,6 +32,7 @@ from tensorrepo.formats.model.layout.pack import (
 )
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class MemberReader:
         self._members = LazyDict(self._find_member)
         # Packs on this machine, by number: nothing is gained by fetching frames together.
         self.local = LazyDict[int, bool](lambda number: self.mapped_pack(number) is not None)
-        self._decoded = _FrameCache(cache_bytes)
+        self._decoded = LimitedCache[memoryview](cache_bytes)
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
     def member(self, place: MemberPlace) -> PackMember:
@@ -385,7 +385,7 @@ class MemberReader:
         rooms = [np.empty(size, np.uint8).data for size in sizes]
         self.frames_into(place, frames, about, rooms, once=once)
         for key, room in zip(keys, rooms, strict=bool(keys)):
-            self._decoded.put(key, room)
+            self._decoded.put(key, room, room.nbytes)
         return rooms
 
     def _fetch(
@@ -464,29 +464,3 @@ class MemberReader:
                 f"member {place[1]} of pack {self.packs[place[0]].pack.hex():.12}: codec "
                 f"{member.codec} needs {codec.bases} bases, found {len(bases)}"
             )
-
-
-class _FrameCache:
-    """The decoded frames used last, within a limit of bytes."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._frames: OrderedDict[tuple[int, int, int], memoryview] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: tuple[int, int, int]) -> memoryview | None:
-        with self._lock:
-            found = self._frames.get(key)
-            if found is not None:
-                self._frames.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[int, int, int], frame: memoryview) -> None:
-        with self._lock:
-            if key in self._frames:
-                return
-            self._frames[key] = frame
-            self._bytes += frame.nbytes
-            while self._bytes > self._limit_bytes:
-                self._bytes -= self._frames.popitem(last=False)[1].nbytes

@@ -44,7 +44,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache, PageReader
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
@@ -54,6 +54,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPl
 from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
 
 _SUM_BYTES = 4

@@ -32,7 +32,7 @@ from tensorrepo.formats.dataset.read import (
     open_part,
     page_reader,
 )
-from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, LimitedCache
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
 from tensorrepo.formats.dataset.streaming.order.grouped import (
     GROUP_RUNS,
     TURNS,
@@ -49,6 +49,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     StreamPlan,
     make_plan,
 )
+from tensorrepo.repo.objects.cache import LimitedCache
 
 _LEAVES_BYTES = 4 << 20  # of leaves that are kept: neighbouring groups are often of one
 _SPARE_GROUPS = 16  # open beyond one a lane
