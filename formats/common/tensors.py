@@ -78,6 +78,14 @@ class TensorType:
         return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
 
 
+def named_bytes(name: str, element: TensorType, shape: tuple[int, ...]) -> int:
+    """As `TensorType.bytes_of`; an error names the tensor."""
+    try:
+        return element.bytes_of(shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
+
+
 @lru_cache(4096)  # models have few shapes, and ask for the bytes of each tensor several times
 def _size_of(name: str, block_elements: int, block_bytes: int, shape: tuple[int, ...]) -> int:
     if len(shape) > MAX_DIMS or any(dim < 0 or dim >= MAX_TENSOR_BYTES for dim in shape):

@@ -331,7 +331,8 @@ def _rule(line: str) -> Rule | None:
     folders_only = line.endswith("/")
     line = line.removesuffix("/")  # one: git takes "a//" for a path that no name matches
     anchored = "/" in line
-    expression = _translate(line.removeprefix("/"))
+    pieces = re.split(r"(\*\*/|/\*\*$|\*+|\?|\[!?[^]/]+\])", line.removeprefix("/"))
+    expression = "".join(map(_expression, pieces))
     try:
         pattern = re.compile(expression if anchored else f"(?:.*/)?{expression}", re.DOTALL)
     except re.error as problem:
@@ -339,13 +340,8 @@ def _rule(line: str) -> Rule | None:
     return Rule(pattern, folders_only, takes_back)
 
 
-def _translate(glob: str) -> str:
-    """A regular expression for one pattern without its `!` and its outer slashes."""
-    pieces = re.split(r"(\*\*/|/\*\*$|\*+|\?|\[!?[^]/]+\])", glob)
-    return "".join(map(_piece, pieces))
-
-
-def _piece(piece: str) -> str:
+def _expression(piece: str) -> str:
+    """A regular expression for a piece of a pattern."""
     known = {"**/": "(?:.*/)?", "/**": "/.+", "?": "[^/]"}
     if piece in known:
         return known[piece]

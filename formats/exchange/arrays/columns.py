@@ -219,34 +219,21 @@ def _take_transposed(
 
 
 def _read(stream: IO[bytes], source: ArraySource, wanted: int) -> bytearray:
-    buffer = _read_growing(stream, wanted) if wanted > _TRUSTED_BYTES else _fill(stream, wanted)
-    if len(buffer) < wanted:
-        raise damage(
-            source.where,
-            f"ends {wanted - len(buffer)} bytes before the {source.bytes} that its header promises",
-        )
-    return buffer
-
-
-def _fill(stream: IO[bytes], wanted: int) -> bytearray:
-    buffer = bytearray(wanted)
+    buffer = bytearray(min(wanted, _TRUSTED_BYTES))
     filled = 0
     while filled < wanted:
+        if filled == len(buffer):
+            buffer += bytes(min(wanted - filled, _TRUSTED_BYTES))
         got = stream.readinto(memoryview(buffer)[filled:])  # type: ignore[attr-defined]  # typeshed's IO lacks it
         if not got:
             break
         filled += got
     del buffer[filled:]
-    return buffer
-
-
-def _read_growing(stream: IO[bytes], wanted: int) -> bytearray:
-    buffer = bytearray()
-    while len(buffer) < wanted:
-        block = stream.read(min(_TRUSTED_BYTES, wanted - len(buffer)))
-        if not block:
-            break
-        buffer += block
+    if len(buffer) < wanted:
+        raise damage(
+            source.where,
+            f"ends {wanted - len(buffer)} bytes before the {source.bytes} that its header promises",
+        )
     return buffer
 
 

@@ -23,7 +23,7 @@ from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo.formats.common.damage import refused, within
-from tensorrepo.formats.common.tensors import TYPES, TensorType
+from tensorrepo.formats.common.tensors import TYPES, TensorType, named_bytes
 from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     FileTensor,
     RangeFile,
@@ -179,14 +179,10 @@ def _pairs(cursor: _Cursor, count: int) -> tuple[dict[str, Any], int]:
         if value is not None:
             kept[key] = value
         if key == ALIGNMENT:
-            alignment = _alignment(kind, value)
+            if kind != 4 or value % 8 or not 0 < value <= MAX_ALIGNMENT:
+                raise InvalidInputError(f"{ALIGNMENT} is {value!r:.40}, expected a multiple of 8")
+            alignment = value
     return kept, alignment
-
-
-def _alignment(kind: int, value: object) -> int:
-    if kind != 4 or not isinstance(value, int) or value % 8 or not 0 < value <= MAX_ALIGNMENT:
-        raise InvalidInputError(f"{ALIGNMENT} is {value!r:.40}, expected a multiple of 8")
-    return value
 
 
 def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
@@ -236,10 +232,7 @@ def _info(cursor: _Cursor) -> GgufTensor:
             f"{element.block_elements}"
         )
     shape = tuple(reversed(dims))  # ggml counts from the innermost
-    try:
-        return GgufTensor(name, element, shape, offset, offset + element.bytes_of(shape))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
+    return GgufTensor(name, element, shape, offset, offset + named_bytes(name, element, shape))
 
 
 def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
@@ -316,7 +309,10 @@ def _new_chunks(model: StoredModel) -> Iterator[Buffer]:
     specs = [model.spec(name) for name in model.keys()]  # noqa: SIM118  # a Model is no dict
     for spec in specs:
         _check(spec)
-    pairs = _pairs_of(model)
+    known = model.metadata.get(FORMAT, {})
+    pairs: dict[str, Any] = {ARCHITECTURE: "unknown"}
+    if isinstance(known, dict):
+        pairs |= {key: value for key, value in known.items() if key != ALIGNMENT}
     head = MAGIC + pack("<IQQ", 3, len(specs), len(pairs))
     head += b"".join(_text(key) + _encoded_value(key, value) for key, value in pairs.items())
     at = 0
@@ -347,14 +343,6 @@ def _check(spec: TensorSpec) -> None:
     )
     if fault is not None:
         raise InvalidInputError(f"tensor {spec.name!r:.80}: {fault}; export to safetensors")
-
-
-def _pairs_of(model: StoredModel) -> dict[str, Any]:
-    known = model.metadata.get(FORMAT, {})
-    pairs: dict[str, Any] = {ARCHITECTURE: "unknown"}
-    if isinstance(known, dict):
-        pairs |= {key: value for key, value in known.items() if key != ALIGNMENT}
-    return pairs
 
 
 def _text(text: str) -> bytes:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.common.damage import damage, refused, within
-from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, TensorType
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, TensorType, named_bytes
 from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.model.write.byte_exact import whole_original
@@ -220,10 +220,7 @@ def _range(name: str, info: _Info) -> StoredRange:
         )
     element, shape = TYPES[info.dtype], tuple(info.shape)
     start, stop = info.data_offsets
-    try:
-        size = element.bytes_of(shape)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
+    size = named_bytes(name, element, shape)
     if start < 0 or stop - start != size:
         raise InvalidInputError(
             f"tensor {name!r:.80}: {element.name} of shape {list(shape)!s:.80} has {size} bytes, "

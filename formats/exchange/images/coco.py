@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
@@ -43,7 +44,6 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.images.labels import (
     MISSING_ADVICE,
     JsonSpan,
-    few,
     find_image,
     image_batches,
     image_column,
@@ -199,7 +199,7 @@ def _annotation_files(path: Path, named: tuple[str, ...], split: str | None) -> 
     if not found:
         raise damage(path, f"holds no COCO annotations{f' of split {split!r}' if split else ''}")
     if len({_split_of(file) for file in found}) > 1:
-        names = few((str(file.relative_to(path)) for file in found[:4]), len(found))
+        names = first_names([str(file.relative_to(path)) for file in found], 4)
         raise damage(
             path, f"holds annotations of several sets: {names}. Say split=... or annotations=..."
         )
@@ -300,8 +300,8 @@ def _find_files(
         else:
             absent.append(picture.file_name)
     if absent and not skip:
-        raise damage(folder, f"lacks {few(absent[:5], len(absent))}. {MISSING_ADVICE}")
-    return found, [f"images without a file left out: {few(absent[:5], len(absent))}"] * bool(absent)
+        raise damage(folder, f"lacks {first_names(absent)}. {MISSING_ADVICE}")
+    return found, [f"images without a file left out: {first_names(absent)}"] * bool(absent)
 
 
 def _arrange(

@@ -31,6 +31,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
@@ -171,7 +172,8 @@ class _Walk:
         return bool(self.depth) and opened == b"[" and self.depth == self._record_depth()
 
     def span(self, start: int, stop: int) -> JsonSpan:
-        return JsonSpan(_text(self.key) if self.root == b"{" else "", start, stop)
+        key = str(msgspec.json.decode(self.key)) if self.root == b"{" else ""
+        return JsonSpan(key, start, stop)
 
     def _record_depth(self) -> int:
         return 2 if self.root == b"{" and self.inner == b"[" else 1
@@ -202,11 +204,6 @@ def _spans(file: IO[bytes], walk: _Walk) -> Iterator[JsonSpan]:
             raise ValueError(f"a text of more than {MAX_TEXT_BYTES} bytes begins at byte {first}")
     if held:
         raise ValueError(f"a text that begins at byte {first} does not end")
-
-
-def _text(quoted: bytes) -> str:
-    decoded: Any = msgspec.json.decode(quoted)
-    return str(decoded)
 
 
 MISSING_ADVICE = "Mend it, or leave such rows and files out: missing=skip"
@@ -274,13 +271,6 @@ def name_key(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
 
 
-def few(names: Iterable[str], count: int) -> str:
-    """Some names and how many more there are, for a message."""
-    shown = list(names)
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
-    return ", ".join(map(repr, shown)) + more
-
-
 def read_text(path: Path, what: str, max_bytes: int) -> str:
     """A small text file.
 
@@ -332,7 +322,7 @@ def find_labels(folder: Path, file_column: str | None = None) -> LabelTable | No
                 # Else it is some other table, which nobody asked for.
     if len(found) > 1:
         names = [table.path.name for table in found]
-        raise damage(folder, f"holds several tables of labels: {few(names, len(names))}. Say which")
+        raise damage(folder, f"holds several tables of labels: {first_names(names)}. Say which")
     return found[0] if found else None
 
 
@@ -375,14 +365,13 @@ def read_labelled(
     files, codecs, rows = _survey(base, table, skip=missing)
     alone = _without_rows(folder, base, ignore, files)
     if alone and not missing:
-        raise damage(
-            table.path, f"has no row for {few(alone[:5], len(alone))} in {folder}. {MISSING_ADVICE}"
-        )
+        what = f"has no row for {first_names(alone)} in {folder}. {MISSING_ADVICE}"
+        raise damage(table.path, what)
     columns, file_name = _columns(table)
     schema = Schema((image_column(codecs), *columns))
     notes = [f"labels from {table.path.name}, column {table.column!r}"]
     if alone:
-        notes.append(f"files without a row left out: {few(alone[:5], len(alone))}")
+        notes.append(f"files without a row left out: {first_names(alone)}")
     return OpenedSource(
         schema=schema,
         rows=None if met.skip else rows,
@@ -485,11 +474,9 @@ def _survey(base: Path, table: LabelTable, *, skip: bool) -> tuple[_Files, set[s
         files.bytes.append(file.bytes)
         codecs.add(file.codec)
     if absent and not skip:
-        raise damage(
-            table.path,
-            f"names {few(map(str, absent[:5]), len(absent))}, and there are no such files. "
-            f"{MISSING_ADVICE}",
-        )
+        names = first_names(list(map(str, absent)))
+        what = f"names {names}, and there are no such files. {MISSING_ADVICE}"
+        raise damage(table.path, what)
     if not files.keys:
         raise damage(table.path, "no row names a file that is there")
     return files, codecs, len(files.keys)

@@ -409,7 +409,8 @@ def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]
     for run in runs:
         at = 0
         while at < len(run):
-            each = _about_bytes(run[at].place)
+            place = run[at].place
+            each = max(1, place.bytes // max(1, place.rows))  # about so many bytes
             fit = min(len(run) - at, PORTION_FILES - len(portion), room // each)
             if portion and not fit:
                 yield portion
@@ -420,10 +421,6 @@ def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]
             at, room = at + fit, room - fit * each
     if portion:
         yield portion
-
-
-def _about_bytes(place: ImagePlace) -> int:
-    return max(1, place.bytes // max(1, place.rows))
 
 
 def _read_portion(files: Sequence[WantedFile], pool: Pool, reader: FileReader) -> Portion:

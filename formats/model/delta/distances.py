@@ -46,6 +46,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
     raw_view,
     tables_of,
     unknown_plane,
+    unpack_plane,
 )
 from tensorrepo.formats.native import planes, rans
 from tensorrepo.formats.native.delta_tokens import (
@@ -239,9 +240,7 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
     elif stored.codec == PlaneCodec.LAYERS:
         decode_layers(data, base, of, out)
     elif stored.codec == PlaneCodec.RAW:
-        if data.size != out.nbytes:
-            raise CorruptError(f"raw plane: expected {out.nbytes} bytes, found {data.size}")
-        out.view(np.uint8)[...] = data
+        unpack_plane(stored, out.view(np.uint8))
     else:
         raise unknown_plane(stored.codec)
 

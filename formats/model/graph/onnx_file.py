@@ -374,8 +374,8 @@ def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
     """The graph of an ONNX file. Raises InvalidInputError."""
     scanned = scan_onnx(ranges, where)
     parser = _Parser(where)
-    for node in scanned.nodes:
-        parser.add(scanned.file.content(node, MAX_NODE_BYTES))
+    nodes = (scanned.file.content(node, MAX_NODE_BYTES) for node in scanned.nodes)
+    parsed = tuple(parser.node(memoryview(node), 0) for node in nodes)
     values = {
         number: tuple(
             parser.value(memoryview(scanned.file.content(each, MAX_NODE_BYTES)))
@@ -389,7 +389,7 @@ def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
         values[_GRAPH_INPUT],
         values[_GRAPH_OUTPUT],
         tuple(sorted({*scanned.names, *_sparse_names(scanned)})),
-        tuple(parser.nodes),
+        parsed,
         scanned.metadata.get("opset", {}),
     )
 
@@ -409,11 +409,7 @@ class _Parser:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.nodes: list[OnnxNode] = []
         self._count = 0
-
-    def add(self, message: bytes) -> None:
-        self.nodes.append(self._node(memoryview(message), 0))
 
     def value(self, message: memoryview) -> OnnxValue:
         """A ValueInfoProto."""
@@ -450,7 +446,7 @@ class _Parser:
                 return self._text(content)
         return None
 
-    def _node(self, message: memoryview, depth: int) -> OnnxNode:
+    def node(self, message: memoryview, depth: int) -> OnnxNode:
         self._count += 1
         if self._count > _MAX_NODES or depth > _MAX_NESTING:
             raise InvalidInputError(f"{self.where}: more nodes, or nested deeper, than are read")
@@ -524,7 +520,7 @@ class _Parser:
         name = ""
         for tag, _, _, content in read_fields(message, self.where):
             if tag == 1:
-                nodes.append(self._node(content, depth))
+                nodes.append(self.node(content, depth))
             elif tag == 2:
                 name = self._text(content)
             elif tag == 5:

@@ -205,7 +205,7 @@ def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | No
     for name in first.keys():  # noqa: SIM118  # a Model is no dict
         if name in aliases:
             continue
-        if not all(_fits(first.spec(name), model, name) for model in models):
+        if not all(has_alike(model, name, first.spec(name).form) for model in models):
             taken.append(name)
         elif len({model.content(name) for model in models}) > 1:
             if _has_mean(first.spec(name)):
@@ -224,7 +224,9 @@ def _check_alike(models: Sequence[StoredModel]) -> None:
     for number, other in enumerate(models[1:], start=2):
         odd = sorted(set(first.keys()) ^ set(other.keys()))
         odd += [
-            name for name in first if name in other and not _fits(first.spec(name), other, name)
+            name
+            for name in first
+            if name in other and not has_alike(other, name, first.spec(name).form)
         ]
         if odd:
             raise InvalidInputError(
@@ -234,8 +236,9 @@ def _check_alike(models: Sequence[StoredModel]) -> None:
             )
 
 
-def _fits(spec: TensorSpec, model: StoredModel, name: str) -> bool:
-    return name in model and model.spec(name).form == spec.form
+def has_alike(model: StoredModel, name: str, form: tuple[TensorType, tuple[int, ...]]) -> bool:
+    """Whether a model has a tensor of that name, type and shape."""
+    return name in model and model.spec(name).form == form
 
 
 def _has_mean(spec: TensorSpec) -> bool:

@@ -248,7 +248,7 @@ class MemberReader:
         then decoded frames of a base are kept only where several members need them.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         link = self._links[place[0]]
         large = rooms[0].nbytes >= _READ_BYTES
         if member.codec == RAW and large and self.objects.map(link) is not None:
@@ -328,7 +328,7 @@ class MemberReader:
         whole and verified, and cut short then.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         read = max(planes, 2)  # the first plane of a float has no sign, the second one has
         if member.codec == PLANES.name and read < len(found[0].planes):
             taken = [plane for frame in found for plane in frame.planes[:read]]
@@ -372,7 +372,7 @@ class MemberReader:
         mapped = self.objects.map(self._links[place[0]]) if member.codec == RAW else None
         sizes = [one.size_bytes for one in about]
         if mapped is not None:
-            inside = self._inside_sizes(place, member, frames, sizes)
+            inside = self._inside(place, member, frames, sizes)
             starts = [frame.planes[0].offset for frame in inside]
             parts = [mapped[at : at + size] for at, size in zip(starts, sizes, strict=True)]
             if [part.nbytes for part in parts] != sizes:
@@ -422,11 +422,6 @@ class MemberReader:
         return read_spans(self.objects, link, spans)
 
     def _inside(
-        self, place: MemberPlace, member: PackMember, frames: range, rooms: Sequence[memoryview]
-    ) -> tuple[StoredFrame, ...]:
-        return self._inside_sizes(place, member, frames, [room.nbytes for room in rooms])
-
-    def _inside_sizes(
         self, place: MemberPlace, member: PackMember, frames: range, sizes: Sequence[int]
     ) -> tuple[StoredFrame, ...]:
         """The frames asked for, which must be there and of the sizes expected."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import named_bytes
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
@@ -334,7 +335,8 @@ def batches(
         size = 0
         for name in names:
             reader = tensors[name]
-            part = TensorPart(name, reader, 0, bytes_of(name, reader))
+            size_bytes = named_bytes(name, reader.type, tuple(reader.shape))
+            part = TensorPart(name, reader, 0, size_bytes)
             if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
                 yield batch
                 batch, size = [], 0
@@ -352,10 +354,3 @@ def _rounds(names: Iterable[str], later: Mapping[str, Collection[str]]) -> Itera
         yield (ready := ready or list(waiting))
         for name in ready:
             del waiting[name]
-
-
-def bytes_of(name: str, reader: TensorReader) -> int:
-    try:
-        return reader.type.bytes_of(tuple(reader.shape))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r}: {error}") from error

@@ -49,7 +49,6 @@ from tensorrepo.formats.model.layout.manifest import (
 from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
-    PackEntry,
     Placement,
     decode_placement,
     encode_placement,
@@ -211,7 +210,10 @@ class TensorWriter:
     def finish(self) -> Placement:
         """Store what was put off, and say where everything lies."""
         wanted = {name: self._known[name] for name in self._deferred}
-        reused = worth_reusing(wanted, self._needed())
+        slots = [slot for stored in self._stored.values() for slot in stored]
+        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
+        needed = [*(at for known in self._reused.values() for at in known), *bases]
+        reused = worth_reusing(wanted, [at.pack for at in with_bases(needed)])
         self._reused.update({name: wanted[name] for name in reused})
         for name, part in self._deferred.items():
             if name in reused:
@@ -223,13 +225,6 @@ class TensorWriter:
         self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
-
-    def _needed(self) -> list[PackEntry]:
-        """The known packs that this model cannot do without."""
-        slots = [slot for stored in self._stored.values() for slot in stored]
-        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
-        reused = [location for at in self._reused.values() for location in at]
-        return [location.pack for location in with_bases([*reused, *bases])]
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
@@ -477,7 +472,6 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
     return located[slot]
 
 
-WriteProgress = Callable[[int, int], None]
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 
@@ -500,7 +494,7 @@ def store_model(
     known: Iterable[Entry] = (),
     against: DeltaOptions = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
-    progress: WriteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WrittenModel:
     """Store a model.
 
@@ -570,7 +564,7 @@ def store_tensors(
     known: Iterable[Entry] = (),
     against: DeltaOptions = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
-    progress: WriteProgress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
     """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)
