@@ -309,11 +309,7 @@ _FASTEST_FIRST = (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
 
 
 def parse_codec(name: str) -> CodecChoice:
-    """The choice of that name: "none", "zstd", "shuffle", "bitpack" or "auto".
-
-    Raises:
-        InvalidInputError: another name.
-    """
+    """The choice of that name, one of `CODEC_NAMES`. Raises InvalidInputError: another name."""
     if name not in CODEC_NAMES:
         raise InvalidInputError(f"no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
     return CODEC_NAMES[name]

@@ -62,11 +62,7 @@ class TensorType:
         return np.dtype(f"<u{self.block_bytes}" if whole else "u1")
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of this shape.
-
-        Raises:
-            InvalidInputError: not a shape, too large, or not a whole number of blocks.
-        """
+        """Bytes of a tensor. Raises InvalidInputError: no shape, too large, or no whole blocks."""
         return _size_of(self.name, self.block_elements, self.block_bytes, shape)
 
     def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

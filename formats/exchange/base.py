@@ -214,6 +214,26 @@ def grouped(
         yield group
 
 
+def streamed_groups(
+    sized: Iterator[tuple[Grouped, int]], limit: int
+) -> Iterator[Iterator[Grouped]]:
+    """What comes with its bytes, in runs of about `limit` bytes; at least one, perhaps empty.
+
+    A run must be walked before the next one is asked for.
+    """
+
+    def run(item: tuple[Grouped, int] | None) -> Iterator[Grouped]:
+        held = 0
+        while item is not None:
+            yield item[0]
+            held += item[1]
+            item = next(sized, None) if held < limit else None
+
+    yield run(next(sized, None))
+    while (first := next(sized, None)) is not None:
+        yield run(first)
+
+
 def columns_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
     """Rows as columns; a column that a row lacks is null there."""
     held = list(rows)

@@ -166,11 +166,7 @@ def recognise(path: Path) -> Format:
 
 
 def find_format(name: str) -> Format:
-    """The format of this name.
-
-    Raises:
-        InvalidInputError: unknown; names near ones.
-    """
+    """The format of this name. Raises InvalidInputError, which names near ones."""
     if name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 3, 0.5)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -167,11 +167,7 @@ def npz_arrays(path: Path) -> dict[str, tuple[ArraySource, zipfile.ZipInfo]]:
 
 
 def npy_array(path: Path) -> ArraySource:
-    """The array of an npy file.
-
-    Raises:
-        InvalidInputError: not an npy file, cut short, or an array of Python objects.
-    """
+    """The array of an npy file. Raises InvalidInputError: none, cut short, or of Python objects."""
     stored = file_bytes(path)
     with refusals(path, "npy file"), path.open("rb") as stream:
         header = read_header(stream, str(path))
@@ -309,11 +305,7 @@ _FREE_PADDING_BYTES = 64 << 20
 
 
 def write_npy(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
-    """The only column of `table` as one array.
-
-    Raises:
-        InvalidInputError: more columns, or one that an array cannot hold.
-    """
+    """The only column as one array. Raises InvalidInputError: more columns, or one of no array."""
     if len(table.schema.columns) != 1:
         raise InvalidInputError(
             f"an npy file holds one column, there are {', '.join(table.schema.names)}. "

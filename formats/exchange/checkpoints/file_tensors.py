@@ -38,11 +38,7 @@ class RangeFile:
             self.size = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes ``[start, start + size)``.
-
-        Raises:
-            InvalidInputError: the file ends before.
-        """
+        """Bytes ``[start, start + size)``. Raises InvalidInputError: the file ends before."""
         if not 0 <= start <= start + size <= self.size:
             raise damage(
                 self.path, f"cut short: no bytes {start} to {start + size} in {self.size} bytes"

@@ -93,11 +93,7 @@ class GgufHeader:
 
 
 def read_gguf_header(file: RangeFile) -> GgufHeader:
-    """Parse the header of a GGUF file.
-
-    Raises:
-        InvalidInputError: not a GGUF file, cut short, or one that lies; says where.
-    """
+    """Parse a header. Raises InvalidInputError, which says where: no GGUF, cut short, or lying."""
     cursor = _Cursor(file)
     if cursor.take(4) != MAGIC:
         raise InvalidInputError("no GGUF file: it does not begin with GGUF")

@@ -65,11 +65,7 @@ def read_npz_model(path: Path) -> ModelSource:
 
 
 def read_npy_model(path: Path) -> ModelSource:
-    """Open an npy file as a model of one tensor, called as the file is.
-
-    Raises:
-        InvalidInputError: as `read_npz_model`.
-    """
+    """Open an npy file as a model of one tensor, called as it is. Errors: `read_npz_model`."""
     file = RangeFile(path, "npy file")
     source = npy_array(path)
     tensor = _tensor(file, path.stem, source, file.size - source.bytes)

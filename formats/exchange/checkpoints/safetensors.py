@@ -167,11 +167,7 @@ def write_safetensors(
 
 
 def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
-    """Write some tensors as a new safetensors file at `path`, which does not exist.
-
-    Raises:
-        InvalidInputError: a type that safetensors lacks; names the tensor.
-    """
+    """Write some tensors as a new file. Raises InvalidInputError: a type that safetensors lacks."""
     with path.open("xb") as file:
         file.writelines(_new_chunks(model, {"format": "pt"}, names))
 

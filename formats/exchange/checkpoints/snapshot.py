@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tensorrepo.formats.common.damage import damage, is_refused, refusals
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.exchange.base import read_ignore
 from tensorrepo.formats.exchange.checkpoints.file_tensors import inside
@@ -140,10 +141,7 @@ def _index(path: Path) -> dict[str, str]:
         if size > _MAX_INDEX_BYTES:
             raise damage(path, f"an index of {size} bytes, at most {_MAX_INDEX_BYTES} are read")
         text = path.read_bytes()
-    try:
-        return msgspec.json.decode(text, type=_Index).weight_map
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise damage(path, f"no index of weights: {error}") from error
+    return decode_json(path, text, _Index, "no index of weights").weight_map
 
 
 def _check_index(

@@ -407,10 +407,11 @@ def _object_columns(
 ) -> dict[str, Any]:
     points = max(found.places.points, default=0)
     none = [0.0] * points
+    known, numbers = found.categories, [n.category_id for n in objects if n.category_id is not None]
     return {
         "boxes": np.array([note.bbox for note in objects], np.float32).reshape(-1, 4),
-        "categories": np.array([note.category_id for note in objects], np.int64),
-        "names": [_name(found.categories, note.category_id) for note in objects],
+        "categories": np.array(numbers, np.int64),
+        "names": [known[n].name if n in known else str(n) for n in numbers],
         "iscrowd": np.array([bool(note.iscrowd) for note in objects], np.bool_),
         "area": np.array([note.area or 0.0 for note in objects], np.float32),
         "segmentation": [note.segmentation for note in objects],
@@ -420,11 +421,6 @@ def _object_columns(
         if "keypoints" in schema
         else None,
     }
-
-
-def _name(categories: Mapping[int, _Category], number: int | None) -> str:
-    known = None if number is None else categories.get(number)
-    return str(number) if known is None else known.name
 
 
 def _category(category: _Category) -> dict[str, Any]:

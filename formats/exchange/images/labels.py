@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
     ColumnBatch,
@@ -114,20 +115,9 @@ def scan(path: Path) -> Iterator[JsonSpan]:
 
 
 def read_record(path: Path, file: IO[bytes], span: JsonSpan, kind: type[JsonRecord]) -> JsonRecord:
-    """Decode the record at a place.
-
-    Raises:
-        InvalidInputError: not JSON, or not a record of that kind; names the place.
-    """
+    """Decode the record at a place. Raises InvalidInputError, which names the place."""
     text = os.pread(file.fileno(), span.stop - span.start, span.start)
-    return decode_record(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
-
-
-def decode_record(where: object, text: bytes, kind: type[JsonRecord]) -> JsonRecord:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise damage(where, f"cannot be read: {problem}") from problem
+    return decode_json(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
 
 
 class _Walk:
@@ -272,11 +262,7 @@ def name_key(name: str) -> int:
 
 
 def read_text(path: Path, what: str, max_bytes: int) -> str:
-    """A small text file.
-
-    Raises:
-        InvalidInputError: larger than `max_bytes`, or not UTF-8.
-    """
+    """A small text file. Raises InvalidInputError: larger than `max_bytes`, or not UTF-8."""
     with refusals(path, what, UnicodeDecodeError), path.open("rb") as file:
         data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -429,7 +415,7 @@ def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:
     """``{"1.png": 3}`` or ``{"1.png": {"label": 3}}`` as records."""
     if file_bytes(path) > _MAX_OBJECT_BYTES:
         raise damage(path, "is one very large JSON object. Write it as a list, or as JSON lines")
-    whole = decode_record(path, path.read_bytes(), dict[str, Any])
+    whole = decode_json(path, path.read_bytes(), dict[str, Any])
     yield [
         {"file_name": name, **(value if isinstance(value, dict) else {"label": value})}
         for name, value in whole.items()

@@ -293,22 +293,14 @@ def unicode_name(path: Path, relative: str) -> str:
 
 
 def read_whole(image: ImageFile) -> tuple[bytes, ImageHeader]:
-    """The bytes of one image file and what they say of themselves.
-
-    Raises:
-        InvalidInputError: it is cut short, or is no longer in the format that it was found in.
-    """
+    """The bytes of an image file, and what they say of themselves. Errors: `check_whole`."""
     with refusals(image.path, "image"):
         data = Path(image.path).read_bytes()
     return data, check_whole(image.path, data, (image.codec,))
 
 
 def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
-    """The header of an image file that was read, in one of `codecs`.
-
-    Raises:
-        InvalidInputError: it is cut short, or in none of these formats any more.
-    """
+    """The header of an image file. Raises InvalidInputError: cut short, or in none of `codecs`."""
     try:
         header = examine(data)
     except InvalidInputError as problem:

@@ -253,11 +253,7 @@ def _name(names: Sequence[str], number: int, file: Path) -> str:
 
 
 def read_objects(file: Path) -> _Objects:
-    """The objects of one text file.
-
-    Raises:
-        InvalidInputError: a line that is no box and no outline; names it.
-    """
+    """The objects of a text file. Raises InvalidInputError, which names a line that is none."""
     objects = []
     text = read_text(file, "list of objects", _MAX_TEXT_BYTES)
     for number, line in enumerate(text.splitlines(), 1):

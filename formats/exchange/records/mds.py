@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -59,9 +60,7 @@ from tensorrepo.formats.exchange.records.samples import (
     array_type,
     batches_of,
     check_array,
-    check_image,
-    check_json,
-    check_text,
+    check_bytes,
     choose,
     read_exactly,
 )
@@ -113,7 +112,7 @@ def parse_encoding(text: str, where: str) -> Encoding:
             Scalar(dtype.name), dtype.itemsize, lambda data, _: np.frombuffer(data, dtype)[0]
         )
     if text in _TYPES:
-        return Encoding(_TYPES[text], 0, _DECODERS.get(text, lambda data, _: data))
+        return Encoding(_TYPES[text], 0, _DECODERS.get(text, partial(check_bytes, _TYPES[text])))
     name, _, form = text.partition(":")
     if name == "ndarray":
         return _parse_array(form, where)
@@ -184,11 +183,6 @@ def _real(data: bytes, where: str) -> float:
 
 
 _DECODERS: dict[str, Callable[[bytes, str], Any]] = {
-    "str": check_text,
-    "str_decimal": check_text,
-    "json": check_json,
-    "jpeg": lambda data, where: check_image(Image("jpeg"), data, where),
-    "png": lambda data, where: check_image(Image("png"), data, where),
     "str_int": _whole,
     "str_float": _real,
 }

@@ -268,10 +268,14 @@ def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
 
 
 def matches_csv(candidate: Candidate) -> bool:
+    return matches_text(candidate, SUFFIXES)
+
+
+def matches_text(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:
     """By suffix alone: text has no mark of its own."""
     if candidate.is_folder:
-        return has_table_files(candidate, SUFFIXES)
-    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+        return has_table_files(candidate, suffixes)
+    return candidate.path.name.lower().endswith(suffixes) and is_text(candidate.head)
 
 
 def is_text(head: bytes) -> bool:

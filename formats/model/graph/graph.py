@@ -265,11 +265,7 @@ def module_of(tensor: str) -> str:
 
 
 def nodes_named(graph: Graph, name: str) -> tuple[GraphNode, ...]:
-    """The nodes that a name means: one of that name, else all of a module, else all below it.
-
-    Raises:
-        NotFoundError: none; near names are suggested.
-    """
+    """The nodes that a name means: one, all of a module, or all below it. Raises NotFoundError."""
     exact = tuple(node for node in graph.nodes if node.name == name)
     if exact:
         return exact

@@ -121,11 +121,7 @@ class _Left(Exception):
 
 
 def scan_onnx(ranges: Ranges, where: str) -> OnnxFile:
-    """Walk a file.
-
-    Raises:
-        InvalidInputError: no ONNX model, cut short, or one that lies.
-    """
+    """Walk a file. Raises InvalidInputError: no ONNX model, cut short, or one that lies."""
     scanned = OnnxFile(ProtoFile(ranges, where))
     graphs: list[ProtoField] = []
     for each in scanned.file.whole():

@@ -155,11 +155,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_tensor_name(name: str) -> str:
-    """`name`, when it may name a tensor.
-
-    Raises:
-        InvalidInputError: it is no text, empty, too long, or no UTF-8.
-    """
+    """`name`, when it may name a tensor: text of UTF-8, not too long. Raises InvalidInputError."""
     if not isinstance(name, str):
         raise InvalidInputError(f"tensor name {name!r:.80} is not text")
     try:

@@ -104,11 +104,7 @@ class Inventory:
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, entry: Entry) -> None:
-        """Take stock of one model.
-
-        Raises:
-            CorruptError: it is not whole: what cannot be read is not stored anew.
-        """
+        """Take stock of one model. Raises CorruptError: what cannot be read is not stored anew."""
         base = open_base(self.objects, entry, "repack", cache_bytes=0)
         if base is None:
             raise CorruptError(

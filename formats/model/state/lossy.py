@@ -164,11 +164,7 @@ def shorten_state(
 
 
 def approximation_of(lineage: Iterable[ProvenanceEdge]) -> Approximation | None:
-    """What a model's lineage says of numbers in fewer bits; None where all are as they were.
-
-    Raises:
-        CorruptError: what it says is not to be understood.
-    """
+    """What a lineage says of numbers in fewer bits; None: all as they were. As `details_of`."""
     found = details_of(lineage, LOSSY_OF, Approximation)
     return None if found is None else found[1]
 
