@@ -20,24 +20,22 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct, pack, unpack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import refused, within
-from tensorrepo.formats.common.tensors import TYPES, TensorType, named_bytes
+from tensorrepo.formats.common.tensors import TYPES, named_bytes
 from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     FileTensor,
     RangeFile,
+    TensorRange,
     original_of,
     write_file,
 )
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
@@ -72,22 +70,11 @@ _U4, _U8 = Struct("<I"), Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """One tensor: its bytes are ``[start, stop)`` of the file."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class GgufHeader:
     """A header, parsed. `metadata` leaves out what is too long to be kept beside the file."""
 
     version: int
-    tensors: tuple[GgufTensor, ...]
+    tensors: tuple[TensorRange, ...]
     metadata: Mapping[str, Any]
     data_start: int
 
@@ -211,7 +198,7 @@ def _list(cursor: _Cursor, depth: int) -> list[Any] | None:
     return values if kept and None not in values else None
 
 
-def _info(cursor: _Cursor) -> GgufTensor:
+def _info(cursor: _Cursor) -> TensorRange:
     """A tensor as the header describes it, its bytes counted from the data's start."""
     name = check_tensor_name(_utf8(cursor.text(MAX_KEY_BYTES), "a tensor's name"))
     rank = cursor.number(_U4)
@@ -228,10 +215,10 @@ def _info(cursor: _Cursor) -> GgufTensor:
             f"{element.block_elements}"
         )
     shape = tuple(reversed(dims))  # ggml counts from the innermost
-    return GgufTensor(name, element, shape, offset, offset + named_bytes(name, element, shape))
+    return TensorRange(name, element, shape, offset, offset + named_bytes(name, element, shape))
 
 
-def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
+def _check_places(tensors: tuple[TensorRange, ...], file_bytes: int) -> None:
     at = 0
     names: set[str] = set()
     for tensor in tensors:

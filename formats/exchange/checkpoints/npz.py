@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import numpy as np
 
@@ -25,11 +25,9 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import data_start, zip_members
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 NPZ: Final = "npz"
 NPY: Final = "npy"

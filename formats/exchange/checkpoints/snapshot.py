@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -34,12 +34,9 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.output import new_folder
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
-
 
 READERS: Final[dict[str, Callable[[Path], ModelSource]]] = {
     "safetensors": read_safetensors,

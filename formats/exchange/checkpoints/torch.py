@@ -28,7 +28,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from struct import Struct, pack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.json import MAX_JSON_NESTING
@@ -49,13 +49,10 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import check_stored, data_start, zip_members
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 Find = Callable[[str, str], object]
 Persistent = Callable[[object], object]

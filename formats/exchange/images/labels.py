@@ -200,11 +200,7 @@ MISSING_ADVICE = "Mend it, or leave such rows and files out: missing=skip"
 
 
 def find_image(folder: Path, name: str) -> ImageFile | None:
-    """The image file called `name` in `folder`; None when there is no such file.
-
-    Raises:
-        InvalidInputError: the name leads out of the folder, or to something that is no image.
-    """
+    """The image called `name`, None without one. Raises InvalidInputError: outside, or no image."""
     relative = PurePosixPath(name)
     if not name or relative.is_absolute() or ".." in relative.parts or "\0" in name:
         raise damage(folder, f"{name!r} is no name of a file inside this folder")
@@ -340,12 +336,8 @@ def read_labelled(
 ) -> OpenedSource:
     """The rows of a table with the images that they name.
 
-    Args:
-        folder: that the names are relative to, unless they are to the folder of the table.
-        table: table of labels.
-        ignore: which files of the folder do not count.
-        missing: leave out rows without a file and files without a row.
-        met: told of images that are damaged.
+    Names are relative to `folder`, unless they are to that of the table. With `missing` rows
+    without a file, and files without a row, are left out.
     """
     base = table.path.parent if _names_files(table, table.path.parent) else folder
     files, codecs, rows = _survey(base, table, skip=missing)

@@ -128,13 +128,9 @@ def walk_images(
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A run whose files were looked into.
+    """A run whose files were looked into: format ("" for none) and bytes of each of its entries.
 
-    Attributes:
-        run: the run.
-        codecs: the format of each of its entries, "" for none.
-        sizes: the bytes of each.
-        problem: why no more is known of the entry behind those.
+    `problem` is why no more is known of the entry behind those.
     """
 
     run: ImageRun

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import TAG_BYTES
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.formats.dataset.writing.fragment_write import column_groups
@@ -39,9 +40,6 @@ from tensorrepo.formats.exchange.records.webdataset import schema_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
 MOST_FILE_EDGES = 32

@@ -266,13 +266,7 @@ _ONE_OF = "kind"  # the fields of a Feature exclude each other
 
 
 def parse_message(name: str, data: bytes, where: str, what: str) -> Any:
-    """A message that has no other fields than those declared.
-
-    Args:
-        name: "Example" or "Datum".
-        data: the whole message.
-        where: names its place in messages of errors.
-        what: its kind, as such a sentence calls it.
+    """A message, "Example" or "Datum", that has no other fields than those declared.
 
     Raises:
         InvalidInputError: another message, or a damaged one.

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +81,6 @@ from tensorrepo.formats.exchange.tables.csv import open_text
 from tensorrepo.formats.exchange.tables.files import has_table_files
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    pass
-
 
 KEY = "__key__"
 # Lists the names of classes by column; the webdataset package skips members called like this.
@@ -169,12 +165,8 @@ def part_column(
 ) -> PartColumn:
     """The column `name`, its type as the first of its values say.
 
-    Args:
-        name: name of the column.
-        parts: those that become it, several only if they are images.
-        heads: how its first values begin, up to `head_bytes` each; at least one.
-        classes: names of classes by column.
-        where: names the source in messages.
+    `parts` become it, several only if they are images; `heads` are how its first values begin, up
+    to `head_bytes` each, at least one.
     """
     kind = kind_of(parts[0])
     if kind is PartKind.INTEGER and not all(map(_INTEGER.fullmatch, heads)):

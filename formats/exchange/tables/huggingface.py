@@ -80,12 +80,9 @@ HuggingFaceFeature = Any  # a mapping with "_type" or of features, or a list wit
 
 
 def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool) -> Adapted:
-    """How a field becomes a column.
+    """How a field of which the features say this, or nothing (None), becomes a column.
 
-    Args:
-        field: field of the Arrow data.
-        feature: what the features say of it; None: nothing.
-        follow: read pictures that are named by a path only: of the user's own process.
+    With `follow`, for the user's own process alone, pictures that are named by a path are read.
 
     Raises:
         UnsupportedError: neither a column type nor JSON holds it.
@@ -119,11 +116,7 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
 
 
 def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | None]:
-    """Nested lists as one array a row.
-
-    Args:
-        array: lists of lists, as deep as `shape`.
-        shape: dimensions of a row; only the first dimension may be None.
+    """Nested lists as one array a row, of a `shape` whose first dimension alone may be None.
 
     Raises:
         pa.ArrowInvalid: a list inside is null or has another length.

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     Frames,
@@ -58,10 +59,6 @@ from tensorrepo.formats.native.delta_tokens import (
     bits_of,
 )
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorType
-
 
 _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
 assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"

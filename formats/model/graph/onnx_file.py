@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,12 +32,9 @@ from tensorrepo.formats.common.protobuf import (
 )
 from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.layout.manifest import Original
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
-
 
 MAX_ITEMS: Final = 1 << 20  # nodes, and initialisers
 MAX_DIMS: Final = 64

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import acos, ceil, frexp, fsum, ldexp, nan, sin, sqrt
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,9 @@ from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
+from tensorrepo.formats.model.merging.recipe import Recipe
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 Values = NDArray[Any]
 
@@ -90,17 +87,11 @@ def ties(
 
 
 def arc_shares(dot: float, one: float, two: float, place: float) -> tuple[float, float]:
-    """What each of two tensors is multiplied by, for a place on the arc between them.
+    """What two tensors of this inner product, and L2 norms `one` and `two`, are multiplied by.
 
-    Args:
-        dot: their inner product.
-        one: the L2 norm of the first.
-        two: that of the second.
-        place: 0 at the first, 1 at the second.
-
-    Returns:
-        Two shares, to 32 binary digits: sine and arc cosine may differ in the last ones between
-        two machines, and what is made again must have the same bits.
+    `place` on the arc between them is 0 at the first, 1 at the second. Shares have 32 binary
+    digits: sine and arc cosine may differ in the last ones between two machines, and what is made
+    again must have the same bits.
     """
     if not one or not two:
         return 1 - place, place

@@ -307,14 +307,9 @@ class TensorRead:
         index: ElementIndex | None = None,
         rooms: Mapping[str, memoryview] | None = None,
     ) -> None:
-        """Begin.
+        """Begin with a batch as `batches` gives them, or with part `index` of a single tensor.
 
-        Args:
-            batch: tensors by key, as `batches` gives them; one, where only a part is wanted.
-            options: how they are loaded.
-            pool: threads that read.
-            index: part of the tensor, instead of that which `options` says.
-            rooms: memory for the bytes of tensors by key, where there is some already.
+        `rooms` is memory for the bytes of tensors by key, where there is some already.
         """
         # Memory is taken here and not by the task: what other threads take, malloc gives back to
         # the system as soon as it is free, and the next model's pages are new ones.

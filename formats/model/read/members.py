@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
@@ -31,15 +33,10 @@ from tensorrepo.formats.model.layout.pack import (
     StoredFrame,
     decode_directory,
 )
+from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:

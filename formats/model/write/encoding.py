@@ -11,15 +11,16 @@ of chunks takes no more than a budget; a tensor that is larger is several chunks
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import named_bytes
+from tensorrepo.formats.common.tensors import TensorReader, named_bytes
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
@@ -39,12 +40,6 @@ from tensorrepo.formats.model.write.packing import (
     seal,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.common.tensors import TensorReader
-
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512
