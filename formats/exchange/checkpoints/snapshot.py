@@ -176,7 +176,9 @@ def _joined(
     metadata: dict[str, Any] = {}
     originals: list[OriginalFile] = []
     for name, read in parts.items():
-        part = _moved(name, read)
+        above = PurePosixPath(name).parent  # files are named as they lie in the folder
+        named = (replace(one, name=(above / one.name).as_posix()) for one in read.originals)
+        part = replace(read, originals=tuple(named))
         if tensors.keys() & part.tensors.keys():
             part = _renamed(part, name)
             notes.append(
@@ -195,13 +197,6 @@ def _joined(
     held = {original.name for original in originals}
     files = {name: at for name, at in places.items() if name not in held}
     return ModelSource(tensors, aliases, files, tuple(originals), metadata, tuple(notes))
-
-
-def _moved(name: str, part: ModelSource) -> ModelSource:
-    """The same model, its files named as they lie in the folder."""
-    above = PurePosixPath(name).parent
-    originals = (replace(one, name=(above / one.name).as_posix()) for one in part.originals)
-    return replace(part, originals=tuple(originals))
 
 
 def _renamed(part: ModelSource, name: str) -> ModelSource:

@@ -152,6 +152,10 @@ def read_coco(
     found = _arrange(files[0], pictures, found_files, categories, places)
     met = Damage(skip=damaged)
     schema = _schema(found)
+    facts = [
+        {name: value for name, value in form.items() if value not in (None, [])}
+        for form in map(msgspec.to_builtins, categories.values())
+    ]
     return OpenedSource(
         schema=schema,
         rows=None if damaged else len(found_files),
@@ -164,7 +168,7 @@ def read_coco(
         ),
         notes=tuple(notes),
         damage=met,
-        properties={"categories": [_category(item) for item in categories.values()]},
+        properties={"categories": facts},
     )
 
 
@@ -421,8 +425,3 @@ def _object_columns(
         if "keypoints" in schema
         else None,
     }
-
-
-def _category(category: _Category) -> dict[str, Any]:
-    form: dict[str, Any] = msgspec.to_builtins(category)
-    return {name: value for name, value in form.items() if value not in (None, [])}

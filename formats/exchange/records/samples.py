@@ -18,9 +18,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
@@ -40,9 +41,6 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, 
 from tensorrepo.formats.exchange.base import columns_of, grouped
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SAMPLES = 256  # records from which types are inferred, unless an option says another number
 # Up to here a block is read at once; a larger one grows with the bytes that really come.

@@ -199,7 +199,9 @@ class TensorWriter:
         for batch in batches(tensors, self._pack_bytes, later):
             contents = self._store_batch(batch)
             for name, (print_, value) in contents.items():
-                entries[name] = _entry(name, tensors[name], print_, value)
+                shape = tuple(tensors[name].shape)
+                piece = TensorPiece((0,) * len(shape), shape, print_, value)
+                entries[name] = TensorEntry(name, tensors[name].type.name, shape, (piece,))
                 done += tensors[name].type.bytes_of(tensors[name].shape)
                 if progress is not None:
                     progress(len(entries), done)
@@ -443,14 +445,6 @@ def _signature(chunk: TensorChunk) -> NDArray[np.uint16] | None:
     if part.size_bytes < size:
         return signature(part.reader)
     return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
-
-
-def _entry(
-    name: str, reader: TensorReader, found: Fingerprint | None, value: bytes | None
-) -> TensorEntry:
-    shape = tuple(reader.shape)
-    piece = TensorPiece((0,) * len(shape), shape, found, value)
-    return TensorEntry(name, reader.type.name, shape, (piece,))
 
 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
