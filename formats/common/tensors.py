@@ -62,11 +62,7 @@ class TensorType:
         return np.dtype(f"<u{self.block_bytes}" if whole else "u1")
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of this shape.
-
-        Raises:
-            InvalidInputError: not a shape, too large, or not a whole number of blocks.
-        """
+        """Bytes of a tensor. Raises InvalidInputError: no shape, too large, or no whole blocks."""
         return _size_of(self.name, self.block_elements, self.block_bytes, shape)
 
     def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,6 +72,14 @@ class TensorType:
         if not shape or shape[-1] % self.block_elements:
             return (self.bytes_of(shape),)
         return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
+
+
+def named_bytes(name: str, element: TensorType, shape: tuple[int, ...]) -> int:
+    """As `TensorType.bytes_of`; an error names the tensor."""
+    try:
+        return element.bytes_of(shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
 
 
 @lru_cache(4096)  # models have few shapes, and ask for the bytes of each tensor several times

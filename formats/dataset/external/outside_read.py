@@ -29,7 +29,6 @@ from tensorrepo.formats.dataset.external.outside import (
     check_allowed,
     parse_address,
 )
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.repo.backends.local import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
@@ -49,6 +48,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.objects.cache import LimitedCache
 
 _R = TypeVar("_R")
 OPEN_FILES = 32  # kept open between reads

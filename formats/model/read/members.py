@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
@@ -30,16 +32,11 @@ from tensorrepo.formats.model.layout.pack import (
     StoredFrame,
     decode_directory,
 )
+from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:
@@ -248,7 +245,7 @@ class MemberReader:
         then decoded frames of a base are kept only where several members need them.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         link = self._links[place[0]]
         large = rooms[0].nbytes >= _READ_BYTES
         if member.codec == RAW and large and self.objects.map(link) is not None:
@@ -328,7 +325,7 @@ class MemberReader:
         whole and verified, and cut short then.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         read = max(planes, 2)  # the first plane of a float has no sign, the second one has
         if member.codec == PLANES.name and read < len(found[0].planes):
             taken = [plane for frame in found for plane in frame.planes[:read]]
@@ -372,7 +369,7 @@ class MemberReader:
         mapped = self.objects.map(self._links[place[0]]) if member.codec == RAW else None
         sizes = [one.size_bytes for one in about]
         if mapped is not None:
-            inside = self._inside_sizes(place, member, frames, sizes)
+            inside = self._inside(place, member, frames, sizes)
             starts = [frame.planes[0].offset for frame in inside]
             parts = [mapped[at : at + size] for at, size in zip(starts, sizes, strict=True)]
             if [part.nbytes for part in parts] != sizes:
@@ -422,11 +419,6 @@ class MemberReader:
         return read_spans(self.objects, link, spans)
 
     def _inside(
-        self, place: MemberPlace, member: PackMember, frames: range, rooms: Sequence[memoryview]
-    ) -> tuple[StoredFrame, ...]:
-        return self._inside_sizes(place, member, frames, [room.nbytes for room in rooms])
-
-    def _inside_sizes(
         self, place: MemberPlace, member: PackMember, frames: range, sizes: Sequence[int]
     ) -> tuple[StoredFrame, ...]:
         """The frames asked for, which must be there and of the sizes expected."""
