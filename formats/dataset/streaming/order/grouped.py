@@ -297,9 +297,8 @@ class RunSlots:
         numbers = (names >> np.uint64(32)).astype(np.int64)
         places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)
         for group_number in np.unique(numbers).tolist():
-            group = self._known(group_number)
-            if group is not None:
-                mine = places[numbers == number]
-                mine = mine[group.slot[mine] == slots[numbers == number]]
-                group.slot[mine] = -1
+            if (group := self._known(group_number)) is not None:
+                of_group = numbers == group_number
+                mine = places[of_group]
+                group.slot[mine[group.slot[mine] == slots[of_group]]] = -1
         self._free = np.concatenate((self._free, slots))
