@@ -82,10 +82,6 @@ class Loading:
             self.shared[_LOADS] += 1
             self.loads = int(self.shared[_LOADS])
 
-    def missed(self) -> bool:
-        """In a worker: whether a state was loaded since it began, which it has not got."""
-        return bool(self.loads != self.shared[_LOADS])
-
     def read_here(self) -> None:
         """Outside of workers: whoever reads next knows what was used."""
         if self.shared is not None and _worker() is None:
@@ -104,16 +100,6 @@ class Loading:
             )
 
 
-def torch_stream(stream: Stream) -> TorchStream:
-    """An `IterableDataset` of torch over the batches of a stream.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-    """
-    stream.loading.begin(stream.epoch)
-    return _class()(stream)
-
-
 class TorchStream:
     """Batches of a stream for torch's `DataLoader`, which must be told ``batch_size=None``.
 
@@ -123,7 +109,7 @@ class TorchStream:
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Made by `torch_stream`, which gives the steps of `stream`."""
+        """Made by `Stream.torch`, which gives the steps of `stream`."""
         self.stream = stream
         self._next: int | None = None  # where the next step of this worker begins
 
@@ -148,11 +134,14 @@ class TorchStream:
                 "workers='process' was asked for, and a DataLoader with num_workers="
                 f"{info.num_workers}: use one of them"
             )
-        if loading.missed():
-            # Of a worker that persists, torch hands over what its steps raise, not what this does.
+        if loading.loads != loading.shared[_LOADS]:
+            # A state was loaded since this worker began, and it has not got it. torch hands over
+            # what its steps raise, not what this does.
             return map(_missed, [None])
         loading.shared[_WORKERS] = info.num_workers
-        if not self._claimed(_process_number() - info.id, info.num_workers):
+        # How many processes the parent of this one had begun with it; its name says it too.
+        number = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
+        if not self._claimed(number - info.id, info.num_workers):
             stored.rewind()
         if not loading.turns:
             return self._steps(info.id, info.num_workers)
@@ -266,12 +255,6 @@ def _worker() -> Any:
     return _torch().utils.data.get_worker_info()
 
 
-def _process_number() -> int:
-    """How many processes the parent of this one had begun with it."""
-    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
-    return number
-
-
 @lru_cache(maxsize=1)
 def _class() -> type[TorchStream]:
     """`TorchStream` as the `IterableDataset` that a `DataLoader` looks for."""
@@ -333,9 +316,13 @@ class Stream:
         """For torch's own `DataLoader`, which is to make no batches of them:
         ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
         set here reach it.
+
+        Raises:
+            UnsupportedError: torch is not installed.
         """
         self._note()
-        return torch_stream(self)
+        self.loading.begin(self.epoch)
+        return _class()(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""

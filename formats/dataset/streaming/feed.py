@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -135,17 +135,14 @@ def decode_state(
             f"the state was saved for columns {list(state.columns)}, these are {list(columns)}: "
             "their order of rows differs. Stream the same columns to resume."
         )
-    _check_items(state.items, items)
-    _check_numbers(state, length)
-    return state
-
-
-def _check_items(saved: ItemsState, here: ItemsState) -> None:
-    if (saved.selection, saved.pack, saved.bucket) != (here.selection, here.pack, here.bucket):
+    saved = state.items
+    if (saved.selection, saved.pack, saved.bucket) != (items.selection, items.pack, items.bucket):
         raise InvalidInputError(
-            f"the state was saved for {saved}, this stream has {here}: its positions count other "
+            f"the state was saved for {saved}, this stream has {items}: its positions count other "
             "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
         )
+    _check_numbers(state, length)
+    return state
 
 
 def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> None:
@@ -234,13 +231,10 @@ class Pass(NamedTuple):
     epoch: int
 
 
-FeedT_co = TypeVar("FeedT_co", covariant=True)
-
-
-class Resumed(NamedTuple, Generic[FeedT_co]):
+class Resumed(NamedTuple):
     """What a saved state says: the feed as it was arranged, the epoch, and the position in it."""
 
-    feed: FeedT_co
+    feed: Feed
     epoch: Pass
     position: int
 
@@ -251,38 +245,30 @@ class Feed(Protocol):
     @property
     def title(self) -> str:
         """Name of the data, for the log."""
-        ...
 
     @property
     def identify(self) -> Callable[..., NDArray[Any]]:
         """Finds the ids of rows, and takes the sources of these in a mix."""
-        ...
 
     def rows(self, epoch: Pass) -> int:
         """Number of rows, or packed items, of an epoch."""
-        ...
 
     def assembler(
         self, setup: StreamSetup, epoch: Pass, pool: Pool, stats: StreamStats
     ) -> Assembler:
         """Maker of the batches of one iteration."""
-        ...
 
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:
         """State at a position, as JSON values."""
-        ...
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[Feed]:
+    def resumed(self, state: dict[str, Any]) -> Resumed:
         """Where a state was saved. Raises InvalidInputError: it is one of other data."""
-        ...
 
     def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> Any:
         """What reading an epoch will mean."""
-        ...
 
     def text(self, epoch: Pass) -> str:
         """Begin of a stream's representation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,7 +343,7 @@ class DatasetFeed:
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[DatasetFeed]:
+    def resumed(self, state: dict[str, Any]) -> Resumed:
         saved = decode_state(
             state,
             dataset=self.dataset.digest,

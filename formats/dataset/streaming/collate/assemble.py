@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.streaming.load.prefetch import (
     LostRuns,
     RunPrefetch,
 )
-from tensorrepo.formats.dataset.streaming.options import StreamSetup, load_threads, steps_at_once
+from tensorrepo.formats.dataset.streaming.options import StreamSetup, steps_at_once
 from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import (
@@ -147,7 +147,8 @@ class Assembler:
         """How many threads load runs; None: as many requests as the store bears."""
         if self.setup.options.threads is not None or not self.loader.is_local:
             return self.setup.options.threads
-        return load_threads(in_place=self.loader.is_in_place)
+        # One thread verifies what lies in place faster than another gathers.
+        return 1 if self.loader.is_in_place else 4
 
     @property
     def steps_at_once(self) -> int:
@@ -204,8 +205,7 @@ def plan_stretches(
     return (placed(stretch, items) for stretch in counted)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prepared:
+class _Prepared(NamedTuple):
     """A stretch, and the numbers of its rows in the dataset."""
 
     stretch: StepStretch

@@ -317,7 +317,8 @@ class BatchForm:
         for column, values in columns:
             if self._is_plain(values, column):
                 name, array = column.name, values.values
-                as_handed_out = self._maker(array.dtype, name)
+                is_torch_output, to_jax = self.output == "torch", partial(self._array, name=name)
+                as_handed_out = to_torch(array.dtype) if is_torch_output else to_jax
                 for batch, (low, high) in zip(made, parts, strict=True):
                     batch[name] = as_handed_out(array[low:high])
             else:
@@ -334,10 +335,6 @@ class BatchForm:
         """Whether each batch is handed out its part of one array: then this takes little Python."""
         fixed = isinstance(values, FixedValues) and values.valid is None
         return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
-
-    def _maker(self, dtype: np.dtype[Any], name: str) -> Callable[[NDArray[Any]], Any]:
-        """Makes of arrays of one type what is handed out."""
-        return to_torch(dtype) if self.output == "torch" else partial(self._array, name=name)
 
     def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
         name = column.name

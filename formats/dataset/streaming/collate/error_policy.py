@@ -41,10 +41,6 @@ class ErrorPolicy:
         """
         self._on_error, self._stats = on_error, stats
 
-    @property
-    def tolerant(self) -> bool:
-        return self._on_error != "raise"
-
     def replacement(
         self,
         error: Error,
@@ -65,7 +61,7 @@ class ErrorPolicy:
         """
         row, row_id = int(batch.rows[at]), format_row_id(batch.row_ids[at])
         where = row_id if column is None else f"{row_id}, column {column!r}"
-        if not self.tolerant:
+        if self._on_error == "raise":
             raise CorruptError(
                 f"row {row} (id {where}): {error}. on_error='skip' leaves such rows out and counts "
                 "them."

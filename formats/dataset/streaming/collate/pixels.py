@@ -28,6 +28,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -75,11 +76,7 @@ def chances(key: int, draws: NDArray[np.uint64] | Ints) -> NDArray[np.float64]:
     return scaled_down
 
 
-def whole(height: int, width: int) -> Box:
-    return Box(0, 0, height, width)
-
-
-def middle(height: int, width: int, size: tuple[int, int]) -> Box:
+def middle(height: int, width: int, size: tuple[float, float]) -> Box:
     """The largest box in the middle that has the shape of `size`, (height, width)."""
     high, wide = size
     cut_height = min(height, max(1, round(width * high / wide)))
@@ -123,9 +120,7 @@ def drawn(
             left = int(how_far * (width - cut_width + 1))
             return Box(top, left, cut_height, cut_width)
     shape = min(max(width / height, ratio[0]), ratio[1])
-    cut_height = min(height, max(1, round(width / shape)))
-    cut_width = min(width, max(1, round(height * shape)))
-    return Box((height - cut_height) // 2, (width - cut_width) // 2, cut_height, cut_width)
+    return middle(height, width, (1, shape))
 
 
 def scaled(box: Box, of: tuple[int, int], to: tuple[int, int]) -> Box:
@@ -397,26 +392,13 @@ def needed(module: str) -> Any:
         UnsupportedError: it is not installed.
     """
     try:
-        if module == "PIL.Image":
-            from PIL import Image
-
-            return Image
-        if module == "PIL.ImageFile":
-            from PIL import ImageFile
-
-            return ImageFile
-        if module == "simplejpeg":
-            import simplejpeg
-
-            return simplejpeg
-        import cv2
+        return import_module(module)
     except ImportError as error:
         raise UnsupportedError(
             f"decoding images needs {module}, which cannot be loaded ({error}): "
             "pip install 'tensorrepo[images]'"
             + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
         ) from error
-    return cv2
 
 
 def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
@@ -465,15 +447,8 @@ def turned(pixels: Picture, orientation: int) -> Picture:
         return pixels
     if orientation > 4:
         pixels = pixels.transpose(1, 0, 2)
-    up_down, left_right = _MIRRORED[orientation]
+    up_down, left_right = orientation in {3, 4, 7, 8}, orientation in {2, 3, 6, 7}
     return np.ascontiguousarray(pixels[:: -1 if up_down else 1, :: -1 if left_right else 1])
-
-
-# Whether the picture is then mirrored top to bottom, and left to right; from 5 on rows are columns.
-_MIRRORED = {
-    1: (False, False), 2: (False, True), 3: (True, True), 4: (True, False),
-    5: (False, False), 6: (False, True), 7: (True, True), 8: (True, False),
-}  # fmt: skip
 
 
 def _shrink(target: Target) -> int:

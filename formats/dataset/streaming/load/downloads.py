@@ -254,19 +254,16 @@ class Downloads(RunPrefetch[T]):
     def _admit(self) -> None:
         """Begin with runs that may be ahead while few jobs wait, some at a time."""
         for _ in range(_ADMITTED_AT_ONCE):
-            if not self._may_admit():
+            if not self._expected or self._closed or self._jobs.waiting >= _WAITING:
                 return
-            number = self._expected.popleft()
+            number = self._expected[0]
             size_bytes = self._size_of(number)
+            if not self._fits(size_bytes):
+                return
+            self._expected.popleft()
             self._outstanding_bytes += size_bytes
             self._begin(RunJob(number, self._order, size_bytes, self._runs.reads_more(number)))
             self._order += 1
-
-    def _may_admit(self) -> bool:
-        """Whether the next run may be ahead."""
-        if not self._expected or self._closed or self._jobs.waiting >= _WAITING:
-            return False
-        return self._fits(self._size_of(self._expected[0]))
 
     def _begin(self, run: RunJob) -> None:
         new = []
@@ -280,11 +277,10 @@ class Downloads(RunPrefetch[T]):
                 waiting.append(run)
         if not run.missing:
             self._loadable(run)
-        if self._means.cache is not None:
-            kept = [piece for piece in new if piece.tag is not None]
+        kept = [piece for piece in new if piece.tag is not None and self._means.cache is not None]
+        if kept:
+            self._jobs.work(Look(run.order, kept))
             new = [piece for piece in new if piece.tag is None]
-            if kept:
-                self._jobs.work(Look(run.order, kept))
         self._ask(run.order, new)
 
     def _ask(self, order: int, pieces: Sequence[PagePiece]) -> None:

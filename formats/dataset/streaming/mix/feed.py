@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.streaming.feed import (
     encode_state,
     tuning_of,
 )
-from tensorrepo.formats.dataset.streaming.load.loaders import MixLoader, remote_bytes
+from tensorrepo.formats.dataset.streaming.load.loaders import mix_loader, remote_bytes
 from tensorrepo.formats.dataset.streaming.mix.blend import (
     MixSource,
     MixWish,
@@ -195,18 +195,19 @@ class MixFeed:
         ]
         loaders = [part.loader for part in parts]
         first_runs = _starts(source.plan.runs for source in self.sources)
+        first_rows = np.array(_starts(source.feed.dataset.rows for source in self.sources))
+        source_rows = np.array([source.rows for source in self.sources])
+        mark = partial(self._mark, epoch, first_rows, source_rows)
         return replace(
             parts[0],
             plan=self.plan,
-            loader=MixLoader(loaders, places, first_runs),
+            loader=mix_loader(loaders, places, first_runs),
             columns=tuple(
                 (replace(schema.column(name), nullable=name in nullable), names.index(name))
                 for name in self.columns
             ),
             nullable=tuple(name in nullable for name in names),
-            form=replace(
-                parts[0].form, identify=self.identify, mark=partial(self._mark, epoch, *self._marks)
-            ),
+            form=replace(parts[0].form, identify=self.identify, mark=mark),
             stretches=partial(self._stretches, first_runs),
         )
 
@@ -228,14 +229,8 @@ class MixFeed:
             first_rows=FIRST_ROWS,
         )
 
-    @property
-    def _marks(self) -> tuple[Ints, Ints]:
-        """First row of each source among those of all, and rows of an epoch of each."""
-        starts = _starts(source.feed.dataset.rows for source in self.sources)
-        return np.array(starts), np.array([source.rows for source in self.sources])
-
     def _mark(self, epoch: Pass, starts: Ints, source_rows: Ints, batch: Batch) -> None:
-        """Note the sources of a batch's rows, which count those of all sources."""
+        """Note the sources of a batch's rows, which count those of all from `starts` on."""
         # A packed batch has found its rows by itself.
         batch.source = np.searchsorted(starts, batch.rows, side="right") - 1
         batch.rows = batch.rows - starts[batch.source]
@@ -251,18 +246,14 @@ class MixFeed:
             MixState(
                 wish=self.wish,
                 sources=tuple(source.feed.state(source.first, 0) for source in self.sources),
-                shares=self.blend.shares,
-                cycle_slots=self.blend.cycle_slots,
-                slot_rows=self.blend.slot_rows,
-                rows=self.blend.rows,
-                rest=self.blend.rest,
+                **asdict(self.blend),
                 seed=epoch.seed,
                 epoch=epoch.epoch,
                 position=position,
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[MixFeed]:
+    def resumed(self, state: dict[str, Any]) -> Resumed:
         saved = decode_mix_state(state, sources=len(self.sources))
         blend = SourceBlend(
             saved.shares, saved.cycle_slots, saved.slot_rows, saved.rows, saved.rest
@@ -328,7 +319,7 @@ class MixExplanation:
         return "\n".join(lines)
 
 
-def _source(resumed: Resumed[Any]) -> MixedSource:
+def _source(resumed: Resumed) -> MixedSource:
     assert isinstance(resumed.feed, DatasetFeed), "sources of a mix are datasets"
     return MixedSource(resumed.feed, resumed.epoch)
 
@@ -386,10 +377,11 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
         raise InvalidInputError(
             f"source {number} of the mix sorts rows by length, which is done within one stream only"
         )
-    if _packed_size(stream) != _packed_size(first):
+    wanted, size = (each.options.sampling.pack or 0 for each in (first, stream))
+    if wanted != size:
         raise InvalidInputError(
-            f"streams of a mix have the same pack=: it is {_packed_size(first)} in the first and "
-            f"{_packed_size(stream)} in source {number} (0: items are rows)"
+            f"streams of a mix have the same pack=: it is {wanted} in the first and {size} in "
+            f"source {number} (0: items are rows)"
         )
     if plan.packing is not None and plan.selection is not None:
         raise InvalidInputError(
@@ -397,11 +389,6 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
         )
     if not stream.rows:
         raise InvalidInputError(f"source {number} of the mix has no rows")
-
-
-def _packed_size(stream: BatchStream) -> int:
-    packing = _feed(stream).plan.packing
-    return 0 if packing is None else packing.size
 
 
 def _feed(stream: BatchStream) -> DatasetFeed:

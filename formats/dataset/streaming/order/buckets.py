@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,19 +147,17 @@ class Bucketed:
         return runs, (until // size + 1) * size
 
     def _block(self, block: int) -> Located:
-        if self._newest is None or self._newest[0] != block:
-            self._newest = block, self._sorted(block)
-        return self._newest[1]
-
-    def _sorted(self, block: int) -> Located:
+        if self._newest is not None and self._newest[0] == block:
+            return self._newest[1]
         size = self._buckets.rows
         located = self._base.locate(block * size, min((block + 1) * size, self.rows))
         item = self._unshuffled(located, block)
         row = self._first_row[located.run] + self._items.rows(located.run, item)
         key = number(epoch_key(self._seed, self._epoch, Purpose.BUCKETS), block)
         turn = self._buckets.order(key, self._lengths[row], located.band)
-        moved = replace(located, place=item).select(turn)
-        return replace(moved, position=located.position)
+        moved = located._replace(place=item).select(turn)
+        self._newest = block, moved._replace(position=located.position)
+        return self._newest[1]
 
     def _unshuffled(self, located: Located, block: int) -> Ints:
         """The items that stand at the places of the base order's runs."""

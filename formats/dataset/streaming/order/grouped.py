@@ -37,15 +37,12 @@ class GroupStore(Protocol):
     @property
     def rows(self) -> Ints:
         """Live rows of each group, at least one."""
-        ...
 
     def prepare(self, groups: list[int]) -> None:
         """Read what is not there of these, side by side."""
-        ...
 
     def runs(self, group: int) -> GroupRuns:
         """The runs of a group."""
-        ...
 
 
 GROUP_RUNS = 1024  # on average

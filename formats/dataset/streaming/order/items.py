@@ -46,19 +46,15 @@ class RowChoice(Protocol):
     @property
     def total(self) -> int:
         """Items: all rows, each as often as it comes."""
-        ...
 
     def before(self, rows: Ints) -> Ints:
         """Items before each of `rows`, which are in ``[0, self.rows]``."""
-        ...
 
     def row_of(self, items: Ints) -> Ints:
         """The row of each of `items`, which are in ``[0, total)``."""
-        ...
 
     def counts(self, start: int, stop: int) -> Ints:
         """How often each of the rows ``[start, stop)`` comes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,7 +272,6 @@ class Items(Protocol):
 
     def rows(self, run: Ints, item: Ints) -> Ints:
         """What each item of each run, as the order numbers it, is: a live row inside the run."""
-        ...
 
 
 def items_total(items: Items) -> int:

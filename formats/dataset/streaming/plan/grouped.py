@@ -356,16 +356,9 @@ def plan_groups(
         return None
     own_bytes = max(1, window_bytes // (2 * lanes))
     table = GroupTable(dataset, names, leading, own_bytes, chosen.group_rows, parts)
-    return _planned(table, chosen, window_bytes, eager)
-
-
-def _planned(
-    table: GroupTable, chosen: Arrangement, window_bytes: int, eager: Callable[[], StreamPlan]
-) -> GroupedPlan:
-    sample = table.open(0)
-    store = OpenGroups(table, 0)
-    stored = {each.id: each.stored_bytes for each in table.dataset.root.statistics}
-    groups = table.dataset.rows / int(sample.runs.live.sum())
+    sample, store = table.open(0), OpenGroups(table, 0)
+    stored = {each.id: each.stored_bytes for each in dataset.root.statistics}
+    groups = dataset.rows / int(sample.runs.live.sum())
     columns = tuple(
         replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )
