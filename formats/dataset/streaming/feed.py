@@ -28,7 +28,6 @@ from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_tab
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
 from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
-from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
 from tensorrepo.formats.dataset.streaming.order.items import items_total
 from tensorrepo.formats.dataset.streaming.plan.pages import (
@@ -124,7 +123,7 @@ def decode_state(
     Raises:
         InvalidInputError: it is not such a state, or one of other data.
     """
-    state = _decoded(form, StreamState, FORMAT)
+    state = decoded_as(form, StreamState, FORMAT)
     if state.dataset != dataset:
         raise InvalidInputError(
             f"the state belongs to dataset {state.dataset:.12}, this is {dataset:.12}. Stream the "
@@ -164,58 +163,14 @@ def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> Non
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
 
 
-MIX_FORMAT = "tensorrepo mix state v1"
-
-
-class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A place in an epoch of a mix, how its sources take turns, and the order of each.
-
-    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
-    """
-
-    sources: tuple[dict[str, Any], ...]
-    shares: tuple[int, ...]
-    cycle_slots: int
-    slot_rows: int
-    rows: int
-    rest: tuple[int, ...]
-    wish: MixWish
-    seed: int
-    epoch: int
-    position: int
-    format: str = MIX_FORMAT
-
-
-def encode_state(state: StreamState | MixState) -> dict[str, Any]:
+def encode_state(state: msgspec.Struct) -> dict[str, Any]:
     """The state as JSON values."""
     form: dict[str, Any] = msgspec.to_builtins(state)
     return form
 
 
-def decode_mix_state(form: Mapping[str, Any], *, sources: int) -> MixState:
-    """The state of a mix of so many sources; the states of these are not looked at.
-
-    Raises:
-        InvalidInputError: it is not such a state.
-    """
-    state = _decoded(form, MixState, MIX_FORMAT)
-    if len(state.sources) != sources:
-        raise InvalidInputError(
-            f"the state is of a mix of {len(state.sources)} sources, this one has {sources}: mix "
-            "the same streams, in the same order, to resume"
-        )
-    sound = (
-        len(state.shares) == sources
-        and 0 <= state.position <= state.rows
-        and 0 <= state.seed < 1 << 64
-        and 0 <= state.epoch < 1 << 64
-    )
-    if not sound:
-        raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
-    return state
-
-
-def _decoded(form: Mapping[str, Any], kind: type[_State], format_: str) -> _State:
+def decoded_as(form: Mapping[str, Any], kind: type[_State], format_: str) -> _State:
+    """A state of this kind. Raises InvalidInputError where it is none."""
     if not hasattr(form, "get") or form.get("format") != format_:
         raise InvalidInputError(f"not a {format_!r}: {form!r:.120}")
     try:

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, Self
 
-import numpy as np
-
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
@@ -71,8 +68,7 @@ def stream(
     Args:
         dataset: dataset to read.
         options: options of the stream; None takes them from `keywords`.
-        remake: maker of this stream in another process: called there with options to replace,
-            and passed there as `multiprocessing` does.
+        remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
         clock: clock in seconds, for `BatchStream.stats`.
         keywords: fields of `StreamOptions`.
@@ -86,7 +82,7 @@ def stream(
     check_moments(chosen.columns, options.output)
     names = chosen.names
     if options.pad is not None:
-        checks.padding(options.pad, _ragged(dataset, names))
+        checks.padding(options.pad, chosen.columns)
     setup = StreamSetup(
         options=options,
         prefetch=options.prefetch or 0,
@@ -313,11 +309,3 @@ def _batch_bytes(plan: StreamPlan, setup: StreamSetup) -> int:
     share = setup.options.share(0)
     pixels = sum(prod(decode.row_shape or ()) for decode in setup.decodes.values())
     return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
-
-
-def _ragged(dataset: StoredDataset, names: Sequence[str]) -> Iterator[tuple[str, np.dtype[Any]]]:
-    """Ragged ones of these columns, with the types of their elements."""
-    for name in names:
-        storage = dataset.schema.column(name).storage
-        if storage.layout is ColumnLayout.RAGGED:
-            yield name, storage.element

@@ -166,16 +166,10 @@ def plan_stretches(
     epoch: int,
     items: Items,
 ) -> Iterator[StepStretch]:
-    """The stretches of an epoch of one dataset.
+    """The stretches of an epoch of one dataset; see `Assembler.stretches`.
 
-    Args:
-        plan: plan of the dataset.
-        is_local: whether its runs lie in memory or on a local disk.
-        ahead_bytes: decoded bytes that may be fetched ahead.
-        share: steps to walk over.
-        seed: seed of the order.
-        epoch: number of the epoch.
-        items: items of the epoch.
+    `is_local` says whether runs lie in memory or on a local disk; `ahead_bytes`, decoded, may be
+    fetched ahead.
     """
     chosen = plan.arrangement
     # With buckets a lane may give its rows of two blocks far apart.

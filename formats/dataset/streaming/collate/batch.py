@@ -37,7 +37,10 @@ from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]
 _JAX_BYTES = 4  # of a number, at most, unless jax_enable_x64 is set
-_WIDER = "set jax.config.update('jax_enable_x64', True) before the stream is opened"
+_WIDER = (
+    "set jax.config.update('jax_enable_x64', True) before the stream is opened, leave the column "
+    "out with columns=, or take output='numpy' and convert it in a transform"
+)
 
 
 def as_jax(array: NDArray[Any], name: str = "") -> Any:
@@ -83,8 +86,7 @@ def check_moments(columns: Iterable[Column], output: OutputForm) -> None:
     if moments and not _jax_is_wide():
         raise InvalidInputError(
             f"column {moments[0]!r} holds moments, which are 64-bit numbers, and JAX would cut "
-            f"them to 32 bits: {_WIDER}, leave the column out with columns=, or take "
-            "output='numpy' and convert it in a transform"
+            f"them to 32 bits: {_WIDER}"
         )
 
 
@@ -96,9 +98,7 @@ def _check_fits(array: NDArray[Any], name: str) -> None:
         where = f"column {name!r}" if name else f"an array of {array.dtype}"
         raise InvalidInputError(
             f"{where} holds {most if most > narrow.max else least}, and JAX would make a "
-            f"{narrow.dtype} of it, which reaches from {narrow.min} to {narrow.max}: {_WIDER}, "
-            "leave the column out with columns=, or take output='numpy' and convert it in a "
-            "transform"
+            f"{narrow.dtype} of it, which reaches from {narrow.min} to {narrow.max}: {_WIDER}"
         )
 
 

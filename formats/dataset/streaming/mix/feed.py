@@ -18,6 +18,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,10 +28,9 @@ from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, As
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
 from tensorrepo.formats.dataset.streaming.feed import (
     DatasetFeed,
-    MixState,
     Pass,
     Resumed,
-    decode_mix_state,
+    decoded_as,
     encode_state,
     tuning_of,
 )
@@ -103,6 +103,28 @@ def _remade(
 ) -> BatchStream:
     """The same mix in another process, of streams that are made again there."""
     return mix([remake(**changes) for remake in remakes], **keywords)
+
+
+MIX_FORMAT = "tensorrepo mix state v1"
+
+
+class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A place in an epoch of a mix, how its sources take turns, and the order of each.
+
+    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
+    """
+
+    sources: tuple[dict[str, Any], ...]
+    shares: tuple[int, ...]
+    cycle_slots: int
+    slot_rows: int
+    rows: int
+    rest: tuple[int, ...]
+    wish: MixWish
+    seed: int
+    epoch: int
+    position: int
+    format: str = MIX_FORMAT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,7 +276,15 @@ class MixFeed:
         )
 
     def resumed(self, state: dict[str, Any]) -> Resumed:
-        saved = decode_mix_state(state, sources=len(self.sources))
+        saved, sources = decoded_as(state, MixState, MIX_FORMAT), len(self.sources)
+        if len(saved.sources) != sources:
+            raise InvalidInputError(
+                f"the state is of a mix of {len(saved.sources)} sources, this one has {sources}: "
+                "mix the same streams, in the same order, to resume"
+            )
+        words = 0 <= saved.seed < 1 << 64 and 0 <= saved.epoch < 1 << 64
+        if len(saved.shares) != sources or not 0 <= saved.position <= saved.rows or not words:
+            raise InvalidInputError(f"the state contradicts itself or has no such row: {saved}")
         blend = SourceBlend(
             saved.shares, saved.cycle_slots, saved.slot_rows, saved.rows, saved.rest
         )
@@ -265,8 +295,8 @@ class MixFeed:
             )
         pairs = zip(self.sources, saved.sources, strict=True)
         resumed = [source.feed.resumed(dict(own)) for source, own in pairs]
-        sources = tuple(_source(each) for each in resumed)
-        feed = replace(self, sources=sources, blend=blend, plan=_joined_plan(sources))
+        mixed = tuple(_source(each) for each in resumed)
+        feed = replace(self, sources=mixed, blend=blend, plan=_joined_plan(mixed))
         return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
 
     def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> MixExplanation:  # noqa: ARG002

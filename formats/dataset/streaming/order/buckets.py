@@ -105,17 +105,10 @@ class Bucketed:
         epoch: int,
         lanes: int,
     ) -> None:
-        """Sort `base`.
+        """Sort `base`, of whose `items` `lengths` are known by live row of the dataset.
 
-        Args:
-            base: order below.
-            items: meaning of its items.
-            lengths: length of every live row of the dataset.
-            first_row: live row that each run of the order begins with.
-            buckets: size of the blocks.
-            seed: seed of the order.
-            epoch: epoch of the order.
-            lanes: number of runs that are open at the same time.
+        `first_row` is the live row that each run of the order begins with; so many `lanes` are the
+        runs that are open at the same time.
         """
         self._base, self._items = base, items
         self._lengths, self._first_row = lengths, first_row

@@ -154,37 +154,15 @@ class SlottedLanes(GroupedLanes):
         return self.slots.of(self.store.runs(group), places)
 
 
-def slotted_lanes(
-    store: GroupStore,
-    slots: RunSlots,
-    run_rows: int,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    bands: int,
-) -> SlottedLanes:
-    """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
-    unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
-    unread = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+def slotted(unread: GroupedLanes, store: GroupStore, slots: RunSlots) -> SlottedLanes:
+    """The same epoch over groups that nobody has looked into."""
     return SlottedLanes(**_fields(unread), store=store, slots=slots)
 
 
 def grouped_lanes(
     groups: Grouping, *, seed: int, epoch: int, lanes: int, bands: int
 ) -> GroupedLanes:
-    """Lay out one epoch: time and memory by the group.
-
-    Args:
-        groups: groups of the runs.
-        seed: seed of the whole training.
-        epoch: number of the pass over the data.
-        lanes: K, even.
-        bands: C, a divisor of K.
-
-    Raises:
-        ValueError: lanes are odd, or bands do not divide them.
-    """
+    """Lay out one epoch, as `paired_lanes` does: time and memory by the group."""
     laid, fraction = lay_out(groups.rows, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
     size = np.diff(laid.cut)
     spread = groups.run_rows * fraction >> 32

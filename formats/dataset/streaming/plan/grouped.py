@@ -36,9 +36,11 @@ from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, Limited
 from tensorrepo.formats.dataset.streaming.order.grouped import (
     GROUP_RUNS,
     TURNS,
+    Grouping,
     GroupRuns,
     RunSlots,
-    slotted_lanes,
+    grouped_lanes,
+    slotted,
 )
 from tensorrepo.formats.dataset.streaming.order.items import EveryRow, Items, RowItems
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
@@ -300,16 +302,13 @@ class GroupedPlan(StreamPlan):
         )
 
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:  # noqa: ARG002
-        chosen = self.arrangement
-        return slotted_lanes(
-            self.store,
-            self.slots,
-            chosen.run_rows,
-            seed=seed,
-            epoch=epoch,
-            lanes=chosen.lanes,
-            bands=chosen.bands,
+        chosen, store = self.arrangement, self.store
+        unread = Grouping(
+            store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).live, chosen.run_rows
         )
+        lanes, bands = chosen.lanes, chosen.bands
+        laid = grouped_lanes(unread, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+        return slotted(laid, store, self.slots)
 
 
 def plan_groups(
