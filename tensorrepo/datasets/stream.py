@@ -23,8 +23,7 @@ from tensorrepo.formats.dataset.streaming.options import declared, described
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tensorrepo.repo.ids import Digest
-from tensorrepo.runs.run_context import note_streamed
+from tensorrepo.runs.run_context import CommittedEntry, note_streamed
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded.
@@ -271,17 +270,11 @@ def _torch() -> Any:
     return torch
 
 
-class StreamedDataset(Protocol):
+class StreamedDataset(CommittedEntry, Protocol):
     """A dataset of a commit, as far as a stream of it is concerned."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def commit(self) -> Digest: ...
-    @property
-    def digest(self) -> Digest: ...
     @property
     def stored(self) -> StoredDataset: ...
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 
-from tensorrepo.formats.common.arguments import whole, wrong
+from tensorrepo.formats.common.arguments import chosen, whole, wrong
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.repo.errors import InvalidInputError
@@ -43,15 +44,7 @@ def _above_zero(name: str, value: Any) -> float:
 
 def one_of(kind: Any) -> Callable[[str, Any], Any]:
     """Check for one of the values of a `Literal`."""
-
-    def check(name: str, value: Any) -> Any:
-        values = get_args(kind)
-        if value not in values:
-            *first, last = map(repr, values)
-            raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, got {value!r:.80}")
-        return value
-
-    return check
+    return partial(chosen, among=get_args(kind))
 
 
 def function(name: str, value: Any) -> Any:

@@ -349,7 +349,7 @@ class StreamOptions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StreamSetup:
     """Options of a stream with nothing left to choose, and the means it works with.
 

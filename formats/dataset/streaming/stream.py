@@ -2,9 +2,8 @@
 
     runs expected -> fetch threads: read, verify, decode -> gather -> decode, transform -> user
 
-One thread at a time walks over the stretches of the schedule. It tells the fetcher which runs come
-next, takes them when a step needs them, gathers the step's rows into pooled arrays, and lets go of
-runs after their last row. Without `prefetch` all but fetching happens on the caller's thread.
+One thread at a time walks over the stretches of the schedule (`collate.assemble`). Without
+`prefetch` all but fetching happens on the caller's thread.
 
 Source:
     docs/spec/stream-order.md.
@@ -83,14 +82,8 @@ def stream(
     names = chosen.names
     if options.pad is not None:
         checks.padding(options.pad, chosen.columns)
-    setup = StreamSetup(
-        options=options,
-        prefetch=options.prefetch or 0,
-        decodes=chosen_decodes(options.images, dataset.schema, names),
-        clock=clock,
-        page_cache=page_cache,
-        remake=remake,
-    )
+    decodes = chosen_decodes(options.images, dataset.schema, names)
+    setup = StreamSetup(options, options.prefetch or 0, decodes, clock, page_cache, remake)
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)

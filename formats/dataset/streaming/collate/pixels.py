@@ -162,13 +162,7 @@ class PictureReader:
     """Decodes pictures of one mode. Thread-safe: each thread has scratch memory of its own."""
 
     def __init__(self, mode: str, *, exact: bool, orient: bool, max_pixels: int) -> None:
-        """Prepare.
-
-        Args:
-            mode: "RGB", "L" or "RGBA".
-            exact: decode at full size and resize with Pillow.
-            orient: turn pictures as their EXIF orientation says.
-            max_pixels: larger pictures are refused before they are decoded.
+        """Prepare; `Decode` describes the arguments.
 
         Raises:
             UnsupportedError: a library is missing; says what to install.

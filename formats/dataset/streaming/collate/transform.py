@@ -243,14 +243,9 @@ def _transformed(transform: Work, batch: Batch) -> Any:
 def decoding_of(
     decoder: Decoder, work: Work | None, setup: StreamSetup, stats: StreamStats, key: int
 ) -> Decoding:
-    """How the images of a batch are decoded, and what is done to it then.
+    """How the images of a batch are decoded, and the `work` that is done to it then.
 
-    Args:
-        decoder: decoder of the stream.
-        work: function applied to a decoded batch.
-        setup: setup of the stream.
-        stats: counts of the time and of bad images.
-        key: key of the epoch's crops and flips.
+    `key` is that of the epoch's crops and flips.
     """
     bad, lock = ErrorPolicy(setup.options.on_error, stats), Lock()
 
@@ -261,9 +256,7 @@ def decoding_of(
         with lock:
             stats.decode_seconds += seconds
 
-    def begin(batch: Batch) -> list[Callable[[], list[PositionedItem]]]:
-        return decoder.begin(batch, key, bad, finish, setup.clock, spent)
-
+    begin = partial(decoder.begin, key=key, bad=bad, finish=finish, clock=setup.clock, spent=spent)
     return Decoding(begin, decoder.portions)
 
 

@@ -68,12 +68,10 @@ class MappedPages:
         copier: RowCopier = BEST,
         by_row: bool = True,
     ) -> None:
-        """Prepare.
+        """Prepare to use what `reader`, whose store maps chunks, would read.
 
-        Args:
-            reader: reader of the column; its store maps chunks.
-            copier: copies the rows later. Rows are proved one by one where that costs it little.
-            by_row: whether that is allowed: damage is then found as late as rows are gathered.
+        Rows are proved one by one where that costs `copier`, which copies them later, little, and
+        `by_row` allows it: damage is then found as late as rows are gathered.
         """
         index = reader.index
         self._reader, self._copier = reader, copier
@@ -216,13 +214,9 @@ class RunLoader:
         *,
         by_row: bool = True,
     ) -> None:
-        """Prepare.
+        """Prepare to read the runs of `plan`; `nullable` columns are asked for their validity.
 
-        Args:
-            dataset: dataset to read.
-            plan: its runs.
-            nullable: says of each of the plan's columns whether validity is asked for.
-            by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.
+        With `by_row`, rows of mapped pages may be proved when they are gathered, not loaded.
         """
         self.objects = dataset.objects
         self._run_bytes = plan.run_bytes

@@ -509,7 +509,9 @@ class _Walk:
     ) -> _Rows:
         """Rows of this rank in the parts of one pass."""
         number, epoch = int(parts.source[group[0]]), int(parts.epoch[group[0]])
-        source, epoch_pass = self._sources[number], self._pass(number, epoch)
+        source, epoch_pass = self._sources[number], self._passes.get((number, epoch))
+        if epoch_pass is None:
+            epoch_pass = self._passes[number, epoch] = _Pass(source, epoch, self._share)
         low, rows = int(parts.start[group[0]]), parts.rows[group]
         reached = low + int(rows.sum())
         located = epoch_pass.order.locate(low, reached)
@@ -519,20 +521,12 @@ class _Walk:
         nth = located.position + (epoch * source.rows - int(self._before[number]))
         return places[number][nth], *epoch_pass.rows(located, reached)
 
-    def _pass(self, number: int, epoch: int) -> _Pass:
-        epoch_pass = self._passes.get((number, epoch))
-        if epoch_pass is None:
-            epoch_pass = _Pass(self._sources[number], epoch, self._share)
-            self._passes[number, epoch] = epoch_pass
-        return epoch_pass
-
     def _leave_passes(self) -> None:
         """Forget those that are behind all steps to come."""
         epochs = self._before // self._source_rows
         for source, epoch in list(self._passes):
             if epoch < epochs[source]:
-                left = self._passes.pop((source, epoch))
-                self.left.append(left.returning)
+                self.left.append(self._passes.pop((source, epoch)).returning)
 
     def _padded(self, piece: StepRows, busy: Bools, *, lent: bool) -> StepRows:
         """The piece with its last step filled up: each of its own rows again, in turn."""

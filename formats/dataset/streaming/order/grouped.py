@@ -213,11 +213,9 @@ class RunSlots:
     """
 
     def __init__(self, capacity: int, known: Callable[[int], GroupRuns | None]) -> None:
-        """Prepare.
+        """Prepare for `TURNS` times the runs of a turn; memory is touched when it is used.
 
-        Args:
-            capacity: `TURNS` times the runs of a turn. Memory is touched when it is used.
-            known: the group of this number, if it is still open.
+        `known` gives the group of a number, if it is still open.
         """
         self.live = np.zeros(capacity, np.int64)
         self.first_row = np.zeros(capacity, np.int64)

@@ -210,7 +210,13 @@ def given_weights(given: NDArray[Any], chosen: RowBits | None, epoch_rows: int |
     if not weights.any():
         raise InvalidInputError("all weights are 0: no row would ever come")
     units = _scaled(weights, epoch_rows) if epoch_rows else np.rint(np.ldexp(weights, UNIT_BITS))
-    return _checked(units)
+    if units.max() > MOST_TIMES << UNIT_BITS:
+        row = int(units.argmax())
+        raise InvalidInputError(
+            f"row {row} would come {units[row] / 2**UNIT_BITS:.3g} times an epoch; at most "
+            f"{MOST_TIMES:,} times are possible. Scale the weights with epoch_rows=."
+        )
+    return Weights(units.astype(np.uint64))
 
 
 def _scaled(weights: NDArray[np.float64], epoch_rows: int) -> NDArray[np.float64]:
@@ -219,16 +225,6 @@ def _scaled(weights: NDArray[np.float64], epoch_rows: int) -> NDArray[np.float64
     whole = np.rint(np.ldexp(weights, _MANTISSA_BITS - exponent))
     scale = (epoch_rows << UNIT_BITS) / exact_sum(whole.astype(np.uint64))
     return np.rint(whole * scale)
-
-
-def _checked(units: NDArray[np.float64]) -> Weights:
-    if units.max() > MOST_TIMES << UNIT_BITS:
-        row = int(units.argmax())
-        raise InvalidInputError(
-            f"row {row} would come {units[row] / 2**UNIT_BITS:.3g} times an epoch; at most "
-            f"{MOST_TIMES:,} times are possible. Scale the weights with epoch_rows=."
-        )
-    return Weights(units.astype(np.uint64))
 
 
 def balanced_weights(kind: NDArray[Any], rows_of_kind: Ints, length: int) -> Weights:
