@@ -103,50 +103,9 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def decode_state(
-    form: Mapping[str, Any],
-    *,
-    dataset: str,
-    columns: tuple[str, ...],
-    items: ItemsState,
-    length: Callable[[int, int], int],
-) -> StreamState:
-    """The state that `encode_state` wrote, if it belongs to this dataset and these columns.
-
-    Args:
-        form: state as JSON values.
-        dataset: digest of the dataset that is streamed.
-        columns: names of the columns that are streamed.
-        items: items that positions count.
-        length: function of seed and number that gives the length of an epoch.
-
-    Raises:
-        InvalidInputError: it is not such a state, or one of other data.
-    """
-    state = decoded_as(form, StreamState, FORMAT)
-    if state.dataset != dataset:
-        raise InvalidInputError(
-            f"the state belongs to dataset {state.dataset:.12}, this is {dataset:.12}. Stream the "
-            "commit that it was saved with, or start a new epoch without it."
-        )
-    if state.columns != columns:
-        raise InvalidInputError(
-            f"the state was saved for columns {list(state.columns)}, these are {list(columns)}: "
-            "their order of rows differs. Stream the same columns to resume."
-        )
-    saved = state.items
-    if (saved.selection, saved.pack, saved.bucket) != (items.selection, items.pack, items.bucket):
-        raise InvalidInputError(
-            f"the state was saved for {saved}, this stream has {items}: its positions count other "
-            "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
-        )
-    _check_numbers(state, length)
-    return state
-
-
-def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> None:
+def _check_numbers(state: StreamState, length: Callable[[Pass], int]) -> None:
     words = 0 <= state.seed < 1 << 64 and 0 <= state.epoch < 1 << 64
-    rows = length(state.seed, state.epoch) if words else 0
+    rows = length(Pass(state.seed, state.epoch)) if words else 0
     bucketed = state.items.bucket_rows > 0, state.items.bucket_steps > 0
     lanes_fit = state.lanes >= 2 and state.lanes % 2 == 0
     sound = (
@@ -299,13 +258,25 @@ class DatasetFeed:
         )
 
     def resumed(self, state: dict[str, Any]) -> Resumed:
-        saved = decode_state(
-            state,
-            dataset=self.dataset.digest,
-            columns=self.columns,
-            items=self._items_state(),
-            length=lambda seed, epoch: self.rows(Pass(seed, epoch)),
-        )
+        saved, here = decoded_as(state, StreamState, FORMAT), self.dataset.digest
+        if saved.dataset != here:
+            raise InvalidInputError(
+                f"the state belongs to dataset {saved.dataset:.12}, this is {here:.12}. Stream the "
+                "commit that it was saved with, or start a new epoch without it."
+            )
+        if saved.columns != self.columns:
+            raise InvalidInputError(
+                f"the state was saved for columns {list(saved.columns)}, these are "
+                f"{list(self.columns)}: their order of rows differs. Stream the same columns to "
+                "resume."
+            )
+        old, new = saved.items, self._items_state()
+        if (old.selection, old.pack, old.bucket) != (new.selection, new.pack, new.bucket):
+            raise InvalidInputError(
+                f"the state was saved for {old}, this stream has {new}: its positions count other "
+                "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
+            )
+        _check_numbers(saved, self.rows)
         feed = replace(self, plan=self.plan.arranged_as(saved.arrangement))
         return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
 

@@ -217,8 +217,9 @@ class PictureReader:
         shrink = 1 if self._exact else _shrink(target)
         direct = target.out
         everything = turn == 1 and target.box == (0, 0, height, width)
-        if inks or not everything or not _is_plain(direct, height, width):
-            direct = None
+        if direct is not None:
+            fits = direct.shape[:2] == (height, width) and direct.flags.c_contiguous
+            direct = direct if fits and everything and not inks else None
         size = -(-height // shrink), -(-width // shrink)
         try:
             pixels = self._decoded(data, size, shrink, target, direct, inks=inks)
@@ -454,10 +455,6 @@ def _shrink(target: Target) -> int:
     while shrink < _LARGEST_SHRINK and min(rows, columns) >= 2 * shrink:
         shrink *= 2
     return shrink
-
-
-def _is_plain(out: Picture | None, height: int, width: int) -> bool:
-    return out is not None and out.shape[:2] == (height, width) and out.flags.c_contiguous
 
 
 def _spread(down: float) -> float:

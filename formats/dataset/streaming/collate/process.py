@@ -173,11 +173,7 @@ def read_frame(
 ) -> Any:
     """What `BatchFrame` wrote into `memory`: its arrays and tensors are views of it.
 
-    Args:
-        memory: memory that holds the frame.
-        description_at: first byte of its description.
-        description_bytes: length of the description.
-        identify: finds the row ids of batches.
+    `identify` finds the row ids of batches.
     """
     described = memory[description_at : description_at + description_bytes]
     return _Reader(memory, identify).decode(described.data)

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +110,10 @@ class MappedPages:
             for page in pages.tolist():
                 self._prove_whole(page)
             return InMemory(runs, rows, values_at, None, None, None, [(self,)] * len(pages))
-        self._check_bounds(pages, chunks)
+        # Nothing is read behind the end of a file that was cut since a page of it was proved.
+        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
+        for page in pages[ends > self._payload_bytes[chunks]].tolist():
+            self._prove_whole(page)
         tables = self._sum_tables(pages, rows, at)
         owners = [(self, tables)] * len(pages)
         sums_at = address_of(tables) + _SUM_BYTES * (np.cumsum(rows) - rows)
@@ -149,26 +151,17 @@ class MappedPages:
             start += length
         return tables
 
-    def _check_bounds(self, pages: Ints, chunks: Ints) -> None:
-        """Nothing is read behind the end of a file that was cut since a page of it was proved."""
-        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
-        for page in pages[ends > self._payload_bytes[chunks]].tolist():
-            self._prove_whole(page)
-
     def _prove_whole(self, page: int) -> None:
         """Compare a page with its xxh3, and where its values lie with where they must."""
         entry = self._entries[page]
         data = self._page(page)
         with self._reader.locating(page):
             verify_page(data, entry)
-            self._check_directory(data, entry)
-
-    def _check_directory(self, data: memoryview, entry: NDArray[Any]) -> None:
-        expected = expected_bytes(entry, self._reader.index.storage)
-        fields = DIRECTORY.unpack_from(data)
-        ends = DIRECTORY.size + sum(map(padded, expected))
-        if fields[0::5] != expected or any(fields[1::5]) or len(data) != ends:
-            raise CorruptError("its directory contradicts its entry")
+            expected = expected_bytes(entry, self._reader.index.storage)
+            fields = DIRECTORY.unpack_from(data)
+            ends = DIRECTORY.size + sum(map(padded, expected))
+            if fields[0::5] != expected or any(fields[1::5]) or len(data) != ends:
+                raise CorruptError("its directory contradicts its entry")
 
     def _blame(self, page: int, row: int) -> None:
         """Say what is wrong with a page of which a row is not what its sum says."""
@@ -297,9 +290,8 @@ class _ColumnLoader:
         self._nullable = nullable
         self._deleted = live_rows(dataset)
         self._reader = page_reader(dataset, plan.name)
-        self._cut: Bools = runs.live != runs.stop - runs.start
         self._odd = self._odd_runs(runs)
-        self._changed = self._cut | self._odd
+        self._changed: Bools = self._odd | (runs.live != runs.stop - runs.start)
         self._is_shared = plan.reading in ("resident", "page")
         most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept = LimitedCache[tuple[ColumnValues, int]](most)
@@ -307,7 +299,6 @@ class _ColumnLoader:
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
-        self._checksum = entries["checksum"]
         self._tags = plan.index.tags
         self._mapped = MappedPages(self._reader, by_row=by_row)
         in_place = self.is_local and not nullable
@@ -365,7 +356,10 @@ class _ColumnLoader:
             if not isinstance(link, ObjectLink):
                 continue
             if self._plan.reading == "rows":
-                yield from self._pieces_of_rows(page, run, link)
+                entry, storage = self._plan.index.entries[page], self._plan.index.storage
+                both = rows_at(entry, storage, *self._within(page, run))
+                for what, (start, stop) in enumerate(both):
+                    yield PagePiece((self._place, page, run, what), link, start, stop, None)
             # A page that is let go of before it is used is read again.
             elif not self._is_shared or self._kept.get(page) is None:
                 start = self._offset.item(page)
@@ -390,11 +384,6 @@ class _ColumnLoader:
         first, end = self._plan.index.first_row[page : page + 2].tolist()
         start, stop = self._start.item(run), self._stop.item(run)
         return max(start, first) - first, min(stop, end) - first
-
-    def _pieces_of_rows(self, page: int, run: int, link: ObjectLink) -> Iterator[PagePiece]:
-        entry, storage = self._plan.index.entries[page], self._plan.index.storage
-        for what, (start, stop) in enumerate(rows_at(entry, storage, *self._within(page, run))):
-            yield PagePiece((self._place, page, run, what), link, start, stop, None)
 
     def _rows_of(self, page: int, run: int, fetched: Fetched) -> ColumnValues:
         """The rows of a page that are of a run: proved by their sums, else from the whole page."""

@@ -44,11 +44,9 @@ class RunPrefetch(ABC, Generic[T]):
     """
 
     def __init__(self, size_of: Callable[[int], int], ahead_bytes: int) -> None:
-        """Prepare.
+        """Prepare; so many bytes may be loaded, or be loading, and not taken yet.
 
-        Args:
-            size_of: decoded bytes of a run.
-            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
+        `size_of` gives the decoded bytes of a run.
         """
         self._size_of, self._ahead_bytes = size_of, ahead_bytes
         self._expected: deque[int] = deque()

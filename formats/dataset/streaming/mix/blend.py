@@ -206,12 +206,7 @@ def _text(value: str | int | tuple[float, ...]) -> str:
 
 
 def blend_of(source_rows: Sequence[int], batch_size: int, wish: MixWish) -> SourceBlend:
-    """The blend that a caller asks for.
-
-    Args:
-        source_rows: rows of each source.
-        batch_size: rows of a step, of all ranks together.
-        wish: shares of the sources, as the caller asks for them.
+    """The blend that a caller asks for, in steps of `batch_size` rows of all ranks together.
 
     Raises:
         InvalidInputError: a source would never come, or is not spoken of.
@@ -486,23 +481,22 @@ class _Walk:
         own = rank_cut(parts, share.rank, self._turns)
         short_rows = (stop - start) % share.batch_size if share.last == "pad" else 0
         lent = bool(0 < short_rows < share.world) and _lend(parts, own, share.rank)
-        places = self._places(source)
+        counts = np.bincount(source, minlength=len(self._sources))
+        by_source = np.argsort(source, kind="stable")
+        places = np.split(by_source, np.cumsum(counts)[:-1])  # of each source in the piece
         by_pass: list[_Rows] = [
             self._rows_of_pass(parts, own, group, places) for group in _groups_of_passes(parts)
         ]
         at, run, row, busy = (np.concatenate(column) for column in zip(*by_pass, strict=True))
         by_place = np.argsort(at)
         at, run, row, busy = at[by_place], run[by_place], row[by_place], busy[by_place]
-        self._before = self._before + np.bincount(source, minlength=len(self._sources))
-        self._leave_passes()
+        self._before = self._before + counts
+        # Passes that are behind all steps to come are forgotten.
+        epochs = self._before // self._source_rows
+        for key in [key for key in self._passes if key[1] < epochs[key[0]]]:
+            self.left.append(self._passes.pop(key).returning)
         piece = StepRows(first_step, ends, 0, step[at], run, row, busy)
         return self._padded(piece, busy, lent=lent) if short_rows else piece
-
-    def _places(self, source: Ints) -> list[Ints]:
-        """Where the rows of each source are among those of a piece."""
-        by_source = np.argsort(source, kind="stable")
-        counts = np.bincount(source, minlength=len(self._sources))
-        return np.split(by_source, np.cumsum(counts)[:-1])
 
     def _rows_of_pass(
         self, parts: Parts, own: tuple[Ints, Ints], group: Ints, places: list[Ints]
@@ -520,13 +514,6 @@ class _Walk:
         # How many rows of the source came in this piece before each of these.
         nth = located.position + (epoch * source.rows - int(self._before[number]))
         return places[number][nth], *epoch_pass.rows(located, reached)
-
-    def _leave_passes(self) -> None:
-        """Forget those that are behind all steps to come."""
-        epochs = self._before // self._source_rows
-        for source, epoch in list(self._passes):
-            if epoch < epochs[source]:
-                self.left.append(self._passes.pop((source, epoch)).returning)
 
     def _padded(self, piece: StepRows, busy: Bools, *, lent: bool) -> StepRows:
         """The piece with its last step filled up: each of its own rows again, in turn."""

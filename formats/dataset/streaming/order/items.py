@@ -314,10 +314,7 @@ class RowItems:
 def row_items(first_row: Ints, live: Ints, choice: RowChoice | None) -> RowItems:
     """The items of runs that begin with these live rows of the dataset and have so many.
 
-    Args:
-        first_row: int64 ``(runs,)``.
-        live: int64 ``(runs,)``, all above 0.
-        choice: multiplicity of each row; None: once.
+    `live` are above 0; without a `choice` each row comes once.
     """
     if choice is None:
         every = EveryRow(int(live.sum()))
