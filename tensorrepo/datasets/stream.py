@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
@@ -261,13 +262,8 @@ def _class() -> type[TorchStream]:
 
 
 def _torch() -> Any:
-    try:
-        import torch.utils.data
-    except ImportError as error:
-        raise UnsupportedError(
-            "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
-        ) from error
-    return torch
+    missing = "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
+    return import_library("torch", missing)
 
 
 class StreamedDataset(CommittedEntry, Protocol):

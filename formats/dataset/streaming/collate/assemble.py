@@ -8,6 +8,7 @@ interpreter lock, and what a call costs is shared by all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -101,44 +102,28 @@ class Assembler:
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items, lost)
-        planned = OrderedMap(
-            self.stretches(share, seed, epoch, items),
-            walk.prepared,
-            threads=1,
-            ahead=2,
-            name="plan",
-        )
-        try:
+        upcoming = self.stretches(share, seed, epoch, items)
+        planned = OrderedMap(upcoming, walk.prepared, threads=1, ahead=2, name="plan")
+        with closing(fetcher), closing(planned):
             yield from walk.groups(planned)
-        finally:
-            planned.close()
-            fetcher.close()
 
     def _fetcher(self, lost: LostRuns) -> RunPrefetch[Loaded]:
-        loader, options = self.loader, self.setup.options
-        tolerant = options.on_error != "raise"
+        loader, setup, options = self.loader, self.setup, self.setup.options
+        ahead_bytes, tolerant = options.ahead_bytes, options.on_error != "raise"
         if not loader.is_local:
             means = means_of(
-                loader.objects,
-                clock=self.setup.clock,
-                cache=self.setup.page_cache,
-                threads=options.threads,
+                loader.objects, clock=setup.clock, cache=setup.page_cache, threads=options.threads
             )
-            return Downloads(
-                loader,
-                means,
-                self.stats,
-                ahead_bytes=options.ahead_bytes,
-                instead=lost.add if tolerant else None,
-            )
+            instead = lost.add if tolerant else None
+            return Downloads(loader, means, self.stats, ahead_bytes=ahead_bytes, instead=instead)
         group_bytes = _LOCAL_GROUP_BYTES
         if loader.is_in_place:
-            group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, options.ahead_bytes // 2))
+            group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, ahead_bytes // 2))
         return LocalPrefetch(
             partial(lost.load, loader.load) if tolerant else loader.load,
             loader.size_of,
             threads=self.fetch_threads or 1,
-            ahead_bytes=options.ahead_bytes,
+            ahead_bytes=ahead_bytes,
             group_bytes=group_bytes,
         )
 

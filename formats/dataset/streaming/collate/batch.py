@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints, is_small_float
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.common.tensors import is_torch
+from tensorrepo.formats.common.tensors import import_library, is_torch
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]
 _JAX_BYTES = 4  # of a number, at most, unless jax_enable_x64 is set
@@ -107,14 +107,11 @@ def _jax_is_wide() -> bool:
 
 
 def _jax() -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise UnsupportedError(
-            "output='jax' needs jax, which is not installed: `pip install 'tensorrepo[jax]'`, or "
-            "the build for your accelerator as JAX's own pages say"
-        ) from error
-    return jax
+    return import_library(
+        "jax",
+        "output='jax' needs jax, which is not installed: `pip install 'tensorrepo[jax]'`, or "
+        "the build for your accelerator as JAX's own pages say",
+    )
 
 
 def pins(pin: bool | None, output: OutputForm) -> bool:

@@ -28,7 +28,6 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.images.headers import (
     HARMLESS,
@@ -45,7 +45,7 @@ from tensorrepo.formats.images.headers import (
     tidied,
     tiff_fields,
 )
-from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
 if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
@@ -169,10 +169,11 @@ class PictureReader:
         """
         self._mode, self._orient, self._max_pixels = mode, orient, max_pixels
         self._exact = exact or mode == "RGBA"
-        self._jpeg, self._pillow = needed("simplejpeg"), needed("PIL.Image")
+        self._jpeg, self._pillow = _needed("simplejpeg"), _needed("PIL.Image")
         self._formats = raster_formats(self._pillow)
-        self._files = needed("PIL.ImageFile")
-        self._cv2 = None if self._exact else needed("cv2")
+        self._files = _needed("PIL.ImageFile")
+        without = ", or Decode(exact=True), which does without it"
+        self._cv2 = None if self._exact else _needed("cv2", without)
         self._scratch = local()
 
     def read(self, data: memoryview, place: Place) -> Picture:
@@ -380,20 +381,10 @@ class PictureReader:
         return room
 
 
-def needed(module: str) -> Any:
-    """An optional library.
-
-    Raises:
-        UnsupportedError: it is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UnsupportedError(
-            f"decoding images needs {module}, which cannot be loaded ({error}): "
-            "pip install 'tensorrepo[images]'"
-            + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
-        ) from error
+def _needed(module: str, otherwise: str = "") -> Any:
+    """An optional library. Raises UnsupportedError where it is not installed."""
+    missing = f"decoding images needs {module}, which cannot be loaded: "
+    return import_library(module, f"{missing}pip install 'tensorrepo[images]'{otherwise}")
 
 
 def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:

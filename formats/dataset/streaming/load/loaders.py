@@ -468,12 +468,7 @@ def loader_of(
 class RoutedLoader:
     """Loads runs by the loaders of their parts, whose numbers pieces carry. Thread-safe.
 
-    Methods are those of `RunLoader`.
-
-    Attributes:
-        objects: reader of the chunks of all parts.
-        is_local: whether loading is a matter of memory, not of a network.
-        is_in_place: whether loading is little more than verifying.
+    Methods and attributes are those of `RunLoader`.
     """
 
     def __init__(
