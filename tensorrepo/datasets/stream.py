@@ -173,7 +173,16 @@ class TorchStream:
                 made steps of another size.
         """
         if isinstance(state, dict) and state.get("turns"):
-            self._check_worker(state)
+            # The steps of a worker's own place have to be those of this stream.
+            saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
+            if saved != own:
+                raise InvalidInputError(
+                    f"this state was taken inside of a loader's worker, amid steps of {saved} "
+                    f"rows, and this stream has batch_size={own}: rows would be missing, and "
+                    f"others come twice. Resume with batch_size={saved}. For any batch size and "
+                    "number of workers, save `stream.state_dict(position=batch.position)` of the "
+                    "last batch that was used."
+                )
             plain = {name: value for name, value in state.items() if name not in _OF_A_WORKER}
             self.stream.load_state_dict(plain)
             self.stream.loading.load(self.stream.epoch, int(state["turns"]))
@@ -187,17 +196,6 @@ class TorchStream:
 
     def __repr__(self) -> str:
         return f"<torch dataset: {self.stream!r}>"
-
-    def _check_worker(self, state: dict[str, Any]) -> None:
-        """See that the steps of a worker's own place are those of this stream."""
-        saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
-        if saved != own:
-            raise InvalidInputError(
-                f"this state was taken inside of a loader's worker, amid steps of {saved} rows, "
-                f"and this stream has batch_size={own}: rows would be missing, and others come "
-                f"twice. Resume with batch_size={saved}. For any batch size and number of workers, "
-                "save `stream.state_dict(position=batch.position)` of the last batch that was used."
-            )
 
     def _claimed(self, loop: int, workers: int) -> bool:
         """Whether the place that was loaded is for the workers of this `loop` over a loader.

@@ -47,11 +47,7 @@ def as_jax(array: NDArray[Any], name: str = "") -> Any:
     """An array of JAX, on its default device; of the same memory on a CPU where it is aligned.
 
     JAX makes 32-bit numbers of 64-bit ones unless ``jax_enable_x64`` is set. Nobody may change
-    `array` afterwards.
-
-    Args:
-        array: array of numbers.
-        name: name of the column, for errors.
+    `array`, of the column `name`, afterwards.
 
     Raises:
         UnsupportedError: jax is not installed.

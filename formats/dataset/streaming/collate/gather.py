@@ -283,14 +283,11 @@ class PackedRuns:
         pad: float | None,
         lost: Container[int] = (),
     ) -> None:
-        """Prepare.
+        """Prepare for the items of an epoch.
 
-        Args:
-            items: items of the epoch.
-            first_row: the live row that each run of the plan begins with.
-            element: type of the elements.
-            pad: value that fills up the last item of a run; None: 0.
-            lost: runs that could not be loaded, whose items nobody will look at.
+        `first_row` is the live row that each run of the plan begins with; `pad` (None: 0) fills up
+        the last item of a run. Nobody will look at the items of `lost` runs, which could not be
+        loaded.
         """
         self._items, self._first_row = items, first_row
         self._element, self._pad = element, 0 if pad is None else pad

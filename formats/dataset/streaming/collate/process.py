@@ -359,13 +359,10 @@ class ProcessItems:
         finish: Callable[[Any], Any],
         stats_moved: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Prepare.
+        """Prepare for the `errand` of a child; the rest is called in this process.
 
-        Args:
-            errand: work of the child.
-            identify: finds the row ids of batches, in this process.
-            finish: last change to what came over, made in this process.
-            stats_moved: callback for what the child counted, with every item.
+        `identify` finds the row ids of batches, `finish` makes the last change to what came over,
+        and `stats_moved` is told with every item what the child counted.
         """
         self._errand = errand
         self._identify = identify

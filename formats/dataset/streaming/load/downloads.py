@@ -173,12 +173,9 @@ class Downloads(RunPrefetch[T]):
     ) -> None:
         """Prepare; threads start when runs are first expected.
 
-        Args:
-            runs: loader of the runs.
-            means: reader of the store, with the number of attempts and requests.
-            stats: counts of requests, written behind the lock.
-            ahead_bytes: decoded bytes that may be loaded, or be loading, and not waited for yet.
-            instead: substitute for a run that could not be loaded, or raises the error.
+        `stats` are written behind the lock. So many decoded bytes may be loaded, or be loading, and
+        not waited for yet. `instead` gives a substitute for a run that could not be loaded, or
+        raises the error.
         """
         super().__init__(runs.size_of, ahead_bytes)
         self._runs, self._means, self._stats, self._instead = runs, means, stats, instead

@@ -282,14 +282,10 @@ class Parts:
 
 
 def parts_of(step: Ints, source: Ints, before: Ints, source_rows: Ints, world: int) -> Parts:
-    """The parts of some steps.
+    """The parts of some steps, by the step, ascending from 0, and the source of each row.
 
-    Args:
-        step: number of the step of each row, ascending from 0.
-        source: source of each row.
-        before: rows of each source before these steps, earlier epochs counted too.
-        source_rows: rows of an epoch of each source.
-        world: ranks that share every step.
+    `before` are the rows of each source before these steps, earlier epochs counted too;
+    `source_rows` those of an epoch of each. Every step is shared by `world` ranks.
     """
     sources, steps = len(source_rows), int(step[-1]) + 1
     counts = np.bincount(step * sources + source, minlength=steps * sources)
@@ -384,9 +380,7 @@ class _Pass:
     def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, Bools]:
         """Run (of all sources) and live row of each, and whether its run is not done with.
 
-        Args:
-            located: places of the rows.
-            reached: position up to which the rows of all ranks were found.
+        `reached` is the position up to which the rows of all ranks were found.
         """
         run, item = located.run, located.place
         if self._shuffled is not None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.feed import (
     DatasetFeed,
     Pass,
@@ -186,9 +186,9 @@ class MixFeed:
 
     def identify(self, rows: Ints, source: Ints) -> NDArray[Any]:
         """The id of each row, which is one of its own source."""
-        identifies: list[Identify] = [each.feed.identify for each in self.sources]
         by_source = {
-            each: identifies[each](rows[source == each]) for each in np.unique(source).tolist()
+            each: self.sources[each].feed.identify(rows[source == each])
+            for each in np.unique(source).tolist()
         }
         ids = np.empty(len(rows), dtype=next(iter(by_source.values())).dtype)
         for each, own in by_source.items():

@@ -51,10 +51,7 @@ class Buckets:
     def order(self, key: int, lengths: NDArray[np.uint32], band: Ints) -> Ints:
         """Which item of a block stands at each place.
 
-        Args:
-            key: key of the block.
-            lengths: lengths of its items, in the order below.
-            band: band of each item.
+        `lengths` and `band` are those of its items, in the order below.
         """
         group = band // (self.bands // self.groups)
         if (np.bincount(group, minlength=self.groups) * self.groups == self.rows).all():

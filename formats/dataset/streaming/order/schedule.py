@@ -42,10 +42,7 @@ class OpenRuns:
     def closed(self, run: Ints, busy: Bools, following: Ints) -> Ints:
         """Places in `run` where a run comes last that is not needed soon. It is closed now.
 
-        Args:
-            run: the run of each row of a piece.
-            busy: whether that run comes again, however long that takes: it stays open.
-            following: the runs of the next piece, which stay open too.
+        Runs that are `busy` come again, however long that takes: they stay open, as do `following`.
         """
         return self._kernel.closed(run, busy, following, self._open, self._marks)
 
@@ -199,13 +196,10 @@ class StepRows:
         )
 
     def stretch(self, row: Ints, new: Ints, done: Ints, stale: Ints = _NO_RUNS) -> StepStretch:
-        """The stretch of these steps.
+        """The stretch of these steps, given the live row of each row inside its run.
 
-        Args:
-            row: live row of each row inside its run.
-            new: places of rows whose run opens with them.
-            done: places of rows whose run closes with them.
-            stale: runs that close before the first step.
+        Runs open with the rows at the places `new`, close with those at `done`, and `stale` ones
+        close before the first step.
         """
         return StepStretch(
             first_step=self.first_step,
