@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from math import prod
 from typing import Any, Final, Literal, Protocol
 
@@ -317,15 +318,20 @@ def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[
     return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
 
 
+def import_library(module: str, missing: str) -> Any:
+    """An optional library; UnsupportedError, which says what is `missing`, where there is none."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        # A library that is there, but lacks another one, says so.
+        cause = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise UnsupportedError(missing + cause) from error
+
+
 def import_torch(instead: str) -> Any:
     """The package torch; UnsupportedError, which says what to do `instead`, where it is missing."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
-        ) from error
-    return torch
+    missing = f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
+    return import_library("torch", missing)
 
 
 def torch_of(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> Any:

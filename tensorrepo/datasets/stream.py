@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
@@ -81,10 +82,6 @@ class Loading:
             self.shared[_LOADS] += 1
             self.loads = int(self.shared[_LOADS])
 
-    def missed(self) -> bool:
-        """In a worker: whether a state was loaded since it began, which it has not got."""
-        return bool(self.loads != self.shared[_LOADS])
-
     def read_here(self) -> None:
         """Outside of workers: whoever reads next knows what was used."""
         if self.shared is not None and _worker() is None:
@@ -112,7 +109,7 @@ class TorchStream:
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Made by `Stream.torch`."""
+        """Made by `Stream.torch`, which gives the steps of `stream`."""
         self.stream = stream
         self._next: int | None = None  # where the next step of this worker begins
 
@@ -137,8 +134,9 @@ class TorchStream:
                 "workers='process' was asked for, and a DataLoader with num_workers="
                 f"{info.num_workers}: use one of them"
             )
-        if loading.missed():
-            # Of a worker that persists, torch hands over what its steps raise, not what this does.
+        if loading.loads != loading.shared[_LOADS]:
+            # A state was loaded since this worker began, and it has not got it. torch hands over
+            # what its steps raise, not what this does.
             return map(_missed, [None])
         loading.shared[_WORKERS] = info.num_workers
         # How many processes the parent of this one had begun with it.
@@ -175,7 +173,16 @@ class TorchStream:
                 made steps of another size.
         """
         if isinstance(state, dict) and state.get("turns"):
-            self._check_worker(state)
+            # The steps of a worker's own place have to be those of this stream.
+            saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
+            if saved != own:
+                raise InvalidInputError(
+                    f"this state was taken inside of a loader's worker, amid steps of {saved} "
+                    f"rows, and this stream has batch_size={own}: rows would be missing, and "
+                    f"others come twice. Resume with batch_size={saved}. For any batch size and "
+                    "number of workers, save `stream.state_dict(position=batch.position)` of the "
+                    "last batch that was used."
+                )
             plain = {name: value for name, value in state.items() if name not in _OF_A_WORKER}
             self.stream.load_state_dict(plain)
             self.stream.loading.load(self.stream.epoch, int(state["turns"]))
@@ -189,17 +196,6 @@ class TorchStream:
 
     def __repr__(self) -> str:
         return f"<torch dataset: {self.stream!r}>"
-
-    def _check_worker(self, state: dict[str, Any]) -> None:
-        """See that the steps of a worker's own place are those of this stream."""
-        saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
-        if saved != own:
-            raise InvalidInputError(
-                f"this state was taken inside of a loader's worker, amid steps of {saved} rows, "
-                f"and this stream has batch_size={own}: rows would be missing, and others come "
-                f"twice. Resume with batch_size={saved}. For any batch size and number of workers, "
-                "save `stream.state_dict(position=batch.position)` of the last batch that was used."
-            )
 
     def _claimed(self, loop: int, workers: int) -> bool:
         """Whether the place that was loaded is for the workers of this `loop` over a loader.
@@ -264,13 +260,8 @@ def _class() -> type[TorchStream]:
 
 
 def _torch() -> Any:
-    try:
-        import torch.utils.data
-    except ImportError as error:
-        raise UnsupportedError(
-            "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
-        ) from error
-    return torch
+    missing = "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
+    return import_library("torch", missing)
 
 
 class StreamedDataset(CommittedEntry, Protocol):
@@ -312,6 +303,9 @@ class Stream:
         """For torch's own `DataLoader`, which is to make no batches of them:
         ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
         set here reach it.
+
+        Raises:
+            UnsupportedError: torch is not installed.
         """
         self._note()
         self.loading.begin(self.epoch)

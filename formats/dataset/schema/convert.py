@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, Bools, is_float, is_small_float
-from tensorrepo.formats.common.tensors import is_torch, tensor_of
+from tensorrepo.formats.common.tensors import import_library, is_torch, tensor_of
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ColumnType,
@@ -37,7 +37,7 @@ from tensorrepo.formats.dataset.schema.values import (
     valid_rows,
 )
 from tensorrepo.formats.images.headers import raster_formats
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 # Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
 _SAFE: Final = {
@@ -91,12 +91,8 @@ def as_torch(array: NDArray[Any]) -> Any:
 
 def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
     """What makes tensors, as `as_torch` does, of arrays of one type: it is asked for once."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
-        ) from error
+    missing = "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
+    torch = import_library("torch", missing)
     make: Callable[[NDArray[Any]], Any] = torch.from_numpy
     if not is_small_float(dtype):
         return make
@@ -240,15 +236,11 @@ def decode_image(encoded: bytes) -> NDArray[np.uint8]:
         UnsupportedError: pillow is not installed.
         CorruptError: the bytes are no image that pillow can read.
     """
+    missing = "decoding images needs pillow: pip install 'tensorrepo[images]'"
+    pillow = import_library("PIL.Image", missing)
     try:
-        from PIL import Image as Pillow
-    except ImportError as error:
-        raise UnsupportedError(
-            "decoding images needs pillow: pip install 'tensorrepo[images]'"
-        ) from error
-    try:
-        with Pillow.open(io.BytesIO(encoded), formats=raster_formats(Pillow)) as image:
+        with pillow.open(io.BytesIO(encoded), formats=raster_formats(pillow)) as image:
             plain = image.convert("RGB") if image.mode in ("P", "CMYK", "YCbCr") else image
             return np.array(plain)
-    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise CorruptError(f"{len(encoded)} bytes are no image: {error}") from error

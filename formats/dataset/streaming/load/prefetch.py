@@ -38,11 +38,9 @@ class RunPrefetch(ABC, Generic[T]):
     """
 
     def __init__(self, size_of: Callable[[int], int], ahead_bytes: int) -> None:
-        """Prepare.
+        """Prepare; so many bytes may be loaded, or be loading, and not taken yet.
 
-        Args:
-            size_of: decoded bytes of a run.
-            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
+        `size_of` gives the decoded bytes of a run.
         """
         self._size_of, self._ahead_bytes = size_of, ahead_bytes
         self._expected: deque[int] = deque()
@@ -100,12 +98,7 @@ class LocalPrefetch(RunPrefetch[T]):
     ) -> None:
         """Prepare; the threads start when runs are first expected.
 
-        Args:
-            load: loader of the value of some runs; called on any thread.
-            size_of: decoded bytes of a run.
-            threads: number of threads that load.
-            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
-            group_bytes: bytes of the runs that are loaded at once, or of a single larger one.
+        `load`, called on any of them, loads runs of about `group_bytes` at once, or a larger one.
         """
         super().__init__(size_of, ahead_bytes)
         self._load, self._group_bytes = load, group_bytes
