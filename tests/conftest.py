@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE
 # command. pytest imports this file in each worker's main thread, before any process starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
+sys.dont_write_bytecode = False
 
 # A deadline would be a timed assertion. CI draws the same examples each time; `make test` on a
 # developer's machine draws new ones and remembers what failed.
