@@ -7,6 +7,7 @@ Hypothesis profiles: `dev` (25 examples; what `make test` runs) and `soak` (500,
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
 sys.dont_write_bytecode = False
+
+_FINISHED = itertools.count(1)  # tests of this process
 
 # A deadline would be a timed assertion. CI draws the same examples each time; `make test` on a
 # developer's machine draws new ones and remembers what failed.
@@ -86,6 +89,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Nor what stays of the tests that were: caches, and modules that they imported.
+
+    Else each `gc.collect()` takes longer than the one before, in the end most of a second.
+    """
+    if not next(_FINISHED) % 300:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

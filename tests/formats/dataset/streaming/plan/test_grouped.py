@@ -91,7 +91,7 @@ def plan_of(found: BatchStream) -> StreamPlan:
     return found.feed.plan
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", sampled(STORES, 1))
 def test_the_order_and_the_values_are_those_of_a_plan_of_all_runs(
     store: type[MemoryObjects],
 ) -> None:
