@@ -14,7 +14,7 @@ takes longer than the text is long. One fits a node when it fits its whole name,
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -64,22 +64,9 @@ def ways(
     """
     search = _Search(first, last, steps)
     rows = connection.execute(select(graphs.c.digest, graphs.c.nodes).order_by(graphs.c.digest))
-    for some in _in_portions(rows.all()):
-        yield search.among(connection, some)
-
-
-def _in_portions(rows: Sequence[Any]) -> Iterator[list[str]]:
-    """Graphs, so many at once that their nodes fit in memory."""
-    some: list[str] = []
-    nodes = 0
-    for row in rows:
-        if some and nodes + row.nodes > NODES_AT_ONCE:
-            yield some
-            some, nodes = [], 0
-        some.append(row.digest)
-        nodes += row.nodes
-    if some:
-        yield some
+    # So many graphs at once that their nodes fit in memory.
+    for some in chunks(rows.all(), NODES_AT_ONCE, lambda row: row.nodes):
+        yield search.among(connection, [row.digest for row in some])
 
 
 @dataclass(frozen=True, slots=True)

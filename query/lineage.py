@@ -136,10 +136,6 @@ def walk(
     return _steps(connection, rows, starts, up=up)
 
 
-ancestors: Final = partial(walk, up=True)
-descendants: Final = partial(walk, up=False)
-
-
 def versions_of(connection: Connection, path: str) -> list[str]:
     """Digests of all that was at a path, in any commit of the catalog."""
     change = tables.entry_change
@@ -166,9 +162,7 @@ def _asked(
 
 
 def _fetched(result: CursorResult[Any]) -> list[EdgeRow]:
-    """All rows as the driver gives them. Plain tuples of texts are nothing to the garbage
-    collector; thousands of SQLAlchemy's rows are.
-    """
+    """All rows as plain tuples of texts, which are nothing to the garbage collector."""
     rows = list(result.cursor.fetchall())
     result.close()
     return rows
@@ -236,9 +230,7 @@ def _node(
 
 
 def _known(connection: Connection, rows: Sequence[EdgeRow]) -> dict[str, PathAtCommit]:
-    """Where the ends of those edges are, of these, that the repository has: a path, and a commit
-    of it.
-    """
+    """Where those ends of edges are that the repository has: a path, and a commit of it."""
     keys = {row[_SUBJECT] for row in rows} | {row[_ORIGIN] for row in rows}
     runs = {row[_ORIGIN] for row in rows if row[_ORIGIN_KIND] == "run"}
     runs |= {row[_SUBJECT] for row in rows if row[_SUBJECT_KIND] == "run"}

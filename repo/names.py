@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import NoReturn
 
 from tensorrepo.repo.errors import InvalidInputError
@@ -69,13 +70,17 @@ def check_path(path: str) -> str:
         raise InvalidInputError("a path is not empty")
     if not _PATH_TEXT.fullmatch(path):
         _refuse("path", path, "only A-Z a-z 0-9 . _ - and / may be used")
-    segments = path.split("/")
-    if len(segments) > MAX_SEGMENTS:
-        _refuse("path", path, f"{len(segments)} segments, at most {MAX_SEGMENTS} are allowed")
-    for segment in segments:
-        if reason := _segment_fault(segment):
-            _refuse("path", path, reason)
+    _check_segments("path", path, path, _segment_fault)
     raise AssertionError(f"the two forms of the path grammar disagree about {path!r}")
+
+
+def _check_segments(what: str, name: str, text: str, fault: Callable[[str], str | None]) -> None:
+    segments = text.split("/")
+    if len(segments) > MAX_SEGMENTS:
+        _refuse(what, name, f"{len(segments)} segments, at most {MAX_SEGMENTS} are allowed")
+    for segment in segments:
+        if reason := fault(segment):
+            _refuse(what, name, reason)
 
 
 def _segment_fault(segment: str) -> str | None:
@@ -109,12 +114,7 @@ def check_ref(name: str) -> str:
     namespace, slash, rest = name.partition("/")
     if not slash or not _NAMESPACE.fullmatch(namespace):
         _refuse("ref", name, "it must start with a namespace, such as heads/ or tags/")
-    segments = rest.split("/")
-    if len(segments) > MAX_SEGMENTS:
-        _refuse("ref", name, f"{len(segments)} segments, at most {MAX_SEGMENTS} are allowed")
-    for segment in segments:
-        if reason := _ref_segment_fault(segment):
-            _refuse("ref", name, reason)
+    _check_segments("ref", name, rest, _ref_segment_fault)
     if rest in {"HEAD", "@"} or _WHOLE_DIGEST.fullmatch(rest):
         _refuse("ref", name, f"{rest:.12} already means something else where a ref is expected")
     return name

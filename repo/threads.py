@@ -309,81 +309,65 @@ def join_all(threads: Sequence[Thread], seconds: float = JOIN_SECONDS) -> None:
             thread.join(max(0.0, until - monotonic()))
 
 
-class _Room:
-    """How many calls are under way, how many bytes they hold, and what went wrong first."""
+class _Flights(ABC):
+    """What functions and coroutines in flight have in common: how many calls are under way, how
+    many bytes they hold, and what went wrong first.
+    """
 
-    def __init__(self, calls: int, limit_bytes: int) -> None:
+    def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
         self._limits = calls, limit_bytes
-        self._lock = threading.Lock()
+        self._name = name
+        self._lock = threading.Lock()  # of the threads
+        self._counting = threading.Lock()
         self._changed = Waiting()
         self._calls = 0
         self._bytes = 0
         self._failure: BaseException | None = None
 
-    def enter(self, size_bytes: int) -> None:
-        """Wait for room; what needs more than all of it runs alone. Raises the first failure."""
+    def drain(self) -> None:
+        """Wait until nothing is under way, and end the threads; raises the first failure."""
         while True:
-            with self._lock:
-                self.raise_failure()
-                if self._fits(size_bytes):
+            with self._counting:
+                if self._failure or not self._calls:
+                    break
+                wait = self._changed.add()
+            wait()
+        self._end()
+        self._raise_failure()
+
+    def stop(self) -> None:
+        """End what is under way and the threads; no further `submit`."""
+        self._leave(0, 0, _aborted())
+        self._end()
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End the threads, and what is under way where that can be."""
+
+    def _enter(self, size_bytes: int) -> None:
+        """Wait for room; what needs more than all of it runs alone. Raises the first failure."""
+        calls, limit_bytes = self._limits
+        while True:
+            with self._counting:
+                self._raise_failure()
+                within = self._calls < calls and self._bytes + size_bytes <= limit_bytes
+                if within or not self._calls:
                     self._calls += 1
                     self._bytes += size_bytes
                     return
                 wait = self._changed.add()
             wait()
 
-    def leave(self, size_bytes: int, failure: BaseException | None) -> None:
-        with self._lock:
-            self._calls -= 1
+    def _leave(self, calls: int, size_bytes: int, failure: BaseException | None) -> None:
+        with self._counting:
+            self._calls -= calls
             self._bytes -= size_bytes
             self._failure = self._failure or failure
             self._changed.wake()
 
-    def fail(self, failure: BaseException) -> None:
-        with self._lock:
-            self._failure = self._failure or failure
-            self._changed.wake()
-
-    def wait(self) -> None:
-        """Wait until nothing is under way, or something failed."""
-        while True:
-            with self._lock:
-                if self._failure or not self._calls:
-                    return
-                wait = self._changed.add()
-            wait()
-
-    def raise_failure(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _fits(self, size_bytes: int) -> bool:
-        calls, limit_bytes = self._limits
-        return not self._calls or (self._calls < calls and self._bytes + size_bytes <= limit_bytes)
-
-
-class _Flights(ABC):
-    """What functions and coroutines in flight have in common."""
-
-    def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
-        self._room = _Room(calls, limit_bytes)
-        self._name = name
-        self._lock = threading.Lock()
-
-    def drain(self) -> None:
-        """Wait until nothing is under way, and end the threads; raises the first failure."""
-        self._room.wait()
-        self._end()
-        self._room.raise_failure()
-
-    def stop(self) -> None:
-        """End what is under way and the threads; no further `submit`."""
-        self._room.fail(_aborted())
-        self._end()
-
-    @abstractmethod
-    def _end(self) -> None:
-        """End the threads, and what is under way where that can be."""
 
 
 class ThreadFlights(_Flights):
@@ -402,9 +386,9 @@ class ThreadFlights(_Flights):
 
     def submit(self, call: Callable[[], None], size_bytes: int) -> None:
         """Run `call` soon. Waits while too much is under way; raises what an earlier call did."""
-        self._room.enter(size_bytes)
+        self._enter(size_bytes)
         with self._lock:
-            self._room.raise_failure()  # a `stop` meanwhile must not get new threads
+            self._raise_failure()  # a `stop` meanwhile must not get new threads
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._threads, self._name)
             self._executor.submit(self._run, call, size_bytes)
@@ -421,7 +405,7 @@ class ThreadFlights(_Flights):
             call()
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
             failure = error
-        self._room.leave(size_bytes, failure)
+        self._leave(1, size_bytes, failure)
 
 
 class LoopFlights(_Flights):
@@ -439,9 +423,9 @@ class LoopFlights(_Flights):
 
     def submit(self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int) -> None:
         """Start `call()`. Waits while too much is under way; raises what an earlier call did."""
-        self._room.enter(size_bytes)
+        self._enter(size_bytes)
         with self._lock:
-            self._room.raise_failure()  # a `stop` meanwhile must not get a new thread
+            self._raise_failure()  # a `stop` meanwhile must not get a new thread
             if self._loop is None:
                 self._loop = _Loop(self._name)
             self._loop.start(self._run(call, size_bytes))
@@ -464,7 +448,7 @@ class LoopFlights(_Flights):
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
             failure = error
         finally:
-            self._room.leave(size_bytes, failure)
+            self._leave(1, size_bytes, failure)
 
 
 class _Loop:

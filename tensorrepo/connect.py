@@ -287,7 +287,9 @@ def author(machine: Machine, workspace_config: Path | None = None) -> str:
     name, email = settings.get("user.name"), settings.get("user.email")
     told = machine.environment.get("TENSORREPO_AUTHOR")
     if told and not (name and email):
-        return _checked_author(told)
+        if _AUTHOR.fullmatch(told) is None:
+            raise InvalidInputError(f"TENSORREPO_AUTHOR is {told!r}: expected 'Name <email>'")
+        return told
     name = name or _git("user.name", machine)
     email = email or _git("user.email", machine)
     if not name or not email:
@@ -360,12 +362,6 @@ def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
     unit = 1024 if match[3] else 1000
     found = int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
     return arguments.whole(name or "a size", found, least)
-
-
-def _checked_author(text: str) -> str:
-    if _AUTHOR.fullmatch(text) is None:
-        raise InvalidInputError(f"TENSORREPO_AUTHOR is {text!r}: expected 'Name <email>'")
-    return text
 
 
 def _git(key: str, machine: Machine, run: Callable[..., str] = subprocess.check_output) -> str:

@@ -22,20 +22,19 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
-from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
 from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
 from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
 from tensorrepo.formats.model.delta.base_choice import Prediction
-from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.shards import TensorShard, join_shards, shard_name, store_shards
@@ -48,6 +47,7 @@ from tensorrepo.models.checkpointer import (
     commit_checkpoint,
     find_step,
     numbers_of,
+    predicted,
     read_history,
     ref_of,
     state_entry,
@@ -112,13 +112,6 @@ def join_state(
         _place(state, path, value, keys)
     apart = take_apart(state)
     return _named(apart.skeleton, {one: names[id(it)] for one, it in apart.tensors.items()})
-
-
-def replace_at(state: Any, path: Path, value: Any) -> None:
-    """Put a value where a flattened path leads, in a state that has this place."""
-    for part in path[:-1]:
-        state = state[_key(state, part)]
-    state[_key(state, path[-1])] = value
 
 
 def _look(value: Any, path: Path, found: Untold) -> None:
@@ -256,7 +249,11 @@ class LoadPlanner(DefaultLoadPlanner):
         """Put what is no tensor where it belongs."""
         name = read_item.dest_index.fqn
         if self.flatten_state_dict:
-            replace_at(self.original_state_dict, self.mappings[name], found)
+            *above, last = self.mappings[name]
+            state = self.original_state_dict
+            for part in above:
+                state = state[_key(state, part)]
+            state[_key(state, last)] = found
         else:
             self.state_dict[name] = found
 
@@ -273,6 +270,13 @@ class _Rank:
 
 class _NamedByStep(Generic[Plan]):
     """What storage has in common whose checkpoints are named by run and step, never by a path."""
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            raise InvalidInputError(
+                f"checkpoint_id={checkpoint_id!r}: a checkpoint is named by the run and step given "
+                "to the writer or reader"
+            )
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003
@@ -314,9 +318,6 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
         self._metrics = numbers_of(metrics)
         self._start = start
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        _refuse_path(checkpoint_id)
-
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
         pass
 
@@ -352,12 +353,9 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
         self, planner: SavePlanner, shards: Iterable[TensorShard], before: Entry | None
     ) -> dict[str, tuple[Prediction, ...]]:
         """What an optimizer's step made of the checkpoint before, for each shard of this rank."""
-        if before is None:
-            return {}
-        known = open_model(self._context.core.objects, before).metadata.get("state")
         try:
             apart = take_apart(planner.given)
-            whole = predictions(adam_steps(apart.skeleton, apart.tensors, known))
+            whole = predicted(self._context, before, apart.skeleton, apart.tensors)
         except (InvalidInputError, RuntimeError):
             return {}  # something of it is no tensor and no plain value: nothing is predicted
         return {
@@ -424,7 +422,7 @@ class Reader(_NamedByStep[LoadPlan], StorageReader):
         self._model: StoredModel | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        _refuse_path(checkpoint_id)
+        super().reset(checkpoint_id)
         self._model = None
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
@@ -646,23 +644,12 @@ def _about(model: StoredModel, name: str) -> TensorStorageMetadata:
 
 def _box(model: StoredModel, name: str, item: ReadItem) -> torch.Tensor:
     """The part of a tensor that an item names."""
-    begin = _begin(item.storage_index, item.storage_offsets)
+    within = item.storage_offsets
+    offset = item.storage_index.offset or (0,) * len(within)
+    begin = tuple(at + inside for at, inside in zip(offset, within, strict=True))
     if not begin:
         whole: torch.Tensor = model.load([name], output="torch")[name]
         return whole
     box = tuple(slice(at, at + size) for at, size in zip(begin, item.lengths, strict=True))
     found: torch.Tensor = model.slice(name, box, output="torch")
     return found
-
-
-def _begin(index: MetadataIndex, within: Sequence[int]) -> tuple[int, ...]:
-    offset = index.offset if index.offset is not None else (0,) * len(within)
-    return tuple(at + inside for at, inside in zip(offset, within, strict=True))
-
-
-def _refuse_path(checkpoint_id: str | os.PathLike[str] | None) -> None:
-    if checkpoint_id is not None:
-        raise InvalidInputError(
-            f"checkpoint_id={checkpoint_id!r}: a checkpoint is named by the run and step given to "
-            "the writer or reader"
-        )

@@ -7,8 +7,10 @@ Hypothesis profiles: `dev` (25 examples; what `make test` runs) and `soak` (500,
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,11 @@ _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE
 # command. pytest imports this file in each worker's main thread, before any process starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Else every worker of every session compiles 400 rewritten modules of tests anew: 12 s of CPU each.
+sys.dont_write_bytecode = False
+
+_FINISHED = itertools.count(1)  # tests of this process
 
 # A deadline would be a timed assertion. CI draws the same examples each time; `make test` on a
 # developer's machine draws new ones and remembers what failed.
@@ -82,6 +89,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)  # tests that wait for garbage collect it themselves
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Nor what stays of the tests that were: caches, and modules that they imported.
+
+    Else each `gc.collect()` takes longer than the one before, in the end most of a second.
+    """
+    if not next(_FINISHED) % 300:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -123,11 +123,7 @@ def chosen(what: str, value: Any, among: tuple[str, ...]) -> str:
 
 
 def path_in(space: str, name: Any) -> str:
-    """The path of a dataset, a model, ... of this name: the space may stand before it already.
-
-    Raises:
-        InvalidInputError: it is no text.
-    """
+    """The path of what has this name, which may begin with the space. Raises InvalidInputError."""
     path = text(f"a name in {space}", name)
     return path if path.startswith(f"{space}/") else f"{space}/{path}"
 

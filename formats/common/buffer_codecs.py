@@ -22,17 +22,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 HEAD = Struct("<QQB7s")
 assert HEAD.size == 24, "docs/spec/dataset.md promises a 24-byte header"
@@ -309,11 +306,7 @@ _FASTEST_FIRST = (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
 
 
 def parse_codec(name: str) -> CodecChoice:
-    """The choice of that name: "none", "zstd", "shuffle", "bitpack" or "auto".
-
-    Raises:
-        InvalidInputError: another name.
-    """
+    """The choice of that name, one of `CODEC_NAMES`. Raises InvalidInputError: another name."""
     if name not in CODEC_NAMES:
         raise InvalidInputError(f"no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
     return CODEC_NAMES[name]

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.ids import Buffer
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = 2

@@ -1,14 +1,17 @@
-"""JSON values given by callers, checked for manifests."""
+"""JSON values: those given by callers, checked for manifests, and those of foreign files."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 
+from tensorrepo.formats.common.damage import damage
 from tensorrepo.repo.errors import InvalidInputError
 
+T = TypeVar("T")
 MAX_JSON_NESTING: Final = 64
 
 
@@ -50,6 +53,14 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         check_text(value, where)
     elif value is not None and not isinstance(value, (bool, int, float)):
         raise InvalidInputError(f"{where:.200}: {type(value).__name__} is not JSON")
+
+
+def decode_json(where: object, text: bytes, kind: type[T], fault: str = "cannot be read") -> T:
+    """A foreign file's JSON as a value of that type. Raises InvalidInputError."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise damage(where, f"{fault}: {problem}") from problem
 
 
 def check_text(value: str, where: str) -> None:

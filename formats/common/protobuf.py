@@ -191,11 +191,7 @@ class ProtoFile:
             at += used + size
 
     def content(self, field: ProtoField, limit_bytes: int) -> bytes:
-        """The bytes of a field.
-
-        Raises:
-            InvalidInputError: more than `limit_bytes`, or no bytes but a number.
-        """
+        """The bytes of a field. Raises InvalidInputError: more than `limit_bytes`, or a number."""
         size = field.stop - field.start
         if field.wire is not Wire.BYTES or size > limit_bytes:
             raise InvalidInputError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from math import prod
 from typing import Any, Final, Literal, Protocol
 
@@ -62,11 +63,7 @@ class TensorType:
         return np.dtype(f"<u{self.block_bytes}" if whole else "u1")
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of this shape.
-
-        Raises:
-            InvalidInputError: not a shape, too large, or not a whole number of blocks.
-        """
+        """Bytes of a tensor. Raises InvalidInputError: no shape, too large, or no whole blocks."""
         return _size_of(self.name, self.block_elements, self.block_bytes, shape)
 
     def units_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,6 +73,14 @@ class TensorType:
         if not shape or shape[-1] % self.block_elements:
             return (self.bytes_of(shape),)
         return (*shape[:-1], shape[-1] // self.block_elements * self.block_bytes)
+
+
+def named_bytes(name: str, element: TensorType, shape: tuple[int, ...]) -> int:
+    """As `TensorType.bytes_of`; an error names the tensor."""
+    try:
+        return element.bytes_of(shape)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
 
 
 @lru_cache(4096)  # models have few shapes, and ask for the bytes of each tensor several times
@@ -313,15 +318,20 @@ def array_of(data: memoryview | NDArray[Any], element: TensorType, shape: tuple[
     return np.frombuffer(data, element.units).reshape(element.units_shape(shape))
 
 
+def import_library(module: str, missing: str) -> Any:
+    """An optional library; UnsupportedError, which says what is `missing`, where there is none."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        # A library that is there, but lacks another one, says so.
+        cause = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise UnsupportedError(missing + cause) from error
+
+
 def import_torch(instead: str) -> Any:
     """The package torch; UnsupportedError, which says what to do `instead`, where it is missing."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
-        ) from error
-    return torch
+    missing = f"torch is not installed: `pip install tensorrepo[torch]`, or {instead}"
+    return import_library("torch", missing)
 
 
 def torch_of(data: memoryview, element: TensorType, shape: tuple[int, ...]) -> Any:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
-from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.match import NarrowedDataset
 from tensorrepo.repo.errors import NotFoundError
@@ -167,16 +166,14 @@ def same_cells(
     there = _row_of(pair.old, row_id)
     if there is None or np.isin(there, pair.old.dead):
         return set()
-    return {
-        each for each in candidates if each == ROW or _is_same(pair, known[each], shared[each], row)
-    }
+    same = {ROW} & candidates
+    for each in candidates - {ROW}:
+        _, changed = pair.comparer(known[each], shared[each]).changed(row, row + 1)
+        if not len(changed):
+            same.add(each)
+    return same
 
 
 def _row_of(part: NarrowedDataset, row_id: NDArray[Any]) -> int | None:
     row = int(row_id_table(part.dataset).find(row_id)[0])
     return row if row >= 0 else None
-
-
-def _is_same(pair: VersionPair, old: Column, new: Column, row: int) -> bool:
-    _, changed = pair.comparer(old, new).changed(row, row + 1)
-    return not len(changed)

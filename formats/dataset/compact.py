@@ -54,10 +54,6 @@ class CompactionPlan:
     rows: int
     fragments: int
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.fragments
-
 
 def plan_compaction(
     dataset: StoredDataset,
@@ -106,7 +102,7 @@ def compact_dataset(
     plan = plan_compaction(
         dataset, target_bytes=target_bytes, budget_bytes=budget_bytes, everything=everything
     )
-    if plan.is_empty:
+    if not plan.fragments:
         return objects.get(dataset.digest).link(dataset.digest)
     with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
@@ -129,10 +125,20 @@ def _compact(
     writer: FragmentWriter,
     progress: Callable[[int, int], None] | None,
 ) -> ObjectLink:
+    ids, names = row_id_table(dataset), dataset.schema.names
+
+    def rewrite(start: int, stop: int) -> None:
+        """Write the live ones of physical rows ``[start, stop)``, as fragments of their own."""
+        for rows, values in scan(dataset, names, start, stop, max_bytes=BATCH_BYTES):
+            writer.add([values[name] for name in names], ids.of(rows))
+            if progress is not None:
+                progress(writer.rows, writer.bytes)
+        writer.end_fragment()
+
     row = run_start = 0
     for entry, chosen in zip(dataset.root.leaves, plan.rewritten, strict=True):
         if not any(chosen):
-            _rewrite(dataset, writer, run_start, row, progress)
+            rewrite(run_start, row)
             last = entry is dataset.root.leaves[-1]
             writer.tree.keep_leaf(dataset, entry, last=last)
             row = run_start = row + entry.rows
@@ -143,28 +149,11 @@ def _compact(
                     writer.tree.forget(fragment)
                 row += fragment.rows
                 continue
-            _rewrite(dataset, writer, run_start, row, progress)
+            rewrite(run_start, row)
             writer.tree.add_known(fragment, counted=True)
             row = run_start = row + fragment.rows
-    _rewrite(dataset, writer, run_start, row, progress)
+    rewrite(run_start, row)
     return writer.finish().finish(dataset.root.properties, dataset.root.lineage)
-
-
-def _rewrite(
-    dataset: StoredDataset,
-    writer: FragmentWriter,
-    start: int,
-    stop: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    """Write the live ones of physical rows ``[start, stop)``, as fragments of their own."""
-    ids = row_id_table(dataset)
-    names = dataset.schema.names
-    for rows, values in scan(dataset, names, start, stop, max_bytes=BATCH_BYTES):
-        writer.add([values[name] for name in names], ids.of(rows))
-        if progress is not None:
-            progress(writer.rows, writer.bytes)
-    writer.end_fragment()
 
 
 def _wear(fragment: Fragment, target_bytes: int, budget_bytes: int) -> Wear:

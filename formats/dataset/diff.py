@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorrepo.formats.dataset.metadata.manifest import ColumnStatistics
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Timestamp
@@ -148,12 +147,14 @@ def compare_datasets(
     """The same for datasets that are open."""
     counts = _counts(old, new, exact=exact)
     facts = tuple(_facts_changes(old, new))
+    before, after = _visible(old), _visible(new)
     return DatasetDiff(
         old_rows=0 if old is None else old.rows,
         new_rows=0 if new is None else new.rows,
-        schema=tuple(_schema_changes(_visible(old), _visible(new))),
+        schema=tuple(_schema_changes(before, after)),
         columns=tuple(_byte_changes(facts)),
-        reordered=_is_reordered(_visible(old), _visible(new)),
+        reordered=[each for each in before if each in after]
+        != [each for each in after if each in before],
         statistics=facts,
         **counts,
     )
@@ -240,10 +241,6 @@ def _differences(old: Column, new: Column) -> Iterator[str]:
         yield "default"
 
 
-def _is_reordered(old: dict[str, Column], new: dict[str, Column]) -> bool:
-    return [one for one in old if one in new] != [one for one in new if one in old]
-
-
 def _in_words(column: Column) -> str:
     form = type_to_json(column.type)
     kind = form.pop("type")
@@ -295,17 +292,12 @@ def _facts_changes(
 def _facts(dataset: StoredDataset | None) -> dict[str, ColumnFacts]:
     if dataset is None:
         return {}
-    columns = _visible(dataset)
-    return {
-        columns[entry.id].name: _facts_of(columns[entry.id], entry)
-        for entry in dataset.root.statistics
-        if entry.id in columns
-    }
-
-
-def _facts_of(column: Column, known: ColumnStatistics) -> ColumnFacts:
-    low, high = (_plain(column, key) for key in (known.min, known.max))
-    return ColumnFacts(known.nulls, known.stored_bytes, low, high)
+    columns, facts = _visible(dataset), {}
+    for known in dataset.root.statistics:
+        if (column := columns.get(known.id)) is not None:
+            low, high = (_plain(column, key) for key in (known.min, known.max))
+            facts[column.name] = ColumnFacts(known.nulls, known.stored_bytes, low, high)
+    return facts
 
 
 def _plain(column: Column, key: int | None) -> Any:

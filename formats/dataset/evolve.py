@@ -19,7 +19,7 @@ from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.changing.patch import computed
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnTally
 from tensorrepo.formats.dataset.metadata.span_write import leaf_fragments
-from tensorrepo.formats.dataset.metadata.tree_write import Groups, put_root, tallies
+from tensorrepo.formats.dataset.metadata.tree_write import put_root, tallies
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.coerce import (
     check_default,
@@ -30,7 +30,13 @@ from tensorrepo.formats.dataset.schema.coerce import (
 )
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike, as_type
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    Schema,
+    TypeLike,
+    as_type,
+    settable_column,
+)
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
@@ -76,9 +82,12 @@ def add_column(
     """
     new = _new_columns(dataset, column)
     schema = Schema((*dataset.schema.columns, *new))
-    groups = dataset.root.groups + _new_groups(new)
+    groups = (*dataset.root.groups, (new[0].id,))
+    if len(new) > 1:
+        groups = (*groups, tuple(each.id for each in new[1:]))
     if values is None:
-        return _put(objects, dataset, schema, groups, _default_tallies(dataset, schema, new))
+        counted = _default_tallies(dataset, schema, new)
+        return _put(objects, dataset, counted, schema=schema, groups=groups)
     feed = ValueFeed(_given(dataset, column, values, columns))
     with editing(objects, dataset, budget_bytes, schema, groups) as edit:
         adding = NewColumns(new, feed, edit, dataset.rows, codec, page_bytes, progress)
@@ -95,14 +104,14 @@ def drop_column(objects: ObjectSink, dataset: StoredDataset, name: str) -> Objec
         NotFoundError: there is no such column.
         InvalidInputError: it is the last one.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     followers = {each.id for each in _followers(dataset.schema, column)}
     kept = tuple(each for each in dataset.schema.columns if each.id not in {column.id, *followers})
     if not any(each.derived is None for each in kept):
         raise InvalidInputError(f"column {name!r} is the last one: a dataset has one at least")
     ids = {each.id for each in kept}
     groups = tuple(group for group in dataset.root.groups if ids & set(group))
-    return _put(objects, dataset, Schema(kept), groups)
+    return _put(objects, dataset, schema=Schema(kept), groups=groups)
 
 
 def rename_column(
@@ -114,7 +123,7 @@ def rename_column(
         NotFoundError: there is no such column.
         ConflictError: the new name is taken.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     if name == new_name:
         return objects.describe(dataset.digest)
     _check_free(dataset.schema, new_name)
@@ -123,7 +132,7 @@ def rename_column(
         fact = each.name.removeprefix(f"{name}.")
         if fact != each.name and f"{new_name}.{fact}" not in dataset.schema:
             changed[each.id] = replace(each, name=f"{new_name}.{fact}")
-    return _put(objects, dataset, _with(dataset.schema, changed))
+    return _put(objects, dataset, schema=_with(dataset.schema, changed))
 
 
 def widen_column(
@@ -142,7 +151,7 @@ def widen_column(
         NotFoundError: there is no such column.
         InvalidInputError: the new type does not hold every value of the old one; says why.
     """
-    column = _visible(dataset, name)
+    column = settable_column(dataset.schema, name)
     wanted = replace(
         column,
         type=column.type if type is None else as_type(type),
@@ -158,7 +167,7 @@ def widen_column(
     tally.min, tally.max = widen_range(
         tally.min, tally.max, column.storage.dtype, wanted.storage.dtype
     )
-    return _put(objects, dataset, _with(dataset.schema, {column.id: wanted}), counted=counted)
+    return _put(objects, dataset, counted, schema=_with(dataset.schema, {column.id: wanted}))
 
 
 def set_properties(
@@ -191,35 +200,18 @@ def add_lineage(
 def _put(
     objects: ObjectSink,
     dataset: StoredDataset,
-    schema: Schema | None = None,
-    groups: Groups | None = None,
     counted: Mapping[str, ColumnTally] | None = None,
-    *,
-    properties: Mapping[str, Any] | None = None,
-    lineage: Sequence[Mapping[str, Any]] | None = None,
+    **changes: Any,
 ) -> ObjectLink:
-    """A root with the same leaves, and of the rest what is given."""
-    root, schema = dataset.root, schema or dataset.schema
-    return put_root(
-        objects,
-        schema,
-        root.groups if groups is None else groups,
-        tallies(schema, dataset) if counted is None else counted,
-        root.leaves,
-        root.properties if properties is None else properties,
-        root.lineage if lineage is None else lineage,
-    )
+    """A root with the same leaves, and `changes` of its other fields."""
+    root = replace(dataset.root, **changes)
+    counted = tallies(root.schema, dataset) if counted is None else counted
+    facts = root.leaves, root.properties, root.lineage
+    return put_root(objects, root.schema, root.groups, counted, *facts)
 
 
 def _with(schema: Schema, changed: Mapping[str, Column]) -> Schema:
     return Schema(tuple(changed.get(column.id, column) for column in schema.columns))
-
-
-def _visible(dataset: StoredDataset, name: str) -> Column:
-    column = dataset.schema.column(name)
-    if column.derived is not None:
-        raise InvalidInputError(f"column {name!r} follows another one and cannot be changed")
-    return column
 
 
 def _followers(schema: Schema, column: Column) -> list[Column]:
@@ -251,11 +243,6 @@ def _with_default(image: Column, follower: Column) -> Column:
     facts = derived_values(Schema((image, follower)), {image.name: default_values(image)})
     fact = present_row(follower, facts[follower.name])
     return check_default(replace(follower, default=fact))
-
-
-def _new_groups(new: Sequence[Column]) -> Groups:
-    followers = tuple(column.id for column in new[1:])
-    return ((new[0].id,), followers) if followers else ((new[0].id,),)
 
 
 def _default_tallies(

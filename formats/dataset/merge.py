@@ -24,7 +24,7 @@ from tensorrepo.formats.dataset.versions.conflicts import (
     backfill_clash,
     replaced_clash,
 )
-from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, Side, plan_rows
+from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, RowPlanner, Side
 from tensorrepo.formats.dataset.versions.merge_schema import (
     MergedRoot,
     MergedSchema,
@@ -39,6 +39,8 @@ from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+
+_SIDES: dict[str, SideName] = {"ours": "ours", "theirs": "theirs"}
 
 
 class DatasetMergeDriver:
@@ -73,18 +75,11 @@ class DatasetMergeDriver:
             Side("ours", old, one, context.generations[0]),
             Side("theirs", old, two, context.generations[1]),
         )
-        merged = merge_sides(objects, *sides, prefer=_preferred(context))
+        prefer = None if context.automatic else _SIDES.get(context.strategy)
+        merged = merge_sides(objects, *sides, prefer=prefer)
         if isinstance(merged, Clashes):
             return Conflict(path, Kind.DATASET, *digests, merged.reason, merged.details())
         return Entry(Kind.DATASET, merged)
-
-
-def _preferred(context: MergeContext) -> SideName | None:
-    if context.automatic:
-        return None
-    if context.strategy == "ours":
-        return "ours"
-    return "theirs" if context.strategy == "theirs" else None
 
 
 def merge_sides(
@@ -97,7 +92,11 @@ def merge_sides(
     Returns:
         Digest of the merged root, or the contradictions that nobody was preferred for.
     """
-    onto, other = choose_onto(one, two)
+    # The rows of the lower generation come first and stay where they are, but if just one side was
+    # compacted, that one's: the same whoever merges.
+    onto, other = (one, two) if one.order <= two.order else (two, one)
+    if other.moved_uids and not onto.moved_uids:
+        onto, other = other, onto
     names = (onto.name, other.name)
     roots = Three(onto.base.root, onto.dataset.root, other.dataset.root, names, prefer)
     clashes = Clashes()
@@ -111,7 +110,7 @@ def merge_sides(
     clashes.add(contested)
     shared = (onto.columns.keys() & other.columns.keys()) - columns.unlike
     common = [column.id for column in columns.schema.columns if column.id in shared]
-    rows = plan_rows(onto, other, common, clashes, prefer=prefer)
+    rows = RowPlanner(onto, other, common, clashes, prefer).plan()
     schema = _backfilled(columns, onto, other, rows, clashes, prefer)
     if clashes.count:
         return clashes
@@ -126,18 +125,6 @@ def merge_sides(
         merge_lineage(roots.of(lambda root: root.lineage)),
     )
     return write_merged(objects, onto, other, root, rows)
-
-
-def choose_onto(one: Side, two: Side) -> tuple[Side, Side]:
-    """The side whose rows come first and stay where they are, then the other.
-
-    The same whoever merges: the one of the lower generation, but if just one side was compacted,
-    that one.
-    """
-    first, second = (one, two) if one.order <= two.order else (two, one)
-    if second.moved_uids and not first.moved_uids:
-        return second, first
-    return first, second
 
 
 def _updated(onto: Side, other: Side) -> tuple[frozenset[str], frozenset[str]]:
@@ -168,7 +155,8 @@ def _backfilled(
         if strict and column.id not in other.columns:
             missing = _rows_put_behind(other, rows)
         elif strict and column.id in columns.brought:
-            missing, added_in = _rows_alone(onto, other), other.name
+            places, _ = other.find(onto.rows.added.ids)
+            missing, added_in = int((places < 0).sum()), other.name
         if missing and prefer is None:
             clashes.add([backfill_clash(column.name, added_in, missing)])
         found.append(replace(column, nullable=True) if missing else column)
@@ -182,11 +170,3 @@ def _rows_put_behind(other: Side, rows: RowPlan) -> int:
     counts = (int(behind[name].sum(dtype=np.int64)) for name in ("rows", "deleted"))
     whole = next(counts) - next(counts)
     return whole + sum(len(each) for each in rows.masked.values())
-
-
-def _rows_alone(onto: Side, other: Side) -> int:
-    """Live rows of `onto` that `other` has not."""
-    if not onto.pair.matched.added.rows:
-        return 0
-    places, _ = other.find(onto.rows.added.ids)
-    return int((places < 0).sum())

@@ -317,9 +317,7 @@ def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     root = replace(dataset.root, deleted=len(dead))
     cache, leaves = dataset._memory.cache, dataset_leaves(dataset)  # noqa: SLF001  its module
     memory = _Memory(cache=cache, leaves=leaves, live=LiveRows(root.rows, dead))
-    return StoredDataset(
-        dataset.objects, dataset.digest, root, dataset.links, dataset.outside, memory
-    )
+    return replace(dataset, root=root, _memory=memory)
 
 
 def column_index(dataset: StoredDataset, name: str) -> ColumnIndex:
@@ -407,10 +405,14 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
         for start, stop, span in covering(leaf.indexes, group, len(leaf.fragments))
     ]
     is_far = any(span is not None and isinstance(span.payload, str) for _, span, _ in wanted)
+
+    def read(part: tuple[NDArray[np.uint32], FragmentSpan | None, Links]) -> IndexPart:
+        rows, span, links = part
+        index, links = (None, links) if span is None else read_index(dataset.objects, span, links)
+        return IndexPart(index, links, rows)
+
     threads = READ_THREADS if is_far else 0
-    parts = list(
-        ordered_map(wanted, lambda each: _index_part(dataset, *each), threads=threads, name="index")
-    )
+    parts = list(ordered_map(wanted, read, threads=threads, name="index"))
     has_default = column.nullable or column.default is not None
     index = join_indexes(
         column.id,
@@ -425,15 +427,6 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
             f"the root {dataset.root.rows}"
         )
     return index
-
-
-def _index_part(
-    dataset: StoredDataset, rows: NDArray[np.uint32], span: FragmentSpan | None, links: Links
-) -> IndexPart:
-    if span is None:
-        return IndexPart(None, links, rows)
-    index, links = read_index(dataset.objects, span, links)
-    return IndexPart(index, links, rows)
 
 
 def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:

@@ -31,7 +31,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.derived import derived_values
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, settable_column
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Chosen,
@@ -42,7 +42,6 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 )
 from tensorrepo.formats.dataset.write import BUDGET_BYTES
 from tensorrepo.formats.dataset.writing.column_write import editing
-from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 
@@ -103,7 +102,7 @@ def update_rows(
         InvalidInputError: a value does not fit; names row, column, expected and found.
         NotFoundError: no such column, or no row of that id, number or key.
     """
-    targets = [_target(dataset.schema, name) for name in values]
+    targets = [settable_column(dataset.schema, name) for name in values]
     chosen = choose_rows(dataset, where)
     sources: dict[str, ValueSource] = {}
     read: set[str] = set()
@@ -122,13 +121,6 @@ def update_rows(
     )
 
 
-def _target(schema: Schema, name: str) -> Column:
-    column = schema.column(name)
-    if column.derived is not None:
-        raise InvalidInputError(f"column {name!r} follows another one and cannot be set")
-    return column
-
-
 def _function_source(
     dataset: StoredDataset,
     column: Column,
@@ -140,10 +132,8 @@ def _function_source(
 
     def source(rows: Ints, _: Ints) -> ColumnValues:
         found = read_columns([page_reader(dataset, name) for name in names], rows)
-        arrays = [
-            to_arrow_array(each.type, values)
-            for each, values in zip(chosen.columns, found, strict=True)
-        ]
+        types = [column.type for column in chosen.columns]
+        arrays = list(map(to_arrow_array, types, found))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         return computed(column, function(batch), len(rows))
 

@@ -92,7 +92,8 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
         groups = base.root.groups if base is not None and base.root.leaves else ()
         writer = FragmentWriter(columns, options, tree, groups)
         for batch in batches:
-            for part in _parts(batch):
+            # A table in parts: as a whole its chunks would be copied together first.
+            for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
                 values = coerce_leniently(columns, part, misfits)
                 writer.add(values, lasting=isinstance(part, LastingBatch))
             if progress is not None:
@@ -101,14 +102,6 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
         if base is None:
             return finished.finish({}, with_edges((), edges))
         return finished.finish(base.root.properties, with_edges(base.root.lineage, edges))
-
-
-def _parts(batch: InputBatch) -> Iterator[InputBatch]:
-    """A table in parts: as a whole its chunks would be copied together first."""
-    if isinstance(batch, pa.Table):
-        yield from batch.to_batches()
-    else:
-        yield batch
 
 
 def column_id(base: Digest | None, column: Column) -> str:

@@ -216,6 +216,26 @@ def grouped(
         yield group
 
 
+def streamed_groups(
+    sized: Iterator[tuple[Grouped, int]], limit: int
+) -> Iterator[Iterator[Grouped]]:
+    """What comes with its bytes, in runs of about `limit` bytes; at least one, perhaps empty.
+
+    A run must be walked before the next one is asked for.
+    """
+
+    def run(item: tuple[Grouped, int] | None) -> Iterator[Grouped]:
+        held = 0
+        while item is not None:
+            yield item[0]
+            held += item[1]
+            item = next(sized, None) if held < limit else None
+
+    yield run(next(sized, None))
+    while (first := next(sized, None)) is not None:
+        yield run(first)
+
+
 def columns_of(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
     """Rows as columns; a column that a row lacks is null there."""
     held = list(rows)
@@ -333,7 +353,8 @@ def _rule(line: str) -> Rule | None:
     folders_only = line.endswith("/")
     line = line.removesuffix("/")  # one: git takes "a//" for a path that no name matches
     anchored = "/" in line
-    expression = _translate(line.removeprefix("/"))
+    pieces = re.split(r"(\*\*/|/\*\*$|\*+|\?|\[!?[^]/]+\])", line.removeprefix("/"))
+    expression = "".join(map(_expression, pieces))
     try:
         pattern = re.compile(expression if anchored else f"(?:.*/)?{expression}", re.DOTALL)
     except re.error as problem:
@@ -341,13 +362,8 @@ def _rule(line: str) -> Rule | None:
     return Rule(pattern, folders_only, takes_back)
 
 
-def _translate(glob: str) -> str:
-    """A regular expression for one pattern without its `!` and its outer slashes."""
-    pieces = re.split(r"(\*\*/|/\*\*$|\*+|\?|\[!?[^]/]+\])", glob)
-    return "".join(map(_piece, pieces))
-
-
-def _piece(piece: str) -> str:
+def _expression(piece: str) -> str:
+    """A regular expression for a piece of a pattern."""
     known = {"**/": "(?:.*/)?", "/**": "/.+", "?": "[^/]"}
     if piece in known:
         return known[piece]

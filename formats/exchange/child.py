@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -101,9 +101,7 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
 class _Child:
     """The parent's side of one child; closed, and the child ended, when nothing refers to it."""
 
-    def __init__(
-        self, reader: str, files: Sequence[Path], options: dict[str, object] | None = None
-    ) -> None:
+    def __init__(self, reader: str, files: Sequence[Path], options: dict[str, object]) -> None:
         self._title = _TITLES[reader]
         self._socket = _server().fork(reader)
         self._process: int | None = None
@@ -111,7 +109,7 @@ class _Child:
         request = {
             "reader": reader,
             "files": [str(file) for file in files],
-            "options": options or {},
+            "options": options,
             "folder": os.getcwd(),
             "memory_bytes": MEMORY_BYTES,
         }
@@ -166,8 +164,20 @@ class _Child:
         classes = {each.__name__: each for each in error_classes()}
         raise classes.get(error, InvalidInputError)(f"{file}: {text}")
 
-    def _ends_named(self, file: Path) -> AbstractContextManager[None]:
-        return _ends_named(file, self._title)
+    @contextmanager
+    def _ends_named(self, file: Path) -> Iterator[None]:
+        """What ends a conversation with a child, as an error that names the file."""
+        with refusals(file, self._title, _Unreadable, pa.ArrowException, ValueError, TypeError):
+            try:
+                yield
+            except TimeoutError as problem:
+                raise damage(file, "is not read in time: it is damaged, or too large") from problem
+            except (EOFError, ConnectionError) as problem:
+                raise damage(
+                    file,
+                    "ended the process that read it, or took more memory than an import may: is it "
+                    "damaged?",
+                ) from problem
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -196,22 +206,6 @@ def _process(pid: int) -> int | None:
     with suppress(OSError, AttributeError):  # no Linux, or it is gone already
         return os.pidfd_open(pid)
     return None
-
-
-@contextmanager
-def _ends_named(file: Path, title: str) -> Iterator[None]:
-    """What ends a conversation with a child, as an error that names the file."""
-    with refusals(file, title, _Unreadable, pa.ArrowException, ValueError, TypeError):
-        try:
-            yield
-        except TimeoutError as problem:
-            raise damage(file, "is not read in time: it is damaged, or too large") from problem
-        except (EOFError, ConnectionError) as problem:
-            raise damage(
-                file,
-                "ended the process that read it, or took more memory than an import may: is it "
-                "damaged?",
-            ) from problem
 
 
 def _shared(descriptors: Sequence[int], size: int) -> pa.Buffer:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
@@ -33,9 +35,6 @@ from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
 _TEXT = frozenset({"csv", "jsonl"})
@@ -122,7 +121,11 @@ def export(
             format cannot hold; it is named.
     """
     local = _local(path)
-    chosen = find_format(format) if format is not None else _by_suffix(local)
+    chosen = find_format(format) if format is not None else _with_suffix(local)
+    if chosen is None:
+        raise InvalidInputError(
+            f"{local}: the name says no format. Say one: format={' or '.join(_BY_NAME)}"
+        )
     if chosen.write is None:
         raise UnsupportedError(
             f"format {chosen.name} is read only; written are "
@@ -166,11 +169,7 @@ def recognise(path: Path) -> Format:
 
 
 def find_format(name: str) -> Format:
-    """The format of this name.
-
-    Raises:
-        InvalidInputError: unknown; names near ones.
-    """
+    """The format of this name. Raises InvalidInputError, which names near ones."""
     if name not in _BY_NAME:
         near = difflib.get_close_matches(name, _BY_NAME, 3, 0.5)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -266,16 +265,6 @@ def _parsed(
             except InvalidInputError as problem:
                 raise InvalidInputError(f"option {name!r}: {problem}") from problem
     return parsed
-
-
-def _by_suffix(path: Path) -> Format:
-    """The format that the name of `path` asks for."""
-    found = _with_suffix(path)
-    if found is None:
-        raise InvalidInputError(
-            f"{path}: the name says no format. Say one: format={' or '.join(_BY_NAME)}"
-        )
-    return found
 
 
 def _with_suffix(path: Path) -> Format | None:

@@ -261,8 +261,6 @@ _READERS: dict[str, Callable[[Encoded], tuple[int, int, str | None]]] = {
 }
 
 
-__all__ = ["HEAD_BYTES", "SUFFIXES", "codec_of", "examine"]
-
 SUFFIXES = {
     "png": (".png",),
     "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),

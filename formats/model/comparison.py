@@ -171,7 +171,9 @@ def _frame_pairs(
     """The frames that differ, or all; both sides of each. Small tensors are one frame."""
     size, step = old.size_bytes, frame_bytes(old.type)
     for index, start in enumerate(range(0, size, step)):
-        equal = _same_frame(old, new, index)
+        # Both sides may be known to have one frame; where not, that says nothing.
+        known = bool(old.frames and new.frames)
+        equal = known and old.frames[index].frame.digest == new.frames[index].frame.digest
         if equal and not whole:
             continue
         sides = np.empty((2, min(step, size - start)), np.uint8)
@@ -181,13 +183,6 @@ def _frame_pairs(
         else:
             new.read_into(start, sides[1].data)
         yield sides[0].data, sides[1].data
-
-
-def _same_frame(old: LoadableTensor, new: LoadableTensor, index: int) -> bool:
-    """Whether both sides are known to have one frame; False says nothing."""
-    if not old.frames or not new.frames:
-        return False
-    return old.frames[index].frame.digest == new.frames[index].frame.digest
 
 
 def _differs(old: memoryview, new: memoryview, block_bytes: int) -> Any:
@@ -204,10 +199,13 @@ def contents_of(models: Sequence[StoredModel], name: str) -> tuple[bytes, ...]:
 
     All have it, in one type and shape.
     """
-    grids = {_grid(model, name) for model in models}
-    if len(grids) > 1:
-        return tuple(_whole_content(model, name) for model in models)
-    return tuple(model.content(name) for model in models)
+    grids = [_grid(model, name) for model in models]
+    return tuple(
+        model.content(name)
+        if len(grid) == 1 or len(set(grids)) == 1
+        else content_of(model.tensor(name))
+        for model, grid in zip(models, grids, strict=True)
+    )
 
 
 def content_of(tensor: TensorReader) -> bytes:
@@ -228,10 +226,6 @@ def content_of(tensor: TensorReader) -> bytes:
 def _grid(model: StoredModel, name: str) -> tuple[tuple[int, ...], ...]:
     pieces = model.tensors[model.aliases.get(name, name)].pieces
     return tuple(piece.offset for piece in pieces)
-
-
-def _whole_content(model: StoredModel, name: str) -> bytes:
-    return model.content(name) if len(_grid(model, name)) == 1 else content_of(model.tensor(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorOutput, TensorType
@@ -46,9 +48,6 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundErro
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 T = TypeVar("T", Manifest, Placement)
 DEFAULT_THREADS: Final = 8

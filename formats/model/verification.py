@@ -10,13 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,13 +101,13 @@ def lock_postgresql(where: str, connection: Connection) -> None:
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS * 1000:.0f}ms'")
 
 
-def name_session(parameters: dict[str, Any]) -> None:
+def name_session(_1: object, _2: object, _3: object, parameters: dict[str, Any]) -> None:
     """Tell a PostgreSQL server who we are, unless the URL says it: others see it when they wait."""
     name = f"tensorrepo, process {os.getpid()} of {platform.node()}"
     parameters.setdefault("fallback_application_name", name)
 
 
-def bound_waits(driver: Any) -> None:
+def bound_waits(driver: Any, _: object) -> None:
     """Let nothing wait for ever on a connection to PostgreSQL: tables that change are locked."""
     driver.execute(f"SET lock_timeout = {WAIT_SECONDS * 1000:.0f}")
     driver.commit()
@@ -326,7 +326,8 @@ def connect(url: str) -> Engine:
     if engine.dialect.name == SQLITE:
         _prepare_sqlite(engine, parsed)
     else:
-        _prepare_postgresql(engine)
+        event.listen(engine, "do_connect", name_session)
+        event.listen(engine, "connect", bound_waits)
     return engine
 
 
@@ -397,9 +398,9 @@ def _advice(reason: str) -> str:
 
 
 def _parse(url: str) -> URL:
-    if not url.strip() or _HALF_URL.match(url):
-        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
-    if "://" not in url and not _is_path(url):
+    # Whoever means a file names its place or its suffix: a word alone is rather a mistake.
+    is_path = "/" in url or "\\" in url or Path(url).suffix in (".db", ".sqlite", ".sqlite3")
+    if not url.strip() or _HALF_URL.match(url) or not is_path:
         raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
     text = url if "://" in url else f"sqlite:///{url}"
     try:
@@ -420,11 +421,6 @@ _URLS: Final = (
     "Expected sqlite:///path/to/file.db, a path such as ./catalog.db, or "
     "postgresql://user@host/database."
 )
-
-
-def _is_path(text: str) -> bool:
-    """Whether somebody means a file: a word alone is rather a mistake than one's name."""
-    return "/" in text or "\\" in text or Path(text).suffix in (".db", ".sqlite", ".sqlite3")
 
 
 def _options(url: URL) -> dict[str, Any]:
@@ -473,8 +469,3 @@ def _begin(file: Path | None, connection: Connection) -> None:
         connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1")
 
     ask_sqlite(_shown(connection.engine.url), file, begin)
-
-
-def _prepare_postgresql(engine: Engine) -> None:
-    event.listen(engine, "do_connect", lambda _1, _2, _3, parameters: name_session(parameters))
-    event.listen(engine, "connect", lambda driver, _: bound_waits(driver))

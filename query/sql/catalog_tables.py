@@ -9,7 +9,7 @@ does not rule out, and none is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,6 +45,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
 from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
+from tensorrepo.query.sync.loader import chunks
 from tensorrepo.repo.threads import ordered_map
 
 FETCHED_ROWS = 1 << 13
@@ -172,15 +173,14 @@ class PagesTable:
         compared = frozenset() if tree is None else field_names(tree)
         every = SCHEMA.names
         names = every if compared is None else [n for n in every if n in {*columns, *compared}]
-        for page_tables in _together(
-            pages.table(known, names) for known, pages in self._pages(tree)
-        ):
+        found = (pages.table(known, names) for known, pages in self._pages(tree))
+        for page_tables in chunks(found, _ROWS, len):  # datasets of a page each are many
             if self.scanned.stop.is_set():
                 raise StoppedError
             table = pa.concat_tables(page_tables)
             self.scanned.rows += len(table)
-            found = table if where is None else table.filter(where)
-            yield from found.select(columns).combine_chunks().to_batches()
+            kept = table if where is None else table.filter(where)
+            yield from kept.select(columns).combine_chunks().to_batches()
 
     def _pages(self, tree: ExpressionNode | None) -> Iterator[tuple[dict[str, Any], _Pages]]:
         """Pages that `tree` may be true for, and what is the same for all of them."""
@@ -252,26 +252,10 @@ class _Pages:
 
     @property
     def _has_range(self) -> NDArray[np.bool_]:
-        """Which pages say their smallest and largest value. Of rows that are no scalars the fields
-        mean something else.
-        """
+        """Which pages say their smallest and largest value: of scalars alone."""
         storage = self.pages.storage
         scalar = storage.layout is ColumnLayout.FIXED and not storage.shape
         return ((self.pages.entries["flags"] & HAS_RANGE) > 0) & scalar
-
-
-def _together(tables: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Small tables in lists of some thousand rows: datasets of a page each are many."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        waiting.append(table)
-        rows += len(table)
-        if rows >= _ROWS:
-            yield waiting
-            waiting, rows = [], 0
-    if waiting:
-        yield waiting
 
 
 def _pages_of(dataset: StoredDataset, wanted: Mapping[str, Column]) -> Iterator[_Pages]:

@@ -306,10 +306,7 @@ class Walk:
             steps = max(min(2 * steps, MOST_AHEAD), len(self._waiting))
 
     def _next(self) -> tuple[Digest, Commit, bytes]:
-        """The waiting commit of the largest generation, and the tree of its first parent.
-
-        Its parents wait from now on.
-        """
+        """The waiting commit of the largest generation, whose parents wait now; and their tree."""
         while (digest := heappop(self._heap)[1]) not in self._waiting:
             pass  # was found to be known
         commit = self._waiting.pop(digest)
@@ -377,7 +374,9 @@ class _Filling:
         self.contents = Contents(repository.objects, view.state, self.loader)
 
     def run(self, cursor: Cursor | None) -> CaughtUp:
-        self._read_log()
+        for rows in log_rows(self.repository.log, self.base, self.view.generation + 1):
+            self.loader.add(rows)
+            self._records += 1
         orphaned = self._add_commits()
         self.contents.flush()
         self._supersede()
@@ -396,11 +395,6 @@ class _Filling:
         if self._progress is not None:
             total = self.view.generation - self.base.generation
             self._progress(CatchUpProgress(self._records, total, self._commits, rows))
-
-    def _read_log(self) -> None:
-        for rows in log_rows(self.repository.log, self.base, self.view.generation + 1):
-            self.loader.add(rows)
-            self._records += 1
 
     def _add_commits(self) -> set[Digest]:
         """Add what the new roots lead to; gives the old ones that may lead nowhere now."""

@@ -43,6 +43,7 @@ from tensorrepo.formats.model.layout.manifest import (
     decode_manifest,
 )
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, decode_placement
+from tensorrepo.formats.model.merging.new_model import WantedTensor
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_view
 from tensorrepo.query.catalog import tables
@@ -265,21 +266,12 @@ def _fingerprint(piece: TensorPiece) -> str | None:
     return None if piece.fingerprint is None else piece.fingerprint.hex()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What `architecture_fingerprint` asks of a tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: TensorType
-
-
-def _shapes(manifest: Manifest, types: Mapping[str, TensorType]) -> Iterator[_Shape]:
+def _shapes(manifest: Manifest, types: Mapping[str, TensorType]) -> Iterator[WantedTensor]:
     """All names that a model has, aliases too."""
     tensors = {one.name: one for one in manifest.tensors}
     names = {one: one for one in tensors} | {one.name: one.target for one in manifest.aliases}
     for name, target in names.items():
-        yield _Shape(name, tensors[target].shape, types[tensors[target].type])
+        yield WantedTensor(name, types[tensors[target].type], tensors[target].shape)
 
 
 def _metrics(model: str, metrics: Mapping[str, Any]) -> TableRows:
@@ -390,17 +382,13 @@ class Contents:
         """Note which placement each model has, and what the new ones of them say."""
         stated = tables.placement.c.stated
         there = present(self.loader.connection, stated, {place for _, place in self._placed})
-        pairs = self._known_pairs(there)
+        rows_there = tables.placement.select().where(stated.in_(there))
+        found = self.loader.connection.execute(rows_there)
+        pairs = {(row.model, row.stated) for row in found}
         new = sorted(pair for pair in self._placed if pair not in pairs)
         rows = [(model, place, self.state.resolve(place)) for model, place in new]
         self.place_all({current for _, _, current in rows})
         self.loader.add((tables.placement, row) for row in rows)
-
-    def _known_pairs(self, stated: set[str]) -> set[tuple[str, str]]:
-        found = self.loader.connection.execute(
-            tables.placement.select().where(tables.placement.c.stated.in_(stated))
-        )
-        return {(row.model, row.stated) for row in found}
 
     def place_all(self, placements: Iterable[Digest]) -> None:
         """Read those of these placements that are new."""

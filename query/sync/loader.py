@@ -139,14 +139,18 @@ def delete_where(connection: Connection, column: Column[Any], values: Iterable[s
         connection.execute(statement, {"asked": some})
 
 
-def chunks(values: Iterable[Any], size: int = ASK_AT_ONCE) -> Iterator[list[Any]]:
-    """`values` in lists of at most `size`."""
+def chunks(
+    values: Iterable[Any], size: int = ASK_AT_ONCE, weight: Callable[[Any], int] | None = None
+) -> Iterator[list[Any]]:
+    """`values` in lists of `size`; with `weight`, as many as bring the sum of theirs to it."""
     some: list[Any] = []
+    held = 0
     for value in values:
         some.append(value)
-        if len(some) == size:
+        held += 1 if weight is None else weight(value)
+        if held >= size:
             yield some
-            some = []
+            some, held = [], 0
     if some:
         yield some
 

@@ -15,14 +15,15 @@ from tensorrepo.formats.runs.run_record import MetricPoint, RunDocument, decode_
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.sync.contents import edge_row, edge_rows, kind_of_path
 from tensorrepo.query.sync.loader import Loader, TableRows, as_json, delete_where, number
+from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import CommitExpired, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, differences
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.apply import Folding
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
+from tensorrepo.repo.log.records import LogRecord
 from tensorrepo.repo.log.state import Verdict
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.registry.cards import BRANCH, Card, CardText, described
@@ -223,15 +224,6 @@ def _record_rows(log: RepositoryLog, record: LogRecord, verdicts: tuple[Verdict,
     for place, (entry, verdict) in enumerate(zip(record.entries, verdicts, strict=True)):
         told = (entry.txn, entry.kind, entry.actor, entry.time_ns, entry.note)
         yield tables.log_record, (record.gen, place, *told, verdict.applied, verdict.reason)
-        for update in _updates(log, entry) if verdict.applied else ():
+        for update in updates_of(log, entry) if verdict.applied else ():
             row = (record.gen, place, update.ref, update.old, update.new)
             yield tables.ref_update, row
-
-
-def _updates(log: RepositoryLog, entry: LogEntry) -> tuple[Update, ...]:
-    if entry.bulk is None:
-        return entry.updates
-    try:
-        return entry.updates + log.read_bulk(entry.bulk)
-    except InvalidInputError:
-        return entry.updates  # none is void: it cannot have applied

@@ -159,9 +159,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _of_values(kind: pa.DataType) -> pa.DataType:
-    """The type of what stands in the dictionaries of `kind`, an ENUM: one text of a dictionary
-    may be in all rows, and a result is bounded by its bytes. Of extensions what they are stored as.
-    """
+    """`kind` without dictionaries, whose texts may be in all rows, and without extensions."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     if pa.types.is_dictionary(kind):

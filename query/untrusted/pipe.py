@@ -206,7 +206,7 @@ def _checked_values(message: pa.ipc.Message) -> int:
     table = memoryview(message.metadata)
     batch = _field(table, _unsigned(table, 0), _MESSAGE_HEADER)
     batch += _unsigned(table, batch)
-    if _has_field(table, batch, _BATCH_COMPRESSION):
+    if _offset(table, batch, _BATCH_COMPRESSION):
         raise InvalidInputError("a body whose buffers are compressed is not taken")
     lengths = _pairs(table, batch, _BATCH_NODES)[:, 0]
     places = _pairs(table, batch, _BATCH_BUFFERS)
@@ -225,16 +225,12 @@ def _is_outside(sizes: np.ndarray[Any, np.dtype[np.int64]]) -> bool:
 
 def _pairs(table: memoryview, at: int, place: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """A vector of structs of two i64, as int64 ``(n, 2)``."""
-    if not _has_field(table, at, place):
+    if not _offset(table, at, place):
         return np.zeros((0, 2), np.int64)
     start = _field(table, at, place)
     start += _unsigned(table, start)
     count = _unsigned(table, start)
     return np.frombuffer(table, "<i8", 2 * count, start + 4).reshape(-1, 2)
-
-
-def _has_field(table: memoryview, at: int, place: int) -> bool:
-    return _offset(table, at, place) != 0
 
 
 def _field(table: memoryview, at: int, place: int) -> int:
@@ -366,14 +362,6 @@ def _built(node: ExpressionNode) -> pc.Expression:
     raise ValueError("a part of it is not known")
 
 
-def _none(_: dict[str, pa.Scalar]) -> None:
-    return None
-
-
-def _nulls(options: dict[str, pa.Scalar]) -> pc.FunctionOptions:
-    return pc.NullOptions(nan_is_null=options["nan_is_null"].as_py())
-
-
 def _lookup(options: dict[str, pa.Scalar]) -> pc.FunctionOptions:
     if options["null_matching_behavior"].as_py() != 0:
         raise ValueError("it matches nulls in another way")
@@ -385,7 +373,7 @@ _PLAIN = (
     "or_kleene", "invert", "is_valid", "is_nan", "if_else",
 )  # fmt: skip
 _FUNCTIONS: dict[str, Callable[[dict[str, pa.Scalar]], pc.FunctionOptions | None]] = {
-    **dict.fromkeys(_PLAIN, _none),
-    "is_null": _nulls,
+    **dict.fromkeys(_PLAIN, lambda _: None),
+    "is_null": lambda options: pc.NullOptions(nan_is_null=options["nan_is_null"].as_py()),
     "is_in": _lookup,
 }

@@ -317,23 +317,16 @@ class _Child:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Rows of some types take far more than the bytes that they come in: they are not taken.
-
-    Raises:
-        InvalidInputError: the process sends such a type, where it should have sent plain values.
-    """
+    """Refuse types whose rows take far more than the bytes that they come in."""
     kinds = list(schema.types)
     while kinds:
         kind = kinds.pop()
-        if any(is_shared(kind) for is_shared in _SHARED) or _is_dense(kind):
+        is_dense = pa.types.is_union(kind) and kind.mode == "dense"
+        if is_dense or any(is_shared(kind) for is_shared in _SHARED):
             raise InvalidInputError(f"rows of type {kind} of an untrusted query are not taken")
         if pa.types.is_timestamp(kind) and not _ZONE.fullmatch(kind.tz or "UTC"):
             raise misbehaved(f"it names a time zone that is none: {kind.tz!r:.80}")
         kinds += [kind.field(at).type for at in range(kind.num_fields)]
-
-
-def _is_dense(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_union(kind) and kind.mode == "dense")
 
 
 _SHARED = (

@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
-from tensorrepo.repo.errors import InvalidInputError, StorageError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import LoopFlights, ThreadFlights
 
@@ -147,6 +147,30 @@ class Backend(Protocol):
         """Keys that start with `prefix` (which ends in "/" or is ""), in ascending order."""
 
     def close(self) -> None: ...
+
+
+class CommonBackend:
+    """What most backends do alike: whole values and creates by their parts, and no connection."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def read_into(self: Backend, key: str, start: int, buffer: memoryview) -> None:
+        flat = buffer.cast("B")
+        flat[:] = memoryview(self.read_range(key, start, start + flat.nbytes))
+
+    def create(self: Backend, key: str, parts: Sequence[Buffer]) -> bool:
+        with self.uploads() as uploads:
+            uploads.create(key, parts)
+            return uploads.finish()[key]
+
+    def close(self) -> None:
+        """Nothing stays open between calls, or it goes with the backend."""
+
+    def no_key(self, key: str) -> NotFoundError:
+        return NotFoundError(f"{self.url} has no key {key!r}")
 
 
 @runtime_checkable

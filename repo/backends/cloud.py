@@ -60,11 +60,6 @@ class CloudBackend(RemoteReader):
         self.guarantee = Guarantee.ATOMIC
         self._single_put_bytes = single_put_bytes
 
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
-        with self.uploads() as uploads:
-            uploads.create(key, parts)
-            return uploads.finish()[key]
-
     def uploads(self) -> CloudUploads:
         return CloudUploads(self)
 

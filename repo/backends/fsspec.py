@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from tensorrepo.repo.backends.base import (
+    CommonBackend,
     FlyingUploads,
     Guarantee,
     StoredKey,
@@ -43,7 +44,7 @@ _PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 _SHORTEST_SECRET = 6
 
 
-class FsspecBackend:
+class FsspecBackend(CommonBackend):
     """A folder of any file system that fsspec can open.
 
     Args:
@@ -74,9 +75,6 @@ class FsspecBackend:
         self._lock: Any = nullcontext() if self._files.async_impl else threading.RLock()
         self._renames = _overrides(self._files, "mv") or _overrides(self._files, "mv_file")
 
-    def __repr__(self) -> str:
-        return f"FsspecBackend({self.url!r})"
-
     def __reduce__(self) -> tuple[object, ...]:
         return partial(FsspecBackend, guarantee=self.guarantee), (self.url, self._options)
 
@@ -87,7 +85,7 @@ class FsspecBackend:
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
         size = self.size(key)
         if size is None:
-            raise NotFoundError(f"{self.url} has no key {key!r}")
+            raise self.no_key(key)
         check_length(f"{self.url}/{key}", start, stop, max(0, min(stop, size) - start))
         if start == stop:
             return b""
@@ -95,10 +93,6 @@ class FsspecBackend:
             data: bytes = self._files.cat_file(self._path(key), start=start, end=stop)
         check_length(f"{self.url}/{key}", start, stop, len(data))
         return data
-
-    def read_into(self, key: str, start: int, buffer: memoryview) -> None:
-        flat = buffer.cast("B")
-        flat[:] = memoryview(self.read_range(key, start, start + flat.nbytes))
 
     def size(self, key: str) -> int | None:
         try:
@@ -151,9 +145,6 @@ class FsspecBackend:
             if not key.startswith(f"{_TEMPORARY}/"):
                 yield StoredKey(key, int(entry["size"]), _modified(entry))
 
-    def close(self) -> None:
-        """Connections go with the file system."""
-
     def _path(self, key: str) -> str:
         if check_key(key).startswith(f"{_TEMPORARY}/"):
             raise InvalidInputError(f"{key!r}: {_TEMPORARY}/ holds files that have no key yet")
@@ -181,7 +172,7 @@ class FsspecBackend:
             except Error:
                 raise
             except FileNotFoundError:
-                raise NotFoundError(f"{self.url} has no key {key!r}") from None
+                raise self.no_key(key) from None
             except Exception as error:  # noqa: BLE001 - libraries raise what they like
                 # The original may show a password: it is not chained.
                 raise _explain(error, f"cannot {doing} {self.url}/{key}", self._options) from None

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import (
+    CommonBackend,
     Guarantee,
     StoredKey,
     Uploads,
@@ -40,7 +41,6 @@ from tensorrepo.repo.backends.base import (
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
-    NotFoundError,
     PermissionDenied,
     StorageError,
 )
@@ -410,7 +410,7 @@ _SYNC_THREADS = 2
 _UNSYNCED_BYTES = 256 << 20
 
 
-class LocalBackend:
+class LocalBackend(CommonBackend):
     """A folder on this machine.
 
     Args:
@@ -428,42 +428,31 @@ class LocalBackend:
         self._disk = disk or Disk(self.local_root)
         self._durable_folders: set[str] = {""}  # their own names are durable
 
-    def __repr__(self) -> str:
-        return f"LocalBackend({self.url!r})"
-
     def __reduce__(self) -> tuple[object, ...]:
         return partial(LocalBackend, guarantee=self.guarantee), (self.local_root,)
 
     def read(self, key: str) -> bytes:
-        with os.fdopen(self._open(key), "rb", buffering=0) as file:
-            try:
-                return file.readall()
-            except OSError as error:
-                raise explain(error, "read", self.local_root / key) from error
+        with self._opened(key) as fd, os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
+            return file.readall()
 
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
-        fd = self._open(key)
-        try:
+        with self._opened(key) as fd:
             # Look before allocating: a lying index must not ask for all memory.
             found_bytes = max(0, min(stop, os.fstat(fd).st_size) - start)
             check_length(self._name(key), start, stop, found_bytes)
             data = os.pread(fd, found_bytes, start)
             while len(data) < found_bytes:  # one call gives at most 2 GiB
                 data += os.pread(fd, found_bytes - len(data), start + len(data)) or _cut_short(key)
-        except OSError as error:
-            raise explain(error, "read", self.local_root / key) from error
-        finally:
-            os.close(fd)
         return data
 
     def read_into(self, key: str, start: int, buffer: memoryview) -> None:
-        fd = self._open(key)
-        try:
-            self._fill(fd, key, start, buffer.cast("B"))
-        except OSError as error:
-            raise explain(error, "read", self.local_root / key) from error
-        finally:
-            os.close(fd)
+        flat, filled = buffer.cast("B"), 0
+        with self._opened(key) as fd:
+            while filled < flat.nbytes:
+                got = os.preadv(fd, [flat[filled:]], start + filled)
+                filled += got
+                if not got:
+                    check_length(self._name(key), start, start + flat.nbytes, filled)
 
     def size(self, key: str) -> int | None:
         try:
@@ -476,11 +465,6 @@ class LocalBackend:
                 "Run `tensorrepo doctor`."
             )
         return status.st_size
-
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
-        with self.uploads() as uploads:
-            uploads.create(key, parts)
-            return uploads.finish()[key]
 
     def uploads(self) -> LocalUploads:
         return LocalUploads(self, self._disk)
@@ -500,9 +484,6 @@ class LocalBackend:
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._walk(check_prefix(prefix)[:-1])
-
-    def close(self) -> None:
-        """Nothing stays open between calls."""
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names in `folders` durable, and those of the folders themselves."""
@@ -535,19 +516,19 @@ class LocalBackend:
             elif stat.S_ISREG(status.st_mode):
                 yield StoredKey(path, status.st_size, status.st_mtime)
 
-    def _open(self, key: str) -> int:
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        """A descriptor to read `key`; what reading it raises is explained."""
         try:
-            return self._disk.open(_check(key))
+            fd = self._disk.open(_check(key))
         except FileNotFoundError:
-            raise NotFoundError(f"{self.url} has no key {key!r}") from None
-
-    def _fill(self, fd: int, key: str, start: int, buffer: memoryview) -> None:
-        filled = 0
-        while filled < buffer.nbytes:
-            got = os.preadv(fd, [buffer[filled:]], start + filled)
-            filled += got
-            if not got:
-                check_length(self._name(key), start, start + buffer.nbytes, filled)
+            raise self.no_key(key) from None
+        try:
+            yield fd
+        except OSError as error:
+            raise explain(error, "read", self.local_root / key) from error
+        finally:
+            os.close(fd)
 
     def _name(self, key: str) -> str:
         return f"{self.url}/{key}"

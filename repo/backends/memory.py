@@ -15,6 +15,7 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from tensorrepo.repo.backends.base import (
+    CommonBackend,
     Guarantee,
     StoredKey,
     Uploads,
@@ -22,7 +23,7 @@ from tensorrepo.repo.backends.base import (
     check_length,
     check_prefix,
 )
-from tensorrepo.repo.errors import NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
 _SCHEME = "memory://"
@@ -42,7 +43,7 @@ _OPENING = threading.Lock()
 _NUMBERS = count(1)
 
 
-class MemoryBackend:
+class MemoryBackend(CommonBackend):
     """Keys and bytes in this process.
 
     Args:
@@ -62,9 +63,6 @@ class MemoryBackend:
         self.guarantee = Guarantee.ATOMIC
         self.local_root = None
 
-    def __repr__(self) -> str:
-        return f"MemoryBackend({self.url!r})"
-
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.url, os.getpid())
 
@@ -75,10 +73,6 @@ class MemoryBackend:
         view = memoryview(self._value(key)[0])[start:stop]
         check_length(f"{self.url}/{key}", start, stop, view.nbytes)
         return view
-
-    def read_into(self, key: str, start: int, buffer: memoryview) -> None:
-        flat = buffer.cast("B")
-        flat[:] = memoryview(self.read_range(key, start, start + flat.nbytes))
 
     def size(self, key: str) -> int | None:
         value = self._store.values.get(check_key(key))
@@ -109,13 +103,10 @@ class MemoryBackend:
             found = sorted((key, *values[key]) for key in values if key.startswith(prefix))
         return (StoredKey(key, len(data), written) for key, data, written in found)
 
-    def close(self) -> None:
-        """Nothing to close: the store outlives its backends."""
-
     def _value(self, key: str) -> tuple[bytes, float]:
         value = self._store.values.get(check_key(key))
         if value is None:
-            raise NotFoundError(f"{self.url} has no key {key!r}")
+            raise self.no_key(key)
         return value
 
 

@@ -33,7 +33,14 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from tensorrepo.repo.backends.base import Guarantee, StoredKey, Uploads, check_key, check_length
+from tensorrepo.repo.backends.base import (
+    CommonBackend,
+    Guarantee,
+    StoredKey,
+    Uploads,
+    check_key,
+    check_length,
+)
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -78,7 +85,7 @@ _CONNECTION = (
 _FORKED: list[int] = []  # the process whose threads serve obstore, once there is one
 
 
-class RemoteReader:
+class RemoteReader(CommonBackend):
     """The reading half of a store behind HTTP."""
 
     def __init__(self, place: StoreLocation) -> None:
@@ -86,9 +93,6 @@ class RemoteReader:
         self.local_root = None
         self._place = place
         self._reader = open_store(place, READING)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._place,)
@@ -137,9 +141,6 @@ class RemoteReader:
         except NotFoundError:
             return None
 
-    def close(self) -> None:
-        """Connections go with the backend."""
-
     # Made when needed: only training reads so, and a pool of connections takes 16 ms to set up.
     @cached_property
     def _impatient(self) -> Any:
@@ -147,7 +148,7 @@ class RemoteReader:
 
     def _check_exists(self, key: str) -> None:
         if self.size(key) is None:
-            raise NotFoundError(f"{self.url} has no key {key!r}")
+            raise self.no_key(key)
 
     @contextmanager
     def _asking(self, doing: str, key: str, *, past_end_is_short: bool = False) -> Iterator[None]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -27,7 +28,7 @@ from tensorrepo.repo.changes.transaction import (
     tree_of,
 )
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import Commit, MetadataValue, is_ancestor, read_commit
+from tensorrepo.repo.history.commits import Commit, is_ancestor, read_commit
 from tensorrepo.repo.history.merge_trees import (
     MergeContext,
     merge_base_tree,
@@ -142,19 +143,6 @@ def _forward(
     transaction.repository.append(decide)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """The change between two trees, to be made on a branch; `told` names it, and the sides."""
-
-    source: Digest
-    sides: tuple[bytes, bytes]  # root pages of base and theirs
-    told: str
-    strategy: str
-    author: str
-    message: str
-    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
-
-
 class _ChangesNothing(Exception):
     """The branch has, or lacks, already what was picked."""
 
@@ -190,18 +178,10 @@ def cherry_pick(
         ConflictError: `conflicts` tells which paths, and why. Nothing changed.
         InvalidInputError: a merge without `mainline`, or no such parent.
     """
-    picked = read_commit(repository.objects, commit)
-    change = _Change(
-        commit,
-        pick_sides(repository.objects, commit, revert=False, mainline=mainline),
-        f"cannot cherry-pick {commit:.12} onto branch {branch!r} (ours: the branch, "
-        "theirs: that commit)",
-        strategy,
-        picked.author,
-        picked_message(picked, commit) if message is None else message,
-        picked.metadata,
-    )
-    return _apply(repository, branch, change, committer, clock)
+    return _pick(
+        repository, branch, commit, committer, clock,
+        revert=False, message=message, mainline=mainline, strategy=strategy,
+    )  # fmt: skip
 
 
 def revert(
@@ -219,17 +199,10 @@ def revert(
 
     Arguments, result and errors are those of `cherry_pick`; `message` None says what is reverted.
     """
-    reverted = read_commit(repository.objects, commit)
-    change = _Change(
-        commit,
-        pick_sides(repository.objects, commit, revert=True, mainline=mainline),
-        f"cannot revert {commit:.12} on branch {branch!r} (ours: the branch, theirs: what was "
-        "there before that commit)",
-        strategy,
-        author,
-        revert_message(reverted, commit, mainline) if message is None else message,
-    )
-    return _apply(repository, branch, change, author, clock)
+    return _pick(
+        repository, branch, commit, author, clock,
+        revert=True, message=message, mainline=mainline, strategy=strategy,
+    )  # fmt: skip
 
 
 def picked_message(commit: Commit, digest: Digest) -> str:
@@ -246,38 +219,53 @@ def revert_message(commit: Commit, digest: Digest, mainline: int | None = None) 
     return f'Revert "{subject}"\n\n{undone}.'
 
 
-def _apply(
-    repository: RepositoryCore, branch: str, change: _Change, actor: str, clock: Callable[[], int]
+def _pick(
+    repository: RepositoryCore,
+    branch: str,
+    commit: Digest,
+    actor: str,
+    clock: Callable[[], int],
+    *,
+    revert: bool,
+    message: str | None,
+    mainline: int | None,
+    strategy: str,
 ) -> LandedCommit | None:
+    picked = read_commit(repository.objects, commit)
+    sides = pick_sides(repository.objects, commit, revert=revert, mainline=mainline)
+    if revert:
+        what = f"revert {commit:.12} on", "what was there before that commit"
+        message = revert_message(picked, commit, mainline) if message is None else message
+    else:
+        what = f"cherry-pick {commit:.12} onto", "that commit"
+        message = picked_message(picked, commit) if message is None else message
+    told = f"cannot {what[0]} branch {branch!r} (ours: the branch, theirs: {what[1]})"
     # A pick that conflicts leaves uploads behind: leaving the transaction ends their threads.
     with begin(repository, branch) as transaction:
         if transaction.base is None:
             raise NotFoundError(
                 f"no branch {branch!r} to pick onto. Make it with `tensorrepo branch`."
             )
-
-        def compose(onto: Digest | None) -> bytes:
-            return _picked_tree(transaction, onto, change)
-
-        attempt = CommitAttempt(
-            transaction,
-            compose,
-            change.message,
-            change.author,
-            clock(),
-            dict(change.metadata),
-            sources=(change.source,),
-            actor=actor,
-        )
+        compose = partial(_picked_tree, transaction, sides, told, strategy)
+        author = actor if revert else picked.author
+        metadata = {} if revert else dict(picked.metadata)
+        attempt = CommitAttempt(transaction, compose, message, author, clock(), metadata)
+        attempt.sources, attempt.actor = (commit,), actor
         try:
             return attempt.run()
         except _ChangesNothing:
             return None
 
 
-def _picked_tree(transaction: CommitTransaction, tip: Digest | None, change: _Change) -> bytes:
-    """Root page of `tip`'s tree with the change made in it."""
-    base, theirs = change.sides
+def _picked_tree(
+    transaction: CommitTransaction,
+    sides: tuple[bytes, bytes],
+    told: str,
+    strategy: str,
+    tip: Digest | None,
+) -> bytes:
+    """Root page of `tip`'s tree with the change from one of `sides` to the other made in it."""
+    base, theirs = sides
     ours = tree_of(transaction.objects, tip)
     generation = generation_of(transaction.objects, tip)
     merged = merge_trees(
@@ -287,11 +275,11 @@ def _picked_tree(transaction: CommitTransaction, tip: Digest | None, change: _Ch
         theirs,
         drivers=transaction.repository.drivers,
         # What is picked comes after all that the branch has, however old the commit is.
-        context=MergeContext(False, change.strategy, (generation, generation + 1)),
+        context=MergeContext(False, strategy, (generation, generation + 1)),
     )
     raise_conflicts(
         merged.conflicts,
-        change.told,
+        told,
         "Choose a side with `--strategy ours` or `--strategy theirs`, or change the branch first.",
     )
     if merged.root == ours:

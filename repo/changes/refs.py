@@ -16,7 +16,7 @@ from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import ConflictError, NotFoundError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.reader import LogView, RepositoryLog
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -88,21 +88,12 @@ def reset_branch(
     *,
     actor: str,
     note: str = "",
-    expected: Digest | None = None,
 ) -> Move:
-    """Move a branch to `commit`; the reflog and `retained` keep the old place.
-
-    `expected`, when given, is where the branch must stand, else ConflictError.
-    """
+    """Move a branch to `commit`; the reflog and `retained` keep the old place."""
     ref = check_ref(BRANCHES + name)
 
     def decide(view: LogView) -> LogEntry:
         old = _existing(view, ref)
-        if expected is not None and old != expected:
-            raise ConflictError(
-                f"branch {name!r} moved from {expected:.12} to {old:.12} meanwhile. Nothing "
-                "changed: look at it and repeat."
-            )
         _secure(repository, view, commit)
         shown = f"reset: {note}" if _STEP.fullmatch(note) else note
         return _entry("ref-reset", actor, Update(ref, old, commit), shown)
@@ -215,7 +206,7 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
     naming = [
         record.gen
         for record in log.records(start, stop)
-        if any(update.ref == ref for one in record.entries for update in _updates(repository, one))
+        if any(update.ref == ref for one in record.entries for update in updates_of(log, one))
     ]
     if not naming:
         return
@@ -223,14 +214,14 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
     # says the same. Folding a block costs a checkpoint, so it is left out where nothing is named.
     for record, verdicts in log.judged(naming[0], naming[-1] + 1):
         for entry, verdict in zip(record.entries, verdicts, strict=True):
-            for update in _updates(repository, entry) if verdict.applied else ():
+            for update in updates_of(log, entry) if verdict.applied else ():
                 if update.ref == ref:
                     yield Move(record.gen, entry, update, _other_name(record, entry, update))
 
 
-def _updates(repository: RepositoryCore, entry: LogEntry) -> tuple[Update, ...]:
-    bulk = () if entry.bulk is None else repository.log.read_bulk(entry.bulk)
-    return (*entry.updates, *bulk)
+def updates_of(log: RepositoryLog, entry: LogEntry) -> tuple[Update, ...]:
+    """All that an entry moves: its own updates, and those of its ref-updates object."""
+    return entry.updates if entry.bulk is None else entry.updates + log.read_bulk(entry.bulk)
 
 
 def _other_name(record: LogRecord, entry: LogEntry, update: Update) -> Update | None:

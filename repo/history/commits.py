@@ -68,7 +68,9 @@ class Commit:
 
     def __post_init__(self) -> None:
         _check_lineage(self)
-        _check_author(self.author)
+        check_text(self.author, "author", limit_bytes=MAX_AUTHOR_BYTES, lines=False)
+        if not _reads_as_author(self.author):
+            raise InvalidInputError(f"an author reads 'Name <email>', got {self.author!r:.120}")
         check_text(self.message, "commit message", limit_bytes=MAX_MESSAGE_BYTES, lines=True)
         _check_changed(self.changed)
         _check_metadata(self.metadata)
@@ -214,12 +216,6 @@ def _check_lineage(commit: Commit) -> None:
         raise InvalidInputError(f"time {commit.time_ns} ns is not between 1970 and 2262")
     if commit.signature is not None and not 0 < len(commit.signature) <= MAX_SIGNATURE_BYTES:
         raise InvalidInputError(f"a signature has 1 to {MAX_SIGNATURE_BYTES} bytes")
-
-
-def _check_author(author: str) -> None:
-    check_text(author, "author", limit_bytes=MAX_AUTHOR_BYTES, lines=False)
-    if not _reads_as_author(author):
-        raise InvalidInputError(f"an author reads 'Name <email>', got {author!r:.120}")
 
 
 @lru_cache(maxsize=64)  # a walk through history meets few authors, again and again

@@ -92,11 +92,6 @@ def encode_root(page: Page) -> bytes | None:
     return encoded if len(encoded) <= MAX_ROOT_BYTES else None
 
 
-def exceeds_root(pages: int) -> bool:
-    """Whether that many pages hold more than a root page can, whatever is in them."""
-    return (pages - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES  # only the last may be short
-
-
 def shared_length(a: str, b: str) -> int:
     """How many characters two ASCII texts begin with in common."""
     length = min(len(a), len(b))

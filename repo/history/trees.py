@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +22,8 @@ from tensorrepo.repo.history.tree_pages import (
     HEADER,
     ITEM,
     KINDS,
+    MAX_ROOT_BYTES,
+    MIN_ITEMS,
     STORAGE_FLAG,
     VERSION,
     Page,
@@ -31,12 +33,12 @@ from tensorrepo.repo.history.tree_pages import (
     decode_root,
     encode_page,
     encode_root,
-    exceeds_root,
     page_ends,
 )
 from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 
 EMPTY_TREE = encode_page(Page(0, ()))
@@ -419,7 +421,8 @@ def _close(objects: ObjectSink, pages: _Pages, level: int, items: list[TreeItem]
 
 def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeItem], bytes] | None:
     """All items of the level below `refs` and their root page; None when it cannot hold them."""
-    if exceeds_root(len(refs)):
+    # More than a root page can hold, whatever is in them: only the last may be short.
+    if (len(refs) - 1) * MIN_ITEMS * ITEM.size > MAX_ROOT_BYTES:
         return None
     parent = Page(level, tuple(refs))
     joined: list[TreeItem] = []
@@ -463,7 +466,7 @@ class TreeChanges:
 
     def __init__(self, objects: ObjectSource) -> None:
         self._objects = objects
-        self._layouts: OrderedDict[bytes, _Layout] = OrderedDict()
+        self._layouts = LimitedCache[_Layout](_KEPT)
 
     def between(self, old: bytes, new: bytes) -> tuple[PathChange, ...]:
         """As `differences`, of two root pages: entries whose storage alone differs, too."""
@@ -473,8 +476,8 @@ class TreeChanges:
             known = self._layouts.get(old) or self._layouts.get(new)
             changes = None if known is None else _in_place(known, old, new)
             if known is not None and changes is not None:
-                self._keep(new, known)
-                self._keep(old, known)
+                self._layouts.put(new, known, 1)
+                self._layouts.put(old, known, 1)
                 return changes
         before, after = self._layout(old), self._layout(new)
         if before is None or after is None:
@@ -484,14 +487,8 @@ class TreeChanges:
     def _layout(self, page: bytes) -> _Layout | None:
         known = self._layouts.get(page) or _layout_of(page)
         if known is not None:
-            self._keep(page, known)
+            self._layouts.put(page, known, 1)
         return known
-
-    def _keep(self, page: bytes, layout: _Layout) -> None:
-        if page not in self._layouts:
-            self._layouts[page] = layout
-            if len(self._layouts) > _KEPT:
-                self._layouts.popitem(last=False)
 
 
 def _in_place(layout: _Layout, old: bytes, new: bytes) -> tuple[PathChange, ...] | None:

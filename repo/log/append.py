@@ -127,7 +127,8 @@ def append(
         for attempt in range(1, attempts + 1):
             began = clock()
             before = log.refresh_tip()
-            _refuse_if_read_only(log, before)
+            if reason := before.view.state.read_only_reason:
+                raise UnsupportedError(f"{log.backend.url}: {reason}")
             entries = decide(before.view)
             if not entries:
                 return Appended(before.view, None, (), attempt)
@@ -158,12 +159,6 @@ class _Draft:
     @property
     def txns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(entry.txn for entry in self.slot.record.entries))
-
-
-def _refuse_if_read_only(log: RepositoryLog, tip: Tip) -> None:
-    reason = tip.view.state.read_only_reason
-    if reason is not None:
-        raise UnsupportedError(f"{log.backend.url}: {reason}")
 
 
 def _draft(
@@ -324,7 +319,6 @@ def resolve(
     *,
     settle: bool,
     actor: str = "tensorrepo resolve",
-    clock_ns: Callable[[], int] = time.time_ns,
 ) -> AppendOutcome:
     """What became of a transaction whose outcome was unknown.
 
@@ -335,7 +329,6 @@ def resolve(
         settle: where its slot is still empty, fill it with a noop, for a definite answer: else
             the answer is "unknown", because a write in flight may still land.
         actor: who is said to have written that noop.
-        clock_ns: the time it is said to have been written at.
 
     Returns:
         "landed": it is in the log and applied. "lost": it is not and never will be, or is void.
@@ -344,7 +337,7 @@ def resolve(
         RepositoryRewound: the log ends before the slot could have been tried.
     """
     if settle and log.slots.read(slot_key(generation)) is None:
-        _fill(log, generation, actor, clock_ns)
+        _fill(log, generation, actor)
     outcome = _outcome(log, txn, generation)
     if outcome != "unknown":
         _forget(log, txn)
@@ -366,9 +359,9 @@ def _outcome(log: RepositoryLog, txn: str, generation: int) -> AppendOutcome:
     return "lost"
 
 
-def _fill(log: RepositoryLog, generation: int, actor: str, clock_ns: Callable[[], int]) -> None:
+def _fill(log: RepositoryLog, generation: int, actor: str) -> None:
     """Put a noop into slot `generation`, if that is the next one. Silent when it did not work."""
-    noop = LogEntry(f"settle-{secrets.token_hex(12)}", "noop", actor, clock_ns())
+    noop = LogEntry(f"settle-{secrets.token_hex(12)}", "noop", actor, time.time_ns())
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         return (noop,) if view.generation + 1 == generation else ()

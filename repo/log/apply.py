@@ -222,7 +222,7 @@ def _set_shallow(held: Folding, entry: LogEntry) -> None:
 
 
 def _set_config(held: Folding, entry: LogEntry) -> None:
-    changes = _expect(entry, {"set": _is_object})["set"]
+    changes = _expect(entry, {"set": lambda value: isinstance(value, dict)})["set"]
     for key, value in changes.items():
         removed = value is None and key in CONFIG_KEYS
         problem = None if removed else config_problem(key, value)
@@ -235,11 +235,7 @@ def _set_config(held: Folding, entry: LogEntry) -> None:
             held.config[key] = value
 
 
-def _do_nothing(_: Folding, entry: LogEntry) -> None:
-    _expect(entry, {})
-
-
-_HANDLERS: dict[str, Callable[[Folding, LogEntry], None]] = {
+_HANDLERS: dict[str, Callable[[Folding, LogEntry], object]] = {
     "lease-open": _open_lease,
     "lease-close": _close_lease,
     "gc-condemn": _condemn,
@@ -247,7 +243,7 @@ _HANDLERS: dict[str, Callable[[Folding, LogEntry], None]] = {
     "supersede": _supersede,
     "shallow": _set_shallow,
     "config": _set_config,
-    "noop": _do_nothing,
+    "noop": lambda _, entry: _expect(entry, {}),
 }
 
 
@@ -317,7 +313,3 @@ def _are_digests(value: object) -> bool:
 
 def _is_digest_map(value: object) -> bool:
     return isinstance(value, dict) and all(is_digest(k) and is_digest(v) for k, v in value.items())
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)

@@ -86,17 +86,6 @@ def hint_keys(hint: Hint) -> list[str]:
     return keys
 
 
-def is_due(gen: int, since_bytes: int, checkpoint_bytes: int) -> bool:
-    """Whether record `gen` gets a checkpoint.
-
-    Args:
-        gen: its number.
-        since_bytes: size of the records from the last checkpoint on, without this one.
-        checkpoint_bytes: size of that checkpoint, 0 before the first.
-    """
-    return gen % STATE_INTERVAL == 0 and since_bytes * 4 > checkpoint_bytes
-
-
 def load_base(
     slots: LogSlots,
     gen: int,

@@ -9,8 +9,6 @@ Source:
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -20,6 +18,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.threads import ordered_map
 
 T = TypeVar("T")
@@ -109,10 +108,7 @@ class LogSlots:
         self.backend = backend
         self.workers = workers or (1 if near else MAX_WORKERS)
         self.rounds = 0
-        self._lock = threading.Lock()
-        self._cache: OrderedDict[int, bytes] = OrderedDict()
-        self._cached_bytes = 0
-        self._cache_bytes = cache_bytes
+        self._cache = LimitedCache[bytes](cache_bytes)
 
     def read(self, key: str) -> bytes | None:
         """All bytes of `key`, None when absent."""
@@ -176,7 +172,8 @@ class LogSlots:
             record = self._checked(gen, previous, data)
         except CorruptError as error:
             # What was read may be at fault, and not what is stored: read it anew next time.
-            self._drop(gen - 1, gen)
+            self._cache.drop(gen - 1)
+            self._cache.drop(gen)
             if previous is None or not self._is_marked(gen, previous, digest):
                 raise CorruptError(
                     f"{error}. If no copy of the repository has the right bytes, run "
@@ -195,11 +192,7 @@ class LogSlots:
 
     def slot_bytes(self, gen: int) -> bytes:
         """Bytes of a slot that must exist, from memory when they are there."""
-        with self._lock:
-            if gen in self._cache:
-                self._cache.move_to_end(gen)
-                return self._cache[gen]
-        data = self.read(slot_key(gen))
+        data = self._cache.get(gen) or self.read(slot_key(gen))
         if data is None:
             raise NotFoundError(f"{self.backend.url} has no log record {gen}")
         self._keep(gen, data)
@@ -212,7 +205,7 @@ class LogSlots:
             return self._values_in_turn(start, stop)
         wanted = {slot_key(gen): gen for gen in range(start, stop)}
         have = dict(known)
-        have |= {key: data for key, gen in wanted.items() if (data := self._cached(gen))}
+        have |= {key: data for key, gen in wanted.items() if (data := self._cache.get(gen))}
         missing = [key for key in wanted if key not in have]
         read = self.read_many(missing) if missing else {}
         for key, data in read.items():
@@ -224,15 +217,11 @@ class LogSlots:
         self.rounds += 1
         values: list[bytes | None] = []
         for gen in range(start, stop):
-            values.append(self._cached(gen) or self._read_one(slot_key(gen)))
+            values.append(self._cache.get(gen) or self._read_one(slot_key(gen)))
             self._keep(gen, values[-1])
             if values[-1] is None:
                 break
         return values
-
-    def _cached(self, gen: int) -> bytes | None:
-        with self._lock:
-            return self._cache.get(gen)
 
     def _read_one(self, key: str) -> bytes | None:
         try:
@@ -257,15 +246,5 @@ class LogSlots:
         return marker is not None and marker_holds(marker, gen, previous, found)
 
     def _keep(self, gen: int, data: bytes | None) -> None:
-        with self._lock:
-            if data is None or gen in self._cache or len(data) > self._cache_bytes:
-                return
-            self._cache[gen] = data
-            self._cached_bytes += len(data)
-            while self._cached_bytes > self._cache_bytes:
-                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
-
-    def _drop(self, *gens: int) -> None:
-        with self._lock:
-            for gen in gens:
-                self._cached_bytes -= len(self._cache.pop(gen, b""))
+        if data is not None:
+            self._cache.put(gen, data, len(data))

@@ -107,10 +107,7 @@ class PastCommits:
         return self._next > 0
 
     def _load(self) -> set[Digest]:
-        """Take in the segment that ends with record `_next`: the commits that are in it.
-
-        None are when it is absent, damaged, or too large.
-        """
+        """Take in the segment that ends with record `_next`: its commits; none if it is no use."""
         last, self._next = self._next, self._next - 1
         try:
             segment = read_segment(self._log.slots, last, self._limit_bytes)

@@ -39,7 +39,6 @@ from tensorrepo.repo.log.checkpoints import (
     Hint,
     decode_hint,
     hint_keys,
-    is_due,
     load_base,
     newest_base,
 )
@@ -199,14 +198,6 @@ class RepositoryLog:
             self._remember(self.memory, tip.view)
         return tip
 
-    def record(self, gen: int) -> LogRecord:
-        """Record `gen`, chained to the one before it."""
-        return self.slot(gen).record
-
-    def slot(self, gen: int) -> LogSlot:
-        """Slot `gen`, chained to the one before it."""
-        return self.slots.parse(gen, self.digest_of(gen - 1), self.slots.slot_bytes(gen))
-
     def records(self, start: int, stop: int) -> Iterator[LogRecord]:
         """Records ``[start, stop)``, their chain verified, from segments where there are some.
 
@@ -345,8 +336,8 @@ class RepositoryLog:
         verdicts: tuple[Verdict, ...] = ()
         for slot in slots:
             tip = self._count(tip, slot, folding)
-            so_far = partial(self._so_far, tip, folding, digest)
-            verdicts = folding.add(slot.record, partial(self._bulk, slot.record.gen, so_far))
+            bulk = partial(self._bulk, slot.record.gen, tip, folding, digest)
+            verdicts = folding.add(slot.record, bulk)
             digest = slot.digest
         return replace(tip, view=LogView(folding.generation, digest, folding.state())), verdicts
 
@@ -363,16 +354,17 @@ class RepositoryLog:
                     f"up to {stated:.12}, here they add up to {state_digest(encoded):.12}. One "
                     "of the two versions of tensorrepo is wrong: update it, run `tensorrepo fsck`."
                 )
-            if is_due(gen, tip.since_bytes, tip.checkpoint_bytes):
+            # A checkpoint is due where the records since the last one are a quarter of its size.
+            if gen % STATE_INTERVAL == 0 and tip.since_bytes * 4 > tip.checkpoint_bytes:
                 tip = replace(tip, checkpoint=gen, checkpoint_bytes=len(encoded), since_bytes=0)
         return replace(tip, since_bytes=tip.since_bytes + len(slot.data))
 
-    def _so_far(self, tip: Tip, folding: Folding, digest: Digest) -> Tip:
-        return replace(tip, view=LogView(folding.generation, digest, folding.state()))
-
-    def _bulk(self, gen: int, so_far: Callable[[], Tip], digest: Digest) -> tuple[Update, ...]:
+    def _bulk(
+        self, gen: int, tip: Tip, folding: Folding, last: Digest, digest: Digest
+    ) -> tuple[Update, ...]:
         outer = self._unfinished()
-        self._folding.tip = so_far()
+        view = LogView(folding.generation, last, folding.state())
+        self._folding.tip = replace(tip, view=view)
         try:
             return self.read_bulk(digest)
         except (NotFoundError, CorruptError) as error:

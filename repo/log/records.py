@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, record_digest
@@ -33,45 +33,6 @@ _Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 MAX_REF_BYTES: Final = 1024
 
 
-# Members stand in the order of their names, as canonical JSON has them.
-class _StoredUpdate(Struct, forbid_unknown_fields=True):
-    new: _Name | None
-    old: _Name | None
-    # The rules of `names.check_ref` are for writers. The log asks only for what every version
-    # will ask for, or two versions could fold one record into different refs.
-    ref: Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f]{{1,{MAX_REF_BYTES}}}\Z")]
-
-
-class _StoredEntry(Struct, forbid_unknown_fields=True):
-    actor: str
-    kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}\Z")]
-    note: str
-    time: _Integer
-    txn: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
-    updates: list[_StoredUpdate]
-    bulk: _Name | UnsetType = UNSET
-    data: dict[str, Any] | UnsetType = UNSET
-    signature: str | UnsetType = UNSET
-
-
-class _StoredRecord(Struct, forbid_unknown_fields=True):
-    entries: list[_StoredEntry]
-    gen: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
-    previous: _Name
-    state: Digest | None
-    tag: str
-
-
-class _StoredUpdates(Struct, forbid_unknown_fields=True):
-    updates: list[_StoredUpdate]
-    version: Literal[1]
-
-
-_RECORD_DECODER: Final = msgspec.json.Decoder(_StoredRecord)
-_UPDATES_DECODER: Final = msgspec.json.Decoder(_StoredUpdates)
-_ENCODER: Final = msgspec.json.Encoder(order="sorted")
-_NO_TAG: Final = b',"tag":""}'  # it is the last member
-_TAG_DIGITS: Final = 32
 _MALFORMED = (msgspec.MsgspecError, InvalidInputError, ValueError, RecursionError)
 
 CanonicalValue: TypeAlias = (
@@ -99,17 +60,17 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _DECODER = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True, forbid_unknown_fields=True):
     """Set `ref` from `old` to `new`; None stands for a ref that does not exist."""
 
-    ref: str
-    old: Digest | None
-    new: Digest | None
+    # The rules of `names.check_ref` are for writers. The log asks only for what every version
+    # will ask for, or two versions could fold one record into different refs.
+    ref: Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f]{{1,{MAX_REF_BYTES}}}\Z")]
+    old: _Name | None
+    new: _Name | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one transaction does in a record.
 
     `updates` (and those of the ref-updates object `bulk`, after them) apply together or not at
@@ -127,14 +88,15 @@ class LogEntry:
     The other kinds have none. `time_ns` is UTC and informs people; nothing is ordered by it.
     """
 
-    txn: str
-    kind: str
+    txn: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+    kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}\Z")]
     actor: str
-    time_ns: int
-    note: str = ""
-    updates: tuple[Update, ...] = ()
-    bulk: Digest | None = None
-    data: Mapping[str, CanonicalValue] = field(default_factory=dict)
+    time_ns: _Integer = msgspec.field(name="time")
+    # Defaults of a function's making are written, too: these two stand in every entry.
+    note: str = msgspec.field(default_factory=lambda: "")
+    updates: tuple[Update, ...] = msgspec.field(default_factory=lambda: ())
+    bulk: _Name | None = None
+    data: dict[str, Any] = {}
     signature: str | None = None
 
 
@@ -158,6 +120,26 @@ class LogRecord:
         return any(entry.txn == txn for entry in self.entries)
 
 
+class _StoredRecord(Struct, forbid_unknown_fields=True):
+    entries: tuple[LogEntry, ...]
+    gen: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    previous: _Name
+    state: Digest | None
+    tag: str
+
+
+class _StoredUpdates(Struct, forbid_unknown_fields=True):
+    updates: tuple[Update, ...]
+    version: Literal[1]
+
+
+_RECORD_DECODER: Final = msgspec.json.Decoder(_StoredRecord)
+_UPDATES_DECODER: Final = msgspec.json.Decoder(_StoredUpdates)
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_NO_TAG: Final = b',"tag":""}'  # it is the last member
+_TAG_DIGITS: Final = 32
+
+
 def encode_record(record: LogRecord) -> bytes:
     """The bytes of a slot.
 
@@ -166,8 +148,9 @@ def encode_record(record: LogRecord) -> bytes:
     """
     where = f"log record {record.gen} cannot be written"
     try:
-        entries = [_stored_entry(entry) for entry in record.entries]
-        stored = _StoredRecord(entries, record.gen, record.previous, record.state, "")
+        for entry in record.entries:
+            _check_json(entry.data, _DATA_NESTING)  # before JSON makes null of what is NaN
+        stored = _StoredRecord(record.entries, record.gen, record.previous, record.state, "")
         blank = _ENCODER.encode(stored)
         data = blank[:-2] + _tag(blank.removesuffix(_NO_TAG)) + b'"}'
         if len(data) <= MAX_RECORD_BYTES:
@@ -194,8 +177,7 @@ def decode_record(data: Buffer, where: str = "log record") -> LogRecord:
         stored = _parse_record(bytes(data))
     except _MALFORMED as error:
         raise CorruptError(f"{where}: {error}") from error
-    entries = tuple([_log_entry(entry) for entry in stored.entries])
-    return LogRecord(stored.gen, stored.previous, stored.state, entries)
+    return LogRecord(stored.gen, stored.previous, stored.state, stored.entries)
 
 
 def _parse_record(data: bytes) -> _StoredRecord:
@@ -208,10 +190,7 @@ def _parse_record(data: bytes) -> _StoredRecord:
         )
     for entry in record.entries:
         _check_refs(entry.updates)
-        if entry.data is not UNSET:
-            if not entry.data:
-                raise ValueError("data must have members, or be left out")
-            _check_json(entry.data, _DATA_NESTING)
+        _check_json(entry.data, _DATA_NESTING)
     if _ENCODER.encode(record) != data:
         raise ValueError("JSON, but not in canonical form")
     # The tag is made over the record without it; in canonical form that is a slice.
@@ -229,7 +208,7 @@ def _tag(untagged: bytes) -> bytes:
     return content_tag(untagged + b"}").hex().encode()
 
 
-def _check_refs(updates: list[_StoredUpdate]) -> None:
+def _check_refs(updates: Iterable[Update]) -> None:
     for update in updates:
         size = len(update.ref) if update.ref.isascii() else len(update.ref.encode())
         if size > MAX_REF_BYTES:
@@ -242,7 +221,7 @@ def encode_ref_updates(updates: Iterable[Update]) -> bytes:
     Store it WITHOUT links: it is kept for ever, so that the log can always be folded from its
     start, and must not keep alive what the refs pointed to.
     """
-    stored = _StoredUpdates([_StoredUpdate(one.new, one.old, one.ref) for one in updates], 1)
+    stored = _StoredUpdates(tuple(updates), 1)
     data = _ENCODER.encode(stored)
     if len(data) > MAX_BULK_BYTES:
         raise InvalidInputError(
@@ -269,7 +248,7 @@ def decode_ref_updates(payload: Buffer) -> tuple[Update, ...]:
             raise ValueError("JSON, but not in canonical form")
     except _MALFORMED as error:
         raise InvalidInputError(f"ref updates: {error}") from error
-    return tuple([_update(row) for row in stored.updates])
+    return stored.updates
 
 
 def canonical_json(value: object) -> bytes:
@@ -341,36 +320,3 @@ def _check_json(value: object, depth: int) -> None:
             raise InvalidInputError("integers have 64 bits, got a larger one")
     elif not isinstance(value, str):
         raise InvalidInputError(f"no JSON of the log: {type(value).__name__} {value!r:.80}")
-
-
-def _stored_entry(entry: LogEntry) -> _StoredEntry:
-    _check_json(entry.data, _DATA_NESTING)
-    return _StoredEntry(
-        entry.actor,
-        entry.kind,
-        entry.note,
-        entry.time_ns,
-        entry.txn,
-        [_StoredUpdate(one.new, one.old, one.ref) for one in entry.updates],
-        UNSET if entry.bulk is None else entry.bulk,
-        dict(entry.data) or UNSET,
-        UNSET if entry.signature is None else entry.signature,
-    )
-
-
-def _log_entry(stored: _StoredEntry) -> LogEntry:
-    return LogEntry(
-        stored.txn,
-        stored.kind,
-        stored.actor,
-        stored.time,
-        stored.note,
-        tuple([_update(row) for row in stored.updates]),
-        None if stored.bulk is UNSET else stored.bulk,
-        {} if stored.data is UNSET else stored.data,
-        None if stored.signature is UNSET else stored.signature,
-    )
-
-
-def _update(stored: _StoredUpdate) -> Update:
-    return Update(stored.ref, stored.old, stored.new)

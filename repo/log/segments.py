@@ -145,7 +145,9 @@ def decode_segment(data: Buffer, where: str = "segment", *, commits: bool = True
     if body.nbytes != body_bytes or content_tag(view[:-TAG_BYTES]) != view[-TAG_BYTES:]:
         raise CorruptError(f"{where}: its {view.nbytes} bytes do not match their tag")
     reader = _Reader(body, where)
-    slots = tuple(_decode_record_bytes(reader) for _ in range(records))
+    slots = tuple(
+        bytes(reader.take(*RECORD.unpack(reader.take(RECORD.size)))) for _ in range(records)
+    )
     if not commits:
         return Segment(first, slots, ())
     segment = Segment(first, slots, tuple(_decode_commit(reader) for _ in range(commit_count)))
@@ -211,10 +213,7 @@ def read_run(
 
 
 def _useful_ends(start: int, stop: int, lengths: Sequence[int]) -> list[int]:
-    """Last records of the segments that would spare requests for slots ``[start, stop)``.
-
-    The longest first. Much of a segment must be of use, as it is read whole.
-    """
+    """Last records of the segments much of which is of use, the longest first: all is read."""
     ends = {-(-start // length) * length: length for length in lengths}
     useful = (
         end for end, length in ends.items() if min(stop, end + 1) - start > max(1, length // 64)
@@ -317,11 +316,6 @@ def _from_segment(
     if record_digest(slots.slot_bytes(stop - 1)) != found[-1].digest:
         raise CorruptError(f"{slots.backend.url}: segment {last} is not of this log")
     return found
-
-
-def _decode_record_bytes(reader: _Reader) -> bytes:
-    (size,) = RECORD.unpack(reader.take(RECORD.size))
-    return bytes(reader.take(size))
 
 
 def _decode_commit(reader: _Reader) -> SegmentCommit:

@@ -106,8 +106,11 @@ KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 CONFIG_KEYS: Final = frozenset({"retention_seconds", "protected_refs", "signers", "features"})
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+_Digest = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class Lease(Struct, frozen=True, forbid_unknown_fields=True):
     """A promise of gc to keep `keep`, and all that they link to, until somebody closes it.
 
     `expires_ns` (UTC) only tells people when nobody will miss it: nothing ends by itself,
@@ -115,22 +118,21 @@ class Lease:
     """
 
     holder: str
-    opened: int  # generation
+    opened: _Natural  # generation
     note: str
-    keep: tuple[Digest, ...]
-    expires_ns: int | None
+    keep: tuple[_Digest, ...]
+    expires_ns: int | None = msgspec.field(name="expires")
 
 
-@dataclass(frozen=True, slots=True)
-class Condemnation:
+class Condemnation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One gc-condemn: at `generation` the keys in object `list` were given up.
 
     `graves` is the object with the table of their digests. `ended` once all keys are deleted.
     """
 
-    generation: int
-    list: Digest
-    graves: Digest
+    generation: _Natural
+    list: _Digest
+    graves: _Digest
     ended: bool = False
 
 
@@ -209,18 +211,6 @@ class State:
                 yield grave.list
 
 
-_Digest = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-_Natural = Annotated[int, Meta(ge=0)]
-
-
-class _StoredLease(Struct, forbid_unknown_fields=True):
-    holder: str
-    opened: _Natural
-    note: str
-    keep: tuple[_Digest, ...]
-    expires: int | None
-
-
 class _StoredState(Struct, forbid_unknown_fields=True):
     """Members of a state's JSON; `refs` are the refs themselves, or the digests of their pages."""
 
@@ -228,8 +218,8 @@ class _StoredState(Struct, forbid_unknown_fields=True):
     generation: _Natural
     refs: dict[str, _Digest] | list[_Digest]
     retained: dict[_Digest, _Natural]
-    leases: dict[str, _StoredLease]
-    graves: list[tuple[_Natural, _Digest, _Digest, bool]]
+    leases: dict[str, Lease]
+    graves: tuple[Condemnation, ...]
     supersedes: dict[_Digest, _Digest]
     config: dict[str, Any]
     shallow: frozenset[_Digest]
@@ -263,17 +253,8 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "generation": state.generation,
         "refs": state.refs if pages is None else list(pages),
         "retained": state.retained,
-        "leases": {
-            name: {
-                "holder": lease.holder,
-                "opened": lease.opened,
-                "note": lease.note,
-                "keep": lease.keep,
-                "expires": lease.expires_ns,
-            }
-            for name, lease in state.leases.items()
-        },
-        "graves": [[g.generation, g.list, g.graves, g.ended] for g in state.graves],
+        "leases": msgspec.to_builtins(state.leases),
+        "graves": msgspec.to_builtins(state.graves),
         "supersedes": state.supersedes,
         "config": state.config,
         "shallow": sorted(state.shallow),
@@ -332,11 +313,8 @@ def _state_of(
         stored.generation,
         refs,
         stored.retained,
-        {
-            name: Lease(lease.holder, lease.opened, lease.note, lease.keep, lease.expires)
-            for name, lease in stored.leases.items()
-        },
-        tuple(Condemnation(*grave) for grave in stored.graves),
+        stored.leases,
+        stored.graves,
         stored.supersedes,
         stored.config,
         stored.shallow,

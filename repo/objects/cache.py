@@ -1,8 +1,9 @@
-"""Disk caches of verified bytes: least recently used objects, and a fixed share of streamed pages.
+"""Caches: in memory, and of verified bytes on disk, least recently used or a fixed share of pages.
 
-A folder of immutable byte strings by name. Each carries a checksum of its name and bytes; what does
-not verify is dropped, so a killed writer or a full disk costs a download and nothing else. There
-are no locks: files appear by rename and go by unlink, and several processes share one folder.
+On disk it is a folder of immutable byte strings by name. Each carries a checksum of its name and
+bytes; what does not verify is dropped, so a killed writer or a full disk costs a download and
+nothing else. There are no locks: files appear by rename and go by unlink, and several processes
+share one folder.
 Values are read, never mapped: a mapped file that is cut short kills the process that touches it.
 
 A folder is used only if a cache made it, if it is empty, or if it holds nothing but files of
@@ -25,12 +26,15 @@ import re
 import secrets
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from math import inf
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from threading import Lock
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 from xxhash import xxh3_64_intdigest
@@ -38,6 +42,7 @@ from xxhash import xxh3_64_intdigest
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
 
+_V = TypeVar("_V")
 # Whether a cache made this: a name of a folder in it, and of a file in that folder.
 IsOwn: TypeAlias = "Callable[[str, str], bool]"
 
@@ -47,6 +52,71 @@ _OWNER = b"# A cache of tensorrepo"
 _TEXT = _SIGNATURE + _OWNER + b", which deletes files in it. It can be deleted as a whole.\n"
 _PARTIAL = re.compile(r"\.\d+-[0-9a-f]{16}")
 _HEX_FOLDER = re.compile(r"[0-9a-f]{2}")
+
+
+class LimitedCache(Generic[_V]):
+    """The values used last, within a limit in bytes. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._items: OrderedDict[object, tuple[_V, int]] = OrderedDict()
+        self._loading: dict[tuple[int, object], Future[_V]] = {}
+        self._lock = Lock()
+
+    def get(self, key: object) -> _V | None:
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def put(self, key: object, value: _V, size: int) -> None:
+        with self._lock:
+            if key in self._items or size > self._limit_bytes:
+                return
+            self._items[key] = value, size
+            self._bytes += size
+            while self._bytes > self._limit_bytes:
+                self._bytes -= self._items.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._items.clear()
+            self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def drop(self, key: object) -> None:
+        with self._lock:
+            self._bytes -= self._items.pop(key, (None, 0))[1]
+
+    def get_or_load(self, key: object, load: Callable[[], tuple[_V, int]]) -> _V:
+        """The value of `key`; `load` gives it and its bytes, once for all who ask meanwhile."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        # A forked process has the keys of threads that it does not have: nobody answers there.
+        loading = (os.getpid(), key)
+        with self._lock:
+            other = self._loading.get(loading)
+            if other is None:
+                self._loading[loading] = mine = Future[_V]()
+        if other is not None:
+            return other.result()
+        try:
+            value, size = load()
+            self.put(key, value, size)
+            mine.set_result(value)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._loading[loading]
+        return value
 
 
 def partial_name() -> str:
@@ -292,7 +362,8 @@ class DiskCache:
         try:
             with os.fdopen(fd, "wb", buffering=0) as file:
                 for view in views:
-                    _write_all(file.write, view)
+                    while view.nbytes:
+                        view = view[file.write(view) or 0 :]  # noqa: PLW2901  what is left of it
             os.rename(partial, path)
         except BaseException:
             self._drop(partial)
@@ -337,11 +408,6 @@ def _checksum(name: str, views: Sequence[memoryview]) -> int:
     for view in views:
         hasher.update(view)
     return hasher.intdigest()
-
-
-def _write_all(write: Callable[[memoryview], int | None], view: memoryview) -> None:
-    while view.nbytes:
-        view = view[write(view) or 0 :]
 
 
 # Chunk, payload bytes, and the tag that proved them. Pages kept before tags were in names have

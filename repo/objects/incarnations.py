@@ -11,7 +11,6 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from struct import Struct
 
@@ -40,15 +39,6 @@ def parse_object_key(key: str) -> tuple[Digest, int] | None:
     return (Digest(name), int(label or 0)) if well_formed else None
 
 
-def encode_graves(condemned: Iterable[tuple[Digest, int]]) -> bytes:
-    """The table of a condemnation: sorted by digest prefix, the newest label where two meet."""
-    newest: dict[bytes, int] = {}
-    for digest, label in condemned:
-        prefix = digest_bytes(digest)[:_PREFIX_BYTES]
-        newest[prefix] = max(label, newest.get(prefix, 0))
-    return b"".join(GRAVE.pack(prefix, newest[prefix]) for prefix in sorted(newest))
-
-
 class GraveTable:
     """Condemned digests with their labels. A false positive costs one needless copy."""
 
@@ -73,16 +63,3 @@ class GraveTable:
     def _prefix(self, place: int) -> bytes:
         start = place * GRAVE.size
         return bytes(self._payload[start : start + _PREFIX_BYTES])
-
-
-def encode_gc_list(keys: Iterable[str]) -> bytes:
-    """The exact keys that a condemnation lets anyone delete, at any time, any number of times."""
-    return "".join(f"{key}\n" for key in sorted(set(keys))).encode("ascii")
-
-
-def decode_gc_list(payload: memoryview) -> Iterator[str]:
-    """Keys of a condemnation. Raises CorruptError for anything that is no object's key."""
-    for line in bytes(payload).decode("ascii", "replace").splitlines():
-        if parse_object_key(line) is None:
-            raise CorruptError(f"a list of condemned keys holds {line!r:.100}, which is no key")
-        yield line

@@ -6,16 +6,14 @@ verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from threading import Lock
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.log.state import Condemnation
-from tensorrepo.repo.objects.cache import DiskCache
+from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     ZSTD_MAGIC,
@@ -28,7 +26,7 @@ from tensorrepo.repo.objects.envelope import (
     expand,
 )
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
-from tensorrepo.repo.objects.mapping import MapCache, map_file
+from tensorrepo.repo.objects.mapping import LEAST_MAPPED_BYTES, map_file, map_limit
 from tensorrepo.repo.ranges import join_ranges
 
 T = TypeVar("T")
@@ -68,10 +66,9 @@ class ObjectStore:
         self._refresh = refresh
         self._past = past
         self._tables: dict[Digest, GraveTable] = {}
-        self._recent = _Recent(_REMEMBERED_BYTES)
+        self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
-        self._maps = MapCache()
-        self._lock = Lock()
+        self._maps = LimitedCache[memoryview](map_limit())
 
     def get(self, digest: Digest) -> Envelope:
         """The whole object. Raises NotFoundError, or CorruptError when no copy is whole."""
@@ -171,7 +168,16 @@ class ObjectStore:
         """
         if self.backend.local_root is None:
             return None
-        return self._maps.get(link.digest, lambda: self._mapped(link))
+        known = self._maps.get(link.digest)
+        if known is not None:
+            return known
+        made = self._mapped(link)
+        if made is None:
+            self._maps.clear()  # what nobody looks at makes room
+            made = self._mapped(link)
+        if made is not None:
+            self._maps.put(link.digest, made, max(made.nbytes, LEAST_MAPPED_BYTES))
+        return made
 
     def _mapped(self, link: ObjectLink) -> memoryview | None:
         whole = self._first(link.digest, self._map_key)
@@ -215,7 +221,7 @@ class ObjectStore:
             self._links.clear()
         self._links.update((link.digest, link) for link in envelope.links)
         if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
-            self._recent.put(digest, envelope)
+            self._recent.put(digest, envelope, _cost(envelope))
 
     def _from_cache(self, digest: Digest) -> Envelope | None:
         data = self.cache.get(digest) if self.cache is not None else None
@@ -320,35 +326,8 @@ class ObjectStore:
 
 
 def _span_name(link: ObjectLink, start: int, stop: int, tag: bytes) -> str:
-    """What a range is called in the disk cache.
-
-    With the tag: whoever names this object along with other tags is given other bytes.
-    """
+    """What a range is called in the disk cache; whoever names other tags is given other bytes."""
     return f"{link.digest}.{start}-{stop}.{tag.hex()}"
-
-
-class _Recent:
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._items: OrderedDict[Digest, Envelope] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, digest: Digest) -> Envelope | None:
-        with self._lock:
-            found = self._items.get(digest)
-            if found is not None:
-                self._items.move_to_end(digest)
-            return found
-
-    def put(self, digest: Digest, envelope: Envelope) -> None:
-        with self._lock:
-            if digest in self._items:
-                return
-            self._items[digest] = envelope
-            self._bytes += _cost(envelope)
-            while self._bytes > self._limit_bytes:
-                self._bytes -= _cost(self._items.popitem(last=False)[1])
 
 
 def _cost(envelope: Envelope) -> int:

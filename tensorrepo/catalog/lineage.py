@@ -268,10 +268,7 @@ class Lineage:
             raise InvalidInputError(f"{self.start.path} is a {self.start.kind}, not a {kind}")
 
     def _trained_on(self) -> dict[str, str]:
-        """Versions of the datasets that a model was trained on, itself or what it was tuned from.
-
-        Of several versions of one path the nearest.
-        """
+        """Versions of datasets that it, or what it was tuned from, was trained on: the nearest."""
         self._need("model")
         steps = [step for step in self.ancestors() if step.relation == TRAINED_ON]
         return {step.origin.path: step.origin.key for step in reversed(steps)}

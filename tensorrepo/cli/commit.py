@@ -231,7 +231,8 @@ def cherry_pick_command(
         options = {"message": message, "mainline": mainline, "strategy": strategy}
         made, left, stop = _pick_all(session, branch, commits, options)
     if made:
-        _report_picked(call, branch, made)
+        value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
+        call.answer(value, *(line for _, new in made for line in committed_lines(branch, new)))
     if stop is not None:
         if call.as_json and not made:
             output.conflicts_json(stop)
@@ -264,9 +265,3 @@ def _pick_all(
         else:
             made.append((commit, new))
     return made, [], None
-
-
-def _report_picked(call: CommandCall, branch: str, made: list[tuple[Digest, LandedCommit]]) -> None:
-    value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
-    lines = [line for _, new in made for line in committed_lines(branch, new)]
-    call.answer(value, *lines)

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, complete_entry, pair
+from tensorrepo.cli.options import CommandCall, complete_entry, json_pair, pair
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
@@ -19,7 +19,6 @@ from tensorrepo.workspace.change import (
     Changed,
     Verb,
     change_dataset,
-    parse_property,
     parse_type,
     parse_value,
     values_of_file,
@@ -151,8 +150,7 @@ def set_command(
         tensorrepo set photos key='["name", "split"]'
         tensorrepo set photos source=null
     """
-    texts = dict(pair(each, "property", "KEY=VALUE") for each in properties)
-    values = {key: parse_property(text) for key, text in texts.items()}
+    values = dict(json_pair(each, "property", "KEY=VALUE") for each in properties)
     _change(call, name, lambda draft, _: draft.set_properties(**values), f"set {', '.join(values)}")
 
 

@@ -17,13 +17,14 @@ from tensorrepo.cli.options import (
     complete_place,
     complete_ref_or_entry,
     entry_hint,
+    pair,
     sides,
     split_words,
 )
 from tensorrepo.datasets.blame import Blame, CellOrigin, blame
 from tensorrepo.describe import describe_entry
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import tree_of
@@ -167,11 +168,7 @@ def _row_documents(
 
 
 def _lacking(compared: Comparison, wanted: _Wanted) -> dict[str, str]:
-    """The datasets without some of the columns asked for, and what they lack.
-
-    Raises:
-        NotFoundError: all of them.
-    """
+    """The datasets that lack columns asked for, and which; NotFoundError where all do."""
     every = {path: change.lacks(*wanted) for path, change in compared.datasets.items()}
     lacking = {path: reason for path, reason in every.items() if reason is not None}
     if lacking and len(lacking) == len(every):
@@ -271,13 +268,15 @@ def blame_command(
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
     objects = session.repository.objects
+    schema = open_dataset(objects, entry.digest).schema
+    keys = dict(pair(each, "--key", "COL=VALUE") for each in key or ())
     answer = blame(
         objects,
         path,
         revision.digest,
         row=row,
         row_id=row_id,
-        key=_keys(open_dataset(objects, entry.digest).schema, key) if key else None,
+        key={at: _key_value(schema.column(at), text) for at, text in keys.items()} or None,
         columns=columns,
         outside=session.outside,
     )
@@ -285,17 +284,6 @@ def blame_command(
         output.json_value(answer.to_json())
     else:
         _show(answer)
-
-
-def _keys(schema: Schema, texts: list[str]) -> dict[str, Any]:
-    """``COL=VALUE`` texts as values of their columns."""
-    keys: dict[str, Any] = {}
-    for each in texts:
-        name, equals, text = each.partition("=")
-        if not equals:
-            raise InvalidInputError(f"--key is COL=VALUE, got {each!r}")
-        keys[name] = _key_value(schema.column(name), text)
-    return keys
 
 
 def _key_value(column: Column, text: str) -> Any:

@@ -231,6 +231,7 @@ class LazyCommands(TyperGroup):
         return name, load_group(full) if full in GROUPS else load_command(full), rest
 
 
+@functools.cache
 def load_group(name: str) -> Any:
     """The commands that begin with one word: ``tensorrepo model ...``."""
     line, _ = GROUPS[name]
@@ -247,6 +248,7 @@ def load_group(name: str) -> Any:
     return typer.main.get_group(single)
 
 
+@functools.cache
 def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
     module = importlib.import_module(MODULE_OF[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
@@ -33,23 +33,11 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
 StagedOption = Annotated[bool, Option("--staged", help="As it is staged, NAME alone.")]
 SHOWN_LAYERS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """A model as `model ls` lists it."""
-
-    path: str
-    digest: Digest
-    tensors: int
-    bytes: int
-    metrics: dict[str, float]
 
 
 def model_ls_command(
@@ -68,18 +56,24 @@ def model_ls_command(
     session = call.session
     tree = session.resolve(ref).commit.tree
     listed = [
-        _Listed(path, entry.digest, len(model), model.size_bytes, dict(model.metrics))
+        {
+            "path": path,
+            "digest": entry.digest,
+            "tensors": len(model),
+            "bytes": model.size_bytes,
+            "metrics": dict(model.metrics),
+        }
         for path, entry in session.repository.entries(tree, "models/")
         for model in [open_model(session.repository.objects, entry)]
     ]
     columns = {
-        "path": "path",
-        ">tensors": lambda model: f"{model.tensors:,}",
-        ">bytes": lambda model: output.bytes_text(model.bytes),
-        "metrics": lambda model: ", ".join(f"{key} = {at}" for key, at in model.metrics.items()),
-        "digest": lambda model: model.digest[:12],
+        "path": itemgetter("path"),
+        ">tensors": lambda model: f"{model['tensors']:,}",
+        ">bytes": lambda model: output.bytes_text(model["bytes"]),
+        "metrics": lambda model: ", ".join(f"{key} = {at}" for key, at in model["metrics"].items()),
+        "digest": lambda model: model["digest"][:12],
     }
-    call.show(listed, columns, empty="")
+    call.show(listed, columns, document=dict, empty="")
 
 
 def model_desc_command(

@@ -114,13 +114,15 @@ def registry_register_command(
         tensorrepo registry register classifier
         tensorrepo registry register v2:models/net --as classifier --alias challenger
     """
-    revision, path, _ = call.session.find(_model_place(source))
+    ref, named = split_path(source)
+    place = model_path(ref) if named is None else f"{ref}:{model_path(named)}"
+    revision, path, _ = call.session.find(place)
     registry = handle_of(call).registry
     name = model or path.removeprefix("models/")
     stored = model_at(registry.context, path, revision.digest)
     made = registry.register(name, stored, message=message, alias=alias)
-    named = f", which {alias} names now" if alias else ""
-    text = f"{path} of {revision.digest:.12} is version {made.number} of {name}{named}."
+    also = f", which {alias} names now" if alias else ""
+    text = f"{path} of {revision.digest:.12} is version {made.number} of {name}{also}."
     call.answer(_version_document(registry, made), text)
 
 
@@ -233,12 +235,6 @@ def registry_rm_command(
     count = registry.delete(model)
     text = f"Removed {model}, which had {count} version{'' if count == 1 else 's'}."
     call.answer({"model": model, "deleted_versions": count}, text)
-
-
-def _model_place(text: str) -> str:
-    ref, path = split_path(text)
-    name = text if path is None else path
-    return model_path(name) if path is None else f"{ref}:{model_path(name)}"
 
 
 def _labels(texts: list[str] | None) -> dict[str, str | None]:

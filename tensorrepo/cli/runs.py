@@ -204,7 +204,11 @@ def runs_compare_command(
     runs = [every[name] for name in names]
     _check_metrics(runs, metric or ())
     mode = "max" if largest else "min"
-    facts = {key: values for key, values in _facts(runs).items() if everything or _differ(values)}
+    facts = {
+        key: values
+        for key, values in _facts(runs).items()
+        if everything or len({json.dumps(value, sort_keys=True) for value in values}) > 1
+    }
     wanted = metric or _common(runs, most=None)
     measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
     if call.as_json:
@@ -266,10 +270,6 @@ def _facts_of(run: RunRecord) -> dict[str, Any]:
     if code is not None:
         facts["code"] = code.commit[:12] + (" and changes" if code.dirty else "")
     return facts | {edge.path: edge.digest[:12] or None for edge in run.inputs}
-
-
-def _differ(values: list[Any]) -> bool:
-    return len({json.dumps(value, sort_keys=True) for value in values}) > 1
 
 
 def _text(value: Any) -> str:

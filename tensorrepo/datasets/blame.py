@@ -19,12 +19,12 @@ from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 OPEN_VERSIONS = 16

@@ -336,7 +336,8 @@ def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache 
             "would open it in another one: use workers='thread'."
         )
     remake = partial(_stored_stream, dataset, options, page_cache)
-    of_equal = partial(_stream_of_equal, options, page_cache)
+    threaded = replace(options, workers="thread")
+    of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
     again = partial(_stream, dataset, options, page_cache)
     return Stream(dataset, remake(remake=remake), again, of_equal)
 
@@ -351,12 +352,6 @@ def _stored_stream(
 ) -> StoredStream:
     options = replace(options, **changes)
     return open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)
-
-
-def _stream_of_equal(
-    options: StreamOptions, page_cache: PageDiskCache | None, stored: StoredDataset
-) -> StoredStream:
-    return open_stream(stored, replace(options, workers="thread"), page_cache=page_cache)
 
 
 def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:

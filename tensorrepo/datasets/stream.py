@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
@@ -23,8 +24,7 @@ from tensorrepo.formats.dataset.streaming.options import declared, described
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-from tensorrepo.repo.ids import Digest
-from tensorrepo.runs.run_context import note_streamed
+from tensorrepo.runs.run_context import CommittedEntry, note_streamed
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded.
@@ -82,10 +82,6 @@ class Loading:
             self.shared[_LOADS] += 1
             self.loads = int(self.shared[_LOADS])
 
-    def missed(self) -> bool:
-        """In a worker: whether a state was loaded since it began, which it has not got."""
-        return bool(self.loads != self.shared[_LOADS])
-
     def read_here(self) -> None:
         """Outside of workers: whoever reads next knows what was used."""
         if self.shared is not None and _worker() is None:
@@ -104,16 +100,6 @@ class Loading:
             )
 
 
-def torch_stream(stream: Stream) -> TorchStream:
-    """An `IterableDataset` of torch over the batches of a stream.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-    """
-    stream.loading.begin(stream.epoch)
-    return _class()(stream)
-
-
 class TorchStream:
     """Batches of a stream for torch's `DataLoader`, which must be told ``batch_size=None``.
 
@@ -123,7 +109,7 @@ class TorchStream:
     """
 
     def __init__(self, stream: Stream) -> None:
-        """Made by `torch_stream`, which gives the steps of `stream`."""
+        """Made by `Stream.torch`, which gives the steps of `stream`."""
         self.stream = stream
         self._next: int | None = None  # where the next step of this worker begins
 
@@ -148,11 +134,14 @@ class TorchStream:
                 "workers='process' was asked for, and a DataLoader with num_workers="
                 f"{info.num_workers}: use one of them"
             )
-        if loading.missed():
-            # Of a worker that persists, torch hands over what its steps raise, not what this does.
+        if loading.loads != loading.shared[_LOADS]:
+            # A state was loaded since this worker began, and it has not got it. torch hands over
+            # what its steps raise, not what this does.
             return map(_missed, [None])
         loading.shared[_WORKERS] = info.num_workers
-        if not self._claimed(_process_number() - info.id, info.num_workers):
+        # How many processes the parent of this one had begun with it.
+        number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
+        if not self._claimed(number - info.id, info.num_workers):
             stored.rewind()
         if not loading.turns:
             return self._steps(info.id, info.num_workers)
@@ -184,7 +173,16 @@ class TorchStream:
                 made steps of another size.
         """
         if isinstance(state, dict) and state.get("turns"):
-            self._check_worker(state)
+            # The steps of a worker's own place have to be those of this stream.
+            saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
+            if saved != own:
+                raise InvalidInputError(
+                    f"this state was taken inside of a loader's worker, amid steps of {saved} "
+                    f"rows, and this stream has batch_size={own}: rows would be missing, and "
+                    f"others come twice. Resume with batch_size={saved}. For any batch size and "
+                    "number of workers, save `stream.state_dict(position=batch.position)` of the "
+                    "last batch that was used."
+                )
             plain = {name: value for name, value in state.items() if name not in _OF_A_WORKER}
             self.stream.load_state_dict(plain)
             self.stream.loading.load(self.stream.epoch, int(state["turns"]))
@@ -198,17 +196,6 @@ class TorchStream:
 
     def __repr__(self) -> str:
         return f"<torch dataset: {self.stream!r}>"
-
-    def _check_worker(self, state: dict[str, Any]) -> None:
-        """See that the steps of a worker's own place are those of this stream."""
-        saved, own = state.get("batch_size"), self.stream.stored.options.batch_size
-        if saved != own:
-            raise InvalidInputError(
-                f"this state was taken inside of a loader's worker, amid steps of {saved} rows, "
-                f"and this stream has batch_size={own}: rows would be missing, and others come "
-                f"twice. Resume with batch_size={saved}. For any batch size and number of workers, "
-                "save `stream.state_dict(position=batch.position)` of the last batch that was used."
-            )
 
     def _claimed(self, loop: int, workers: int) -> bool:
         """Whether the place that was loaded is for the workers of this `loop` over a loader.
@@ -266,12 +253,6 @@ def _worker() -> Any:
     return _torch().utils.data.get_worker_info()
 
 
-def _process_number() -> int:
-    """How many processes the parent of this one had begun with it."""
-    number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001  its name says it
-    return number
-
-
 @lru_cache(maxsize=1)
 def _class() -> type[TorchStream]:
     """`TorchStream` as the `IterableDataset` that a `DataLoader` looks for."""
@@ -279,26 +260,15 @@ def _class() -> type[TorchStream]:
 
 
 def _torch() -> Any:
-    try:
-        import torch.utils.data
-    except ImportError as error:
-        raise UnsupportedError(
-            "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
-        ) from error
-    return torch
+    missing = "a DataLoader needs torch, which is not installed: `pip install 'tensorrepo[torch]'`"
+    return import_library("torch", missing)
 
 
-class StreamedDataset(Protocol):
+class StreamedDataset(CommittedEntry, Protocol):
     """A dataset of a commit, as far as a stream of it is concerned."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def commit(self) -> Digest: ...
-    @property
-    def digest(self) -> Digest: ...
     @property
     def stored(self) -> StoredDataset: ...
 
@@ -333,9 +303,13 @@ class Stream:
         """For torch's own `DataLoader`, which is to make no batches of them:
         ``DataLoader(stream.torch(), batch_size=None, num_workers=4)``. Epochs and states that are
         set here reach it.
+
+        Raises:
+            UnsupportedError: torch is not installed.
         """
         self._note()
-        return torch_stream(self)
+        self.loading.begin(self.epoch)
+        return _class()(self)
 
     def __iter__(self) -> Iterator[Any]:
         """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""

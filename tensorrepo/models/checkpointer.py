@@ -175,11 +175,6 @@ class MetricHistory:
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
 
-    def with_step(self, step: int, metrics: dict[str, float]) -> MetricHistory:
-        """With one more step; what was there of it, and of steps after it, was another past."""
-        earlier = {at: told for at, told in self.metrics.items() if at < step}
-        return MetricHistory({**earlier, step: metrics})
-
     def encoded(self) -> bytes:
         steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
         return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
@@ -255,6 +250,16 @@ def against_newest(
     return replace(next_step(placed, kept), base=before)
 
 
+def predicted(
+    context: Context, before: Entry | None, skeleton: Any, tensors: Mapping[str, Any]
+) -> dict[str, tuple[Prediction, ...]]:
+    """What an optimizer's step made of the checkpoint before."""
+    if before is None:
+        return {}
+    known = open_model(context.core.objects, before).metadata.get("state")
+    return predictions(adam_steps(skeleton, tensors, known))
+
+
 def read_history(context: Context, run: str) -> MetricHistory:
     """The metrics of a run, as its newest checkpoint tells them."""
     held = steps_of(context.core.log.refresh(), run)
@@ -284,7 +289,9 @@ def commit_checkpoint(
     The transaction was begun beside others, at the ref of the step. `metrics` are those of the
     step, `history` has the steps before, `parent` is the commit that the run began at.
     """
-    history = history.with_step(step, dict(metrics))
+    # What was there of this step, and of steps after it, was another past.
+    earlier = {at: told for at, told in history.metrics.items() if at < step}
+    history = MetricHistory({**earlier, step: dict(metrics)})
     told = transaction.objects.put(Kind.BLOB, history.encoded())
     transaction.stage(f"{RUNS}{run}", Entry(Kind.BLOB, told.digest))
     expired: list[int] = []
@@ -627,7 +634,9 @@ class Checkpointer:
         before = against.base
         if against.depth:
             against = replace(
-                against, predictions=self._predicted(waiting, before), held=self._held(transaction)
+                against,
+                predictions=predicted(self._context, before, waiting.skeleton, waiting.tensors),
+                held=self._held(transaction),
             )
         return write_model(
             transaction.objects,
@@ -646,12 +655,3 @@ class Checkpointer:
         if not held or held[max(held)] != commit:
             return {}
         return {name: tensor_of(name, value) for name, value in tuple(tensors.items())}
-
-    def _predicted(
-        self, waiting: _Waiting, before: Entry | None
-    ) -> dict[str, tuple[Prediction, ...]]:
-        """What an optimizer's step made of the checkpoint before."""
-        if before is None:
-            return {}
-        known = open_model(self._context.core.objects, before).metadata.get("state")
-        return predictions(adam_steps(waiting.skeleton, waiting.tensors, known))

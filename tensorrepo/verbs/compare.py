@@ -291,12 +291,8 @@ def row_lines(
     counts = change.counts(columns, key)
     more = counts.added + counts.deleted + counts.updated - shown
     if more:
-        yield f"... and {more:,} more: {count_text(counts)} in all"
-
-
-def count_text(counts: ChangeCounts) -> str:
-    """``12 updated, 3 deleted, 4 added``."""
-    return f"{counts.updated:,} updated, {counts.deleted:,} deleted, {counts.added:,} added"
+        what = f"{counts.updated:,} updated, {counts.deleted:,} deleted, {counts.added:,} added"
+        yield f"... and {more:,} more: {what} in all"
 
 
 def row_documents(

@@ -15,7 +15,7 @@ from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
-from tensorrepo.formats.model.write.model_writer import WriteProgress, WrittenModel, store_model
+from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, store_model
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -99,7 +99,7 @@ def save(
     files: Mapping[str, Any] | None = None,
     metadata: Any = None,
     metrics: Mapping[str, Any] | None = None,
-    progress: WriteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WrittenModel:
     """Store a model at a path of a stage; see `Transaction.save_model`.
 

@@ -152,14 +152,6 @@ def parse_type(text: str) -> ColumnType:
     return Tensor(found[1], tuple(None if dim == "?" else int(dim) for dim in dims))
 
 
-def parse_property(text: str) -> Any:
-    """A value of a property as people type it: JSON where it is some, else text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def parse_literal(text: str) -> Any:
     """A number, text in quotes, true, false or null; anything else is text as it is."""
     stripped = text.strip()

@@ -87,102 +87,102 @@ class Diagnosis:
     what: str
     level: str
     found: str
-    advice: str = ""
+    advice: str
+
+
+_Found = tuple[str, str, str]  # level, what was found, advice
 
 
 def examine(session: WorkspaceSession) -> Iterator[Diagnosis]:
     """Look at everything, one finding after the other; an error of one check stops none."""
-    checks: tuple[Callable[[WorkspaceSession], Diagnosis], ...] = (
+    checks: tuple[Callable[[WorkspaceSession], _Found], ...] = (
         _repository, _store, _mount, _space, _log, _caches, _objects, _outside, _author,
         _workspace, _kernel,
     )  # fmt: skip
     for check in checks:
         try:
-            yield check(session)
+            found = check(session)
         except Error as error:
-            level = "warning" if isinstance(error, InvalidInputError) else "error"
-            yield Diagnosis(check.__name__.removeprefix("_"), level, str(error))
+            found = "warning" if isinstance(error, InvalidInputError) else "error", str(error), ""
+        yield Diagnosis(check.__name__.removeprefix("_"), *found)
 
 
-def _kernel(_: WorkspaceSession) -> Diagnosis:
+def _kernel(_: WorkspaceSession) -> _Found:
     if NATIVE is not None:
-        return Diagnosis("kernel", "ok", "batches are gathered by code in C")
-    return Diagnosis(
-        "kernel",
+        return "ok", "batches are gathered by code in C", ""
+    return (
         "ok",
         f"batches are gathered by numpy: {why_not_native}",
         "Install tensorrepo again where there is a C compiler: streaming gets faster.",
     )
 
 
-def _repository(session: WorkspaceSession) -> Diagnosis:
+def _repository(session: WorkspaceSession) -> _Found:
     repository = session.repository
-    return Diagnosis("repository", "ok", f"{repository.url}, id {repository.id:.12}")
+    return "ok", f"{repository.url}, id {repository.id:.12}", ""
 
 
-def _store(session: WorkspaceSession) -> Diagnosis:
+def _store(session: WorkspaceSession) -> _Found:
     backend = session.repository.backend
     if backend.guarantee is Guarantee.READ_ONLY:
-        return Diagnosis("store", "ok", "read-only")
+        return "ok", "read-only", ""
     if probe(backend) is Guarantee.ATOMIC:
-        return Diagnosis("store", "ok", "creates are atomic: any number of writers is safe")
-    return Diagnosis(
-        "store",
+        return "ok", "creates are atomic: any number of writers is safe", ""
+    return (
         "warning",
         "creates are not atomic here: one process may write at a time",
         "Use a local disk, S3, GCS or Azure where several people or jobs commit.",
     )
 
 
-def _mount(session: WorkspaceSession) -> Diagnosis:
+def _mount(session: WorkspaceSession) -> _Found:
     root = session.repository.backend.local_root
     if root is None:
-        return Diagnosis("mount", "ok", "not on this machine")
+        return "ok", "not on this machine", ""
     return judge(mount_of(root))
 
 
-def judge(mount: Mount) -> Diagnosis:
+def judge(mount: Mount) -> _Found:
     """What a mount is worth to a repository. An NFS client may remember that a slot is absent."""
     found = f"{mount.point} is {mount.type}"
     if mount.type.startswith("nfs") and not mount.options & SAFE_LOOKUPS:
-        return Diagnosis(
-            "mount",
+        return (
             "warning",
             f"{found}, whose client may overlook what others just wrote",
             "Mount it with the option lookupcache=positive.",
         )
-    return Diagnosis("mount", "ok", found)
+    return "ok", found, ""
 
 
-def _space(session: WorkspaceSession) -> Diagnosis:
+def _space(session: WorkspaceSession) -> _Found:
     root = session.repository.backend.local_root
     if root is None:
-        return Diagnosis("space", "ok", "not on this machine")
+        return "ok", "not on this machine", ""
     free = shutil.disk_usage(root).free
     level = "ok" if free > LOW_SPACE_BYTES else "warning"
     advice = "" if level == "ok" else "A commit needs room for what it adds: free some."
-    return Diagnosis("space", level, f"{free / 2**30:.1f} GiB free", advice)
+    return level, f"{free / 2**30:.1f} GiB free", advice
 
 
-def _log(session: WorkspaceSession) -> Diagnosis:
+def _log(session: WorkspaceSession) -> _Found:
     log = session.repository.log
     view = log.refresh()
     judged = log.judged(1, view.generation + 1)
     void = sum(not verdict.applied for _, verdicts in judged for verdict in verdicts)
     reason = view.state.read_only_reason
     if reason:
-        return Diagnosis("log", "warning", f"{view.generation} records; {reason}")
+        return "warning", f"{view.generation} records; {reason}", ""
     note = f", {void} entries without effect (`tensorrepo log --void`)" if void else ""
-    return Diagnosis("log", "ok", f"{view.generation} records, their chain is whole{note}")
+    return "ok", f"{view.generation} records, their chain is whole{note}", ""
 
 
-def _caches(session: WorkspaceSession) -> Diagnosis:
+def _caches(session: WorkspaceSession) -> _Found:
     """What makes opening the log fast, and may be lost or wrong: only time is lost with it."""
     log = session.repository.log
     tip = log.refresh_tip()
     newest, due = tip.view.generation, tip.checkpoint
     if tip.view.state.read_only_reason is not None:
-        return Diagnosis("caches", "ok", "not looked at: a newer tensorrepo writes them")
+        return "ok", "not looked at: a newer tensorrepo writes them", ""
     hint = decode_hint(log.slots.read(HINT_KEY))
     bad = []
     if newest >= HINT_INTERVAL and (hint is None or hint.generation > newest):
@@ -190,9 +190,8 @@ def _caches(session: WorkspaceSession) -> Diagnosis:
     if due and log.slots.read(checkpoint_key(due)) != log.encoded(log.view_at(due - 1).state).data:
         bad.append(f"checkpoint {due} is missing or wrong")
     if not bad:
-        return Diagnosis("caches", "ok", "what makes opening the log fast is in order")
-    return Diagnosis(
-        "caches",
+        return "ok", "what makes opening the log fast is in order", ""
+    return (
         "warning",
         f"{' and '.join(bad)}: opening is slow, nothing is lost",
         "Run `tensorrepo doctor --repair`.",
@@ -214,61 +213,52 @@ def repair(session: WorkspaceSession) -> tuple[int, int | None]:
     return rewrite_hint(log).generation, rewrite_checkpoint(log)
 
 
-def _objects(session: WorkspaceSession) -> Diagnosis:
+def _objects(session: WorkspaceSession) -> _Found:
     """The quick pass of `fsck`: metadata is verified, of data the sizes are compared."""
     totals = ObjectTotals()
     faults = list(fsck(session.repository, totals, outside=session.outside))
     if not faults:
-        return Diagnosis(
-            "objects", "ok", f"{totals.objects:,} reachable, all there and of their size"
-        )
+        return "ok", f"{totals.objects:,} reachable, all there and of their size", ""
     names = sorted({fault.path or f"commit {fault.commit:.12}" for fault in faults})
-    return Diagnosis(
-        "objects",
-        "error",
-        f"{counted(len(faults), 'object')} of {totals.objects:,} damaged or missing, of "
-        f"{', '.join(names[:SHOWN_FILES])}",
-        "`tensorrepo fsck` names columns, rows and tensors. Restore the objects from a copy of "
-        "the repository.",
+    damaged = f"{counted(len(faults), 'object')} of {totals.objects:,} damaged or missing"
+    advice = (
+        "`tensorrepo fsck` names columns, rows and tensors. Restore the objects from a copy of the "
+        "repository."
     )
+    return "error", f"{damaged}, of {', '.join(names[:SHOWN_FILES])}", advice
 
 
-def _outside(session: WorkspaceSession) -> Diagnosis:
+def _outside(session: WorkspaceSession) -> _Found:
     """Files that datasets were adopted from, of the commit that HEAD or `main` names."""
     if not session.repository.log.refresh().state.refs:
-        return Diagnosis("outside", "ok", "no commits yet")
+        return "ok", "no commits yet", ""
     tree = session.resolve().commit.tree
     entries = (entry for _, entry in session.repository.entries(tree, "datasets/"))
     files = files_in_place(session.repository.objects, entries)
     wrong, hidden = look_at(session.outside, files)
     note = f", {hidden} of them not looked at" if hidden else ""
     if wrong:
-        return Diagnosis(
-            "outside",
+        return (
             "error",
             f"{len(wrong)} of {len(files)} files in place are not as they were: {wrong[0]}",
             "Put them back, or adopt the new ones.",
         )
     advice = "Allow to read them: `tensorrepo --allow-outside PREFIX doctor`." if hidden else ""
     level = "warning" if hidden else "ok"
-    return Diagnosis("outside", level, f"{len(files)} files in place are needed{note}", advice)
+    return level, f"{len(files)} files in place are needed{note}", advice
 
 
-def _author(session: WorkspaceSession) -> Diagnosis:
-    return Diagnosis("author", "ok", session.author())
+def _author(session: WorkspaceSession) -> _Found:
+    return "ok", session.author(), ""
 
 
-def _workspace(session: WorkspaceSession) -> Diagnosis:
+def _workspace(session: WorkspaceSession) -> _Found:
     if session.workspace is None:
-        return Diagnosis("workspace", "ok", "none: the repository was named by its URL")
+        return "ok", "none: the repository was named by its URL", ""
     pending = session.repository.log.pending
     unresolved = pending.unresolved() if pending else ()
     if unresolved:
-        return Diagnosis(
-            "workspace",
-            "warning",
-            f"{len(unresolved)} commits whose outcome is unknown",
-            "Run `tensorrepo resolve`.",
-        )
+        found = f"{len(unresolved)} commits whose outcome is unknown"
+        return "warning", found, "Run `tensorrepo resolve`."
     staged = len(session.workspace.staging().entries)
-    return Diagnosis("workspace", "ok", f"{session.workspace.root}, {staged} changes staged")
+    return "ok", f"{session.workspace.root}, {staged} changes staged", ""

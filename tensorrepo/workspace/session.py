@@ -151,14 +151,10 @@ def open_session(
     if workspace is None:
         raise no_workspace(start)
     pending = workspace.folder / "pending"
-    repository = connect(store_url(workspace), None, machine, pending=pending)
-    return WorkspaceSession(machine, repository, workspace, warn)
-
-
-def store_url(workspace: Workspace) -> str:
-    """The URL of a workspace's repository; a relative one is relative to the workspace."""
     url = workspace.state().url
-    return url if is_url(url) else str(workspace.root / url)
+    place = url if is_url(url) else str(workspace.root / url)
+    repository = connect(place, None, machine, pending=pending)
+    return WorkspaceSession(machine, repository, workspace, warn)
 
 
 def no_workspace(start: Path) -> NotFoundError:
@@ -260,12 +256,15 @@ def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -
     pending = root / FOLDER / "pending"
     made = _make_folder(root)
     try:
-        repository, created = _create_or_join(place, machine, pending)
+        try:
+            repository, created = create(place, None, machine, pending=pending), True
+        except ConflictError:
+            repository, created = connect(place, None, machine, pending=pending), False
     except BaseException:
         if made:  # leave no half of a workspace behind
             shutil.rmtree(root / FOLDER, ignore_errors=True)
         raise
-    workspace = create_workspace(root, stored, Head(branch="main"), force=force)
+    workspace = create_workspace(root, stored, Head(branch="main"))
     workspace.write_staging(StagingArea())
     return Started(repository, workspace, created)
 
@@ -290,10 +289,3 @@ def _make_folder(root: Path) -> bool:
             f"cannot make a workspace in {root}: {error.strerror}. Choose another folder."
         ) from error
     return True
-
-
-def _create_or_join(place: str, machine: Machine, pending: Path) -> tuple[RepositoryCore, bool]:
-    try:
-        return create(place, None, machine, pending=pending), True
-    except ConflictError:
-        return connect(place, None, machine, pending=pending), False

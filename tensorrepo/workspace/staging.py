@@ -57,20 +57,17 @@ def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: 
     """
     for path in changes:
         check_path(path)
-    staging = _begin_staging(session, since)
+    staging = session.here.staging()
+    if staging.entries:
+        earliest = min(staging.generation, since)
+        staging = msgspec.structs.replace(staging, generation=earliest)
+    else:  # it is pinned to where HEAD stands now
+        staging = StagingArea(session.tip(), since)
     entries = {**staging.entries, **changes}
     keep_alive(session, [staged.entry for staged in entries.values()])
     session.here.write_staging(
         msgspec.structs.replace(staging, entries=dict(sorted(entries.items())))
     )
-
-
-def _begin_staging(session: WorkspaceSession, since: int) -> StagingArea:
-    """The staging area, pinned to where HEAD stands when it is empty, and the log by then."""
-    staging = session.here.staging()
-    if not staging.entries:
-        return StagingArea(session.tip(), since)
-    return msgspec.structs.replace(staging, generation=min(staging.generation, since))
 
 
 def generation(session: WorkspaceSession) -> int:
@@ -117,15 +114,11 @@ def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
         if not gone:
             raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
     left = {path: staged for path, staged in staging.entries.items() if path not in gone}
-    clear_staging(session, StagingArea(staging.base, staging.generation, left))
-    return gone
-
-
-def clear_staging(session: WorkspaceSession, left: StagingArea) -> None:
-    """Replace the staging area, and give its lease back when nothing is left."""
-    if not left.entries:
+    if not left:
         release(session)
-    session.here.write_staging(left if left.entries else StagingArea())
+    kept = StagingArea(staging.base, staging.generation, left) if left else StagingArea()
+    session.here.write_staging(kept)
+    return gone
 
 
 def remove(session: WorkspaceSession, names: Iterable[str]) -> list[str]:
@@ -393,18 +386,15 @@ def merge_strategies(
         if strategy not in MERGE_STRATEGIES:
             known = ", ".join(MERGE_STRATEGIES)
             raise InvalidInputError(f"no strategy {strategy!r}: there are {known}")
-        if name:
-            by_path[_path_of(session, name, other)] = strategy
-        else:
+        if not name:
             general = strategy
+            continue
+        try:
+            _, path, _ = session.find(name)
+        except NotFoundError:
+            _, path, _ = session.find(f"{other}:{name}")
+        by_path[path] = strategy
     return general, by_path
-
-
-def _path_of(session: WorkspaceSession, name: str, other: str) -> str:
-    try:
-        return session.find(name)[1]
-    except NotFoundError:
-        return session.find(f"{other}:{name}")[1]
 
 
 def refuse_staged(session: WorkspaceSession) -> None:

@@ -209,18 +209,8 @@ def find_workspace(start: Path) -> Workspace | None:
     return None
 
 
-def create_workspace(root: Path, url: str, head: Head, *, force: bool = False) -> Workspace:
-    """Make `root` a workspace on the repository at `url`.
-
-    Raises:
-        ConflictError: `root` lies in a workspace already, and not `force`.
-    """
-    outer = find_workspace(root)
-    if outer is not None and not force:
-        raise ConflictError(
-            f"{root} lies in the workspace {outer.root} already. "
-            "Use --force for a workspace inside it."
-        )
+def create_workspace(root: Path, url: str, head: Head) -> Workspace:
+    """Make `root` a workspace on the repository at `url`, wherever it lies."""
     workspace = Workspace(root)
     try:
         (workspace.folder / "pending").mkdir(parents=True, exist_ok=True)

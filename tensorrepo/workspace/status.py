@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensorrepo.repo.changes.revisions import Head
@@ -104,20 +105,14 @@ def _staged(session: WorkspaceSession, path: str, staged: StagedEntry) -> Staged
     return StagedChange(path, "new" if before is None else "modified", staged)
 
 
-def _changed(session: WorkspaceSession) -> list[TrackedChange]:
-    workspace = session.here
-    found = []
-    for path, tracked in workspace.files().items():
-        files = changed_files(workspace.root, path, tracked)
-        if files:
-            found.append(TrackedChange(path, tracked.entry, files))
-    return found
+def _changed(session: WorkspaceSession) -> Iterator[TrackedChange]:
+    for path, tracked in session.here.files().items():
+        if files := changed_files(session.here.root, path, tracked):
+            yield TrackedChange(path, tracked.entry, files)
 
 
-def _outdated(session: WorkspaceSession) -> list[str]:
-    found = []
+def _outdated(session: WorkspaceSession) -> Iterator[str]:
     for path, tracked in session.here.files().items():
         entry = entry_at(session, tracked.entry)
         if entry is None or entry.digest != tracked.digest:
-            found.append(path)
-    return found
+            yield path

@@ -97,9 +97,9 @@ def atomic(request: pytest.FixtureRequest, places: Places) -> Backend:
     return places.open(request.param)
 
 
-@pytest.fixture(params=[*WRITABLE, "http"])
+@pytest.fixture(scope="module", params=[*WRITABLE, "http"])
 def reader(request: pytest.FixtureRequest, places: Places) -> Backend:
-    """A backend that holds VALUE under KEY, and nothing under log/."""
+    """A backend that holds VALUE under KEY, and nothing under log/; no test writes to it."""
     name = "s3-ours" if request.param == "http" else request.param
     opened = places.open(name)
     opened.create(KEY, (VALUE,))
@@ -325,7 +325,8 @@ def test_an_empty_store_lists_nothing(backend: Backend) -> None:
 
 @pytest.mark.parametrize(
     "backend",
-    [name for name in WRITABLE if soaking() or name != "s3-moto"],  # moto takes 4 ms a key
+    # A local server takes 1 ms a key, moto 4; all of ours fill pages with the same code.
+    [name for name in WRITABLE if soaking() or name not in {"s3-moto", "gcs"}],
     indirect=True,
 )
 def test_listing_goes_on_behind_a_page_of_the_store(backend: Backend) -> None:
@@ -369,7 +370,7 @@ def test_exactly_one_thread_creates_a_key(atomic: Backend) -> None:
 def test_exactly_one_process_creates_a_key(places: Places, name: str) -> None:
     shared = places.open(name)
     keys = [f"log/{number}" for number in range(25)]
-    winners = race_processes(shared, keys, writers=3)
+    winners = race_processes(shared, keys, writers=2)
     assert [len(each) for each in winners] == [1] * len(keys)
     assert [shared.read(key) for key in keys] == [value(each[0]) for each in winners]
 

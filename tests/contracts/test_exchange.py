@@ -6,7 +6,9 @@ import random
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,11 +70,20 @@ class Case:
     def dataset(self, rows: int = ROWS) -> StoredDataset:
         if self.needs:
             pytest.importorskip(self.needs)
-        batch = {name: values[:rows] for name, values in self.rows.items()}
-        return dataset_of(self.columns, batch)
+        return _dataset(self.name, rows)
+
+    @property
+    def name(self) -> str:
+        return f"{self.format}-{self.target}"
 
     def export(self, folder: Path) -> Path:
-        return export(self.dataset(), folder / self.target, self.format)
+        """An export of its own, which a test may spoil: made once, and written again."""
+        self.dataset()
+        for place, content in _exported(self.name).items():
+            path = folder / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return folder / self.target
 
     def damaged(self, path: Path, folder: Path, content: bytes) -> Path:
         """A copy of `path` in which the file that can be damaged has `content`."""
@@ -249,7 +260,26 @@ CASES = [
     Case("csv", "t.csv", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
     Case("jsonl", "t.jsonl", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
 ]
-IDS = [f"{case.format}-{case.target}" for case in CASES]
+IDS = [case.name for case in CASES]
+BY_NAME = {case.name: case for case in CASES}
+
+
+@cache
+def _dataset(name: str, rows: int) -> StoredDataset:
+    case = BY_NAME[name]
+    return dataset_of(case.columns, {name: values[:rows] for name, values in case.rows.items()})
+
+
+@cache
+def _exported(name: str) -> dict[Path, bytes]:
+    """The files of a case's export, by their places in its folder."""
+    case = BY_NAME[name]
+    with TemporaryDirectory() as kept:
+        export(case.dataset(), Path(kept, case.target), case.format)
+        files = [path for path in Path(kept).rglob("*") if path.is_file()]
+        return {path.relative_to(kept): path.read_bytes() for path in files}
+
+
 every_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 every_whole = pytest.mark.parametrize(
     "case",
@@ -292,7 +322,10 @@ def test_reading_says_rows_bytes_and_origin(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.repeats])
 def test_two_exports_of_one_dataset_are_the_same_bytes(case: Case, tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
-    first, again = case.export(tmp_path), case.export(tmp_path / "again")
+    first, again = (
+        export(case.dataset(), folder / case.target, case.format)
+        for folder in (tmp_path, tmp_path / "again")
+    )
     assert case.content(first) == case.content(again)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,10 @@ def bits(tensor: ArrayTensor) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize(("codec", "element"), sampled(FITTING, 60))
+@pytest.mark.parametrize(
+    ("codec", "element", "sink"),
+    sampled([(*case.values, sink) for case in FITTING for sink in SINKS], 60),
+)
 def test_every_bit_of_every_type_comes_back(codec: str, element: str, sink: Any) -> None:
     old, new = pair(element, 6000, few=True)
     model, used = written(sink(), codec, old, new)
@@ -100,8 +103,7 @@ def test_random_bits_come_back(codec: str) -> None:
     assert model.load()["x"].tobytes() == bits(new)
 
 
-@pytest.mark.parametrize("sink", SINKS)
-@pytest.mark.parametrize("codec", NAMES)
+@pytest.mark.parametrize(("codec", "sink"), sampled([*product(NAMES, SINKS)], len(NAMES)))
 def test_a_tensor_of_many_frames_and_groups_comes_back(codec: str, sink: Any) -> None:
     old, new = pair("F8_E4M3", 18 * FRAME + 800, few=True)
     model, _ = written(sink(), codec, old, new)
@@ -162,7 +164,7 @@ def test_no_flipped_byte_of_a_pack_or_a_base_gives_a_wrong_tensor(codec: str) ->
         for at in range(payload_start(objects, pack), len(objects.stored[pack]), step)
     ]
     assert used == codec
-    assert set(unrefused(sampled(places, 150), load).values()) <= {bits(new)}
+    assert set(unrefused(sampled(places, 80), load).values()) <= {bits(new)}
 
 
 @pytest.mark.parametrize("at", sampled(range(0, 4800, 480), 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.database import CatalogDatabase
-from tensorrepo.query.lineage import ancestors, descendants, trained_on
+from tensorrepo.query.lineage import trained_on, walk
 from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import insert
 from tensorrepo.repo.errors import InvalidInputError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 
 URL = "https://example.org/a.csv"
+ancestors = partial(walk, up=True)
+descendants = partial(walk, up=False)
 Edges = list[tuple[int, int, str]]
 EDGES: st.SearchStrategy[Edges] = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["used", "made-by"])),

@@ -194,7 +194,7 @@ class ContentInPostgres(ContentMachine):
 TestHistory = pytest.mark.timeout(120)(HistoryMachine.TestCase)
 TestHistory.settings = settings(max_examples=examples(3))
 TestContent = pytest.mark.timeout(120)(ContentMachine.TestCase)
-TestContent.settings = settings(max_examples=examples(5))
+TestContent.settings = settings(max_examples=examples(3))
 TestHistoryInPostgres = pytest.mark.timeout(120)(HistoryInPostgres.TestCase)
 TestHistoryInPostgres.settings = settings(max_examples=examples(1))
 TestContentInPostgres = pytest.mark.timeout(120)(ContentInPostgres.TestCase)

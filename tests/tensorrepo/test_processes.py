@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -135,8 +136,9 @@ def test_a_reader_that_leaves_a_pipe_is_no_mistake(full: Shell) -> None:
     assert process.wait(timeout=60) == BROKEN_PIPE
 
 
-@pytest.mark.parametrize("number", sampled([1, 2, 3, 4, 5], 2))
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("number", "after"), sampled([*product([1, 2, 3, 4, 5], [False, True])], 2)
+)
 def test_an_add_that_is_killed_can_be_repeated(shell: Shell, number: int, *, after: bool) -> None:
     words = ("add", "points.npz", "--dataset", "points")
     code, _, _ = shell.finish(*words, code=kill(LINK, number, after=after))
@@ -148,8 +150,7 @@ def test_an_add_that_is_killed_can_be_repeated(shell: Shell, number: int, *, aft
     assert len(shell("log", "--oneline").splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", sampled([1, 2, 3, 4], 2))
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("number", "after"), sampled([*product([1, 2, 3, 4], [False, True])], 2))
 def test_a_commit_that_is_killed_is_made_once(full: Shell, number: int, *, after: bool) -> None:
     write_points(full.folder / "more.npz", 5)
     full("add", "more.npz", "--dataset", "points", "--append")
@@ -176,7 +177,7 @@ def test_a_commit_that_landed_before_it_was_killed_is_recognised(full: Shell) ->
     assert len(full("log", "--oneline").splitlines()) == 3
 
 
-@pytest.fixture(scope="module", params=["ours", "moto"])
+@pytest.fixture(scope="module", params=sampled(["ours", "moto"], 1))
 def bucket(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Bucket]:

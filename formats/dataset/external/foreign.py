@@ -33,7 +33,6 @@ from tensorrepo.formats.common.dtypes import Ints, element_dtype
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_FOREIGN
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
@@ -43,14 +42,10 @@ from tensorrepo.formats.dataset.schema.types import (
     type_from_json,
     type_to_json,
 )
-from tensorrepo.formats.dataset.schema.values import (
-    BinaryValues,
-    ColumnValues,
-    FixedValues,
-    offsets_of,
-)
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, binary_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges
 from tensorrepo.repo.threads import ordered_map
@@ -280,7 +275,7 @@ def member_values(
     """
     column = place.column()
     if place.content == "bytes" and column.storage.layout is ColumnLayout.BINARY:
-        return _binary(members)
+        return binary_of(members)
     values = [
         None if member is None else _understood(place.content, member, first + at)
         for at, member in enumerate(members)
@@ -289,14 +284,6 @@ def member_values(
         return coerce_column(column, values, first)
     except InvalidInputError as error:
         raise CorruptError(str(error)) from error
-
-
-def _binary(members: list[bytes | None]) -> BinaryValues:
-    present = [member or b"" for member in members]
-    offsets = offsets_of(np.array([len(member) for member in present], np.int64))
-    valid = np.array([member is not None for member in members])
-    data = np.frombuffer(b"".join(present), np.uint8)
-    return BinaryValues(offsets, data, None if valid.all() else valid)
 
 
 def _understood(content: str, member: bytes, row: int) -> Any:
@@ -429,7 +416,7 @@ class ForeignReader:
             NotFoundError: it is gone.
             CorruptError: it has changed, or does not hold what the entry says.
         """
-        file = self.file(link)
+        file, _ = self._described(link)
         place = file.columns.get(column_id)
         if place is None:
             raise CorruptError(f"object {link.digest:.12} knows nothing of column {column_id}")
@@ -450,10 +437,6 @@ class ForeignReader:
                 f"found {values.rows} with {nulls}"
             )
         return values
-
-    def file(self, link: ObjectLink) -> ForeignFile:
-        """What the dataset knows of a file."""
-        return self._described(link)[0]
 
     def check(self, file: ForeignFile) -> Stat:
         """The version of the file that is there, which is the one that was adopted.
@@ -483,10 +466,16 @@ class ForeignReader:
             if len(members) != rows:
                 raise CorruptError(f"no values for rows [{first}, {first + rows})")
             return member_values(place, members, first)
-        version = self.check(file)
-        metadata = self._footer(link, file)
-        source = OutsideFile(self._outside, file.url, version)
-        return read_group(source, metadata, first, rows, place, hide_secrets(file.url))
+        source, where = (
+            OutsideFile(self._outside, file.url, self.check(file)),
+            hide_secrets(file.url),
+        )
+        _, metadata = self._described(link)
+        if metadata is None:
+            metadata = read_metadata(source, where)
+            self._files.drop(link.digest)
+            self._files.put(link.digest, (file, metadata), 1)
+        return read_group(source, metadata, first, rows, place, where)
 
     def _members(
         self, file: ForeignFile, place: MembersPlace, first: int, rows: int
@@ -499,22 +488,18 @@ class ForeignReader:
         bounds = list(zip(starts[there].tolist(), ends[there].tolist(), strict=True))
         joined = join_ranges(bounds)
         version = self.check(file)
-        pieces = self._ranges(file, version, [(one.start, one.stop) for one in joined])
+        pieces = ordered_map(
+            joined,
+            lambda one: self._outside.read(file.url, one.start, one.stop, version),
+            threads=READ_THREADS if len(joined) > 1 else 0,
+            name="foreign",
+        )
         members: list[bytes | None] = [None] * rows
         for one, piece in zip(joined, pieces, strict=True):
             for member in one.members:
                 start, stop = bounds[member]
                 members[int(there[member])] = bytes(piece[start - one.start : stop - one.start])
         return members
-
-    def _ranges(
-        self, file: ForeignFile, version: Stat, ranges: list[tuple[int, int]]
-    ) -> list[memoryview]:
-        def read(part: tuple[int, int]) -> memoryview:
-            return self._outside.read(file.url, *part, version)
-
-        threads = READ_THREADS if len(ranges) > 1 else 0
-        return list(ordered_map(ranges, read, threads=threads, name="foreign"))
 
     # -------------------------------------------------------------------------- one file
 
@@ -529,15 +514,6 @@ class ForeignReader:
         file = decode_foreign(envelope.payload, f"object {link.digest:.12}")
         self._files.put(link.digest, (file, None), 1)
         return file, None
-
-    def _footer(self, link: ObjectLink, file: ForeignFile) -> Any:
-        _, known = self._described(link)
-        if known is None:
-            source = OutsideFile(self._outside, file.url, self.check(file))
-            known = read_metadata(source, hide_secrets(file.url))
-            self._files.drop(link.digest)
-            self._files.put(link.digest, (file, known), 1)
-        return known
 
     def _proved(self, file: ForeignFile) -> Stat:
         found = self._outside.stat(file.url)

@@ -13,12 +13,11 @@ import io
 import os
 import stat
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -49,6 +48,7 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+from tensorrepo.repo.objects.cache import LimitedCache
 
 _R = TypeVar("_R")
 OPEN_FILES = 32  # kept open between reads
@@ -57,16 +57,6 @@ MOST_READ_BYTES = 4 << 30
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-
-
-class _Client(Protocol):
-    """Reads what lies below one prefix."""
-
-    def stat(self, address: Address) -> Stat: ...
-
-    def read(self, address: Address, start: int, stop: int) -> tuple[memoryview, Stat]:
-        """The bytes, fewer where it ends before `stop`, and the version they are of."""
-        ...
 
 
 class AllowedOutside:
@@ -101,7 +91,7 @@ class AllowedOutside:
         return f"AllowedOutside({[prefix.url for prefix in self._clients]})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self._given, self._environment)
+        return partial(AllowedOutside, environment=self._environment), (self._given,)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -156,10 +146,6 @@ def _client(address: Address, options: dict[str, str], environment: Mapping[str,
     return FsspecFiles(address, options)
 
 
-def _reopen(prefixes: dict[str, dict[str, str]], environment: dict[str, str]) -> AllowedOutside:
-    return AllowedOutside(prefixes, environment=environment)
-
-
 # ------------------------------------------------------------------------------ this machine
 
 
@@ -168,20 +154,16 @@ class LocalFiles:
 
     def __init__(self, prefix: Address) -> None:
         self._prefix = prefix
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._lock = Lock()
+        self._open = LimitedCache[_OpenFile](OPEN_FILES)
 
     def stat(self, address: Address) -> Stat:
         file = self._opened(address)
-        with self._lock:
-            self._open[address.key] = file
-            while len(self._open) > OPEN_FILES:
-                self._open.popitem(last=False)
+        self._open.drop(address.key)
+        self._open.put(address.key, file, 1)
         return file.stat()
 
     def read(self, address: Address, start: int, stop: int) -> tuple[memoryview, Stat]:
-        with self._lock:
-            file = self._open.get(address.key)
+        file = self._open.get(address.key)
         if file is None:
             self.stat(address)
             file = self._open.get(address.key) or self._opened(address)
@@ -356,6 +338,11 @@ class FsspecFiles:
         return text
 
 
+# Readers of what lies below one prefix. `read` gives the bytes, fewer where it ends before `stop`,
+# and the version that they are of.
+_Client = LocalFiles | StoreFiles | FsspecFiles
+
+
 # ------------------------------------------------------------------------------ as a file
 
 
@@ -366,21 +353,12 @@ class OutsideFile(io.RawIOBase):
         outside: who may read it.
         url: address of the data.
         version: version to read; None: that which is there now.
-        most_bytes: a single read of more is refused: a decoder was told to by a lying header.
     """
 
-    def __init__(
-        self,
-        outside: Outside,
-        url: str,
-        version: Stat | None = None,
-        *,
-        most_bytes: int = MOST_READ_BYTES,
-    ) -> None:
+    def __init__(self, outside: Outside, url: str, version: Stat | None = None) -> None:
         self.version = version or outside.stat(url)
         self._outside = outside
         self._url = url
-        self._most_bytes = most_bytes
         self._at = 0
 
     def readable(self) -> bool:
@@ -406,10 +384,10 @@ class OutsideFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self.version.size - self._at)
         wanted = left if size is None or size < 0 else min(size, left)
-        if wanted > self._most_bytes:
+        if wanted > MOST_READ_BYTES:  # a decoder was told to by a lying header
             raise CorruptError(
                 f"{parse_address(self._url).url}: {wanted} bytes are asked for at once, more than "
-                f"{self._most_bytes}: a header in it lies"
+                f"{MOST_READ_BYTES}: a header in it lies"
             )
         data = self._outside.read(self._url, self._at, self._at + wanted, self.version)
         self._at += wanted

@@ -154,16 +154,11 @@ class LiveRows:
         """How many live rows lie before each physical bound: live rows of ranges by difference."""
         return physical_bounds - np.searchsorted(self.dead, physical_bounds)
 
-    def dead_between(self, start: int, stop: int) -> Ints:
-        """Deleted physical rows in ``[start, stop)``, ascending."""
-        low, high = np.searchsorted(self.dead, [start, stop])
-        return self.dead[low:high]
-
     def alive(self, start: int, stop: int) -> Ints | None:
         """Live physical rows in ``[start, stop)``, counted from `start`; None: all of them."""
-        dead = self.dead_between(start, stop) if len(self.dead) else self.dead
-        if not len(dead):
+        low, high = np.searchsorted(self.dead, [start, stop]) if len(self.dead) else (0, 0)
+        if low == high:
             return None
         keep = np.ones(stop - start, np.bool_)
-        keep[dead - start] = False
+        keep[self.dead[low:high] - start] = False
         return np.flatnonzero(keep)

@@ -4,10 +4,6 @@
 run of fragments. `ColumnIndex` is what readers and planners use: all pages of one column of the
 whole dataset as a few flat arrays.
 
-A patch index covers one column over a run of fragments. It is a page index whose pages hold values
-that were set after their pages had been written, with two more arrays: the fragment of each page,
-and the offset in it of each value. Where two pages set one row, the later page counts.
-
 Source:
     docs/spec/dataset.md, sections "Page index" and "Patch index".
 """
@@ -125,10 +121,7 @@ class ColumnIndex:
         tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
-    `page.verify_page(bytes, entries[p], tags[p])` proves them (leave the tag out for bytes that
-    were mapped from a local disk), `page.decode_page(bytes, entries[p], storage)` gives values.
-    In `read`: ``column_index(dataset, "image")`` gives this (cached on the handle), and
-    ``page_bytes(dataset, index, p)`` the verified bytes of one page, mapped where possible.
+    `read.page_bytes` gives them proved, `page.decode_page` turns them into values.
     """
 
     id: str
@@ -495,7 +488,9 @@ FRAGMENT_OF, OFFSETS = 16, 17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchIndex:
-    """Patches of one column.
+    """Values of one column that were set after their pages had been written, over some fragments.
+
+    Where two pages set one row, the later page counts.
 
     Attributes:
         index: pages of one column; of an entry, `first_row` is the place of its first value in

@@ -300,20 +300,9 @@ def _decode_span(record: NDArray[Any], inline: memoryview, what: str) -> Fragmen
 
 def encode_root(root: Root) -> bytes:
     """The payload of a root; its links are `root.links`."""
-    return msgspec.msgpack.encode(
-        _Root(
-            VERSION,
-            (),
-            root.schema.to_json(),
-            root.groups,
-            root.properties,
-            root.lineage,
-            root.rows,
-            root.deleted,
-            root.statistics,
-            root.leaves,
-        )
-    )
+    facts = {name: getattr(root, name) for name in Root.__slots__}
+    facts["schema"] = root.schema.to_json()
+    return msgspec.msgpack.encode(_Root(VERSION, (), **facts))
 
 
 def decode_root(payload: Buffer) -> Root:
@@ -327,19 +316,11 @@ def decode_root(payload: Buffer) -> Root:
         head = msgspec.msgpack.decode(payload, type=_Head)
         _check_readable(head)
         found = msgspec.msgpack.decode(payload, type=_Root)
-        schema = Schema.from_json(found.schema)
+        facts = {name: getattr(found, name) for name in Root.__slots__}
+        facts["schema"] = Schema.from_json(found.schema)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptError(f"dataset root: {error}") from error
-    root = Root(
-        schema,
-        found.groups,
-        found.rows,
-        found.deleted,
-        found.statistics,
-        found.leaves,
-        found.properties,
-        found.lineage,
-    )
+    root = Root(**facts)
     _check_root(root)
     return root
 

@@ -89,10 +89,6 @@ class TreeEditor:
         self.tallies = tallies(self.schema, self.base)
         self.spans = SpanWriter(self.objects, storers, waiting_bytes, self._count)
 
-    def keep(self) -> None:
-        """Leave the next leaf as it is."""
-        self._leaves.append(self.base.root.leaves[len(self._leaves)])
-
     def edit(self, edits: Iterator[tuple[int, FragmentEdit]], number: int | None = None) -> None:
         """Change the next leaf, or leaf `number`, before which all stay as they are.
 
@@ -106,7 +102,10 @@ class TreeEditor:
         fragments = leaf.fragments.copy()
         self._stored_bytes = fragments["stored_bytes"]
         last = number == len(self.base.root.leaves) - 1
-        room = _room_beside(leaf, last=last)
+        room = Room(pages=INLINE_DATA_BYTES if last else INLINE_DATA_BYTES // 4)
+        payloads = [each.payload for each in leaf.spans if isinstance(each.payload, memoryview)]
+        inline = sum(payload.nbytes for payload in payloads)  # stands there, beside what comes
+        room.payloads = max(room.payloads - inline, room.payloads // 2)
         editor = _LeafEditor(self, leaf, links, room)
         for at, each in edits:
             editor.edit(at, each)
@@ -183,7 +182,8 @@ class _LeafEditor:
             self._groups[group].replace(at, parts)
         for column, patch in edit.patches.items():
             self._patches.setdefault(column, {})[at] = patch
-            self._waiting_bytes += _waiting_bytes(patch)
+            if not isinstance(patch.column.pages, ColumnPages):
+                self._waiting_bytes += sum(page.raw_bytes for page in patch.column.pages)
         if self._waiting_bytes > self._tree.spans.waiting_bytes:
             self._store_patches()
         self._tree.spans.store_full([each.open for each in self._groups.values() if each.open])
@@ -327,19 +327,6 @@ class _GroupEditor:
         if self.open is not None:
             self._done.append(self._tree.spans.end_index(self.open, self._room))
             self.open = None
-
-
-def _waiting_bytes(patch: PatchPart) -> int:
-    pages = patch.column.pages
-    return 0 if isinstance(pages, ColumnPages) else sum(page.raw_bytes for page in pages)
-
-
-def _room_beside(leaf: Leaf, *, last: bool) -> Room:
-    """What may stand inline in a changed leaf, beside what stands there."""
-    room = Room(pages=INLINE_DATA_BYTES if last else INLINE_DATA_BYTES // 4)
-    inline = sum(span.payload.nbytes for span in leaf.spans if isinstance(span.payload, memoryview))
-    room.payloads = max(room.payloads - inline, room.payloads // 2)
-    return room
 
 
 def _same(one: Leaf, two: Leaf) -> bool:

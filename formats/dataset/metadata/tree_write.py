@@ -131,24 +131,13 @@ class TreeWriter:
         if base is not None and self._leaves:
             self._leaf = self._reopened(base)
 
-    def add_fragment(
-        self,
-        uid: int,
-        rows: int,
-        parts: Mapping[str, FragmentPart],
-        *,
-        runs: NDArray[Any] | None = None,
-    ) -> None:
-        """Put a new fragment behind those there are; `parts` are its pages, by group."""
-        self._add(Fragment(uid, rows, parts, runs=runs))
-
     def add_known(self, fragment: Fragment, *, counted: bool) -> None:
         """Put a fragment of another version behind those there are, with its chunks.
 
         Its parts are in the column groups of this dataset; `counted` says that the statistics of
         the base count it already.
         """
-        self._add(fragment)
+        self.add(fragment)
         if not counted:
             for column in fragment.every_column:
                 for entry in known_entries(column):
@@ -187,7 +176,8 @@ class TreeWriter:
 
     # -------------------------------------------------------------------------- fragments
 
-    def _add(self, fragment: Fragment) -> None:
+    def add(self, fragment: Fragment) -> None:
+        """Put a new fragment behind those there are; its pages are counted as they are stored."""
         if self._leaf.cuts.must_end_before(FRAGMENT.itemsize):
             self._end_leaf(last=False)
         leaf = self._leaf

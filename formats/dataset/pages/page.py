@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any
 
@@ -37,7 +37,7 @@ from tensorrepo.formats.dataset.schema.values import (
     range_of,
 )
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import Buffer, content_tag
+from tensorrepo.repo.ids import content_tag
 
 Allocate = Callable[[int], NDArray[np.uint8]]
 
@@ -122,8 +122,11 @@ def encode_page(
     items = _items(storage)
     codecs = [Codec.NONE] * 4
     if codec is not Codec.NONE:
+        is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
         for which in (TABLE, DATA):
-            wish = _wish(codec, storage, buffers[which].nbytes)
+            # Few labels are worth more mapped than small.
+            is_few = is_label and buffers[which].nbytes < FEW_LABELS_BYTES
+            wish = Codec.NONE if codec == AUTO and is_few else codec
             codecs[which], buffers[which] = _compress(wish, buffers[which], items[which])
     data = assemble_page(buffers, codecs, items, allocate)
     entry = np.zeros((), PAGE_ENTRY)
@@ -161,12 +164,6 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
 def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
     """What `choice` means for a column: pictures that are encoded already stay as they are."""
     return Codec.NONE if isinstance(column_type, Image) else choice
-
-
-def _wish(codec: CodecChoice, storage: Storage, raw_bytes: int) -> CodecChoice:
-    # Few labels are worth more mapped than small.
-    is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
-    return Codec.NONE if codec == AUTO and is_label and raw_bytes < FEW_LABELS_BYTES else codec
 
 
 def _compress(
@@ -286,11 +283,11 @@ def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
 # ------------------------------------------------------------------------------ decoding
 
 
-def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None) -> None:
-    """Prove that `page` is what `entry` describes.
+def verify_page(page: memoryview, entry: NDArray[Any]) -> None:
+    """Prove that `page`, which this machine's disk gave back, is what `entry` describes.
 
-    `tag` is its 16-byte tag, for bytes that come from a store or a remote, where xxh3 is no proof
-    against a hostile one; None for bytes that this machine's disk gives back.
+    Bytes that come from a store or a remote, where xxh3 is no proof against a hostile one, are
+    compared with the page's tag as they come: see `ObjectSource.read_checked`.
 
     Raises:
         CorruptError: expected against found.
@@ -299,11 +296,8 @@ def verify_page(page: memoryview, entry: NDArray[Any], tag: Buffer | None = None
     if page.nbytes != stored_bytes:
         raise CorruptError(f"page has {page.nbytes} bytes, expected {stored_bytes}")
     expected = int(entry["checksum"])
-    if tag is None:
-        if (found := xxh3_64_intdigest(page)) != expected:
-            raise CorruptError(f"page has checksum {found:016x}, expected {expected:016x}")
-    elif (digest := content_tag(page)) != bytes(tag):
-        raise CorruptError(f"page has tag {digest.hex()}, expected {bytes(tag).hex()}")
+    if (found := xxh3_64_intdigest(page)) != expected:
+        raise CorruptError(f"page has checksum {found:016x}, expected {expected:016x}")
 
 
 def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> ColumnValues:
@@ -327,11 +321,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     buffers = split_page(page, expected)
     valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
     if storage.layout is ColumnLayout.FIXED:
-        values = (
-            np.frombuffer(buffers[TABLE], storage.element)
-            if expected[TABLE]
-            else (np.empty(0, storage.element))
-        )
+        values = np.frombuffer(buffers[TABLE], storage.element)
         return FixedValues(values.reshape(rows, *storage.row_shape), valid)
     offsets, dims = decode_table(buffers[TABLE], rows, storage, int(entry["min"]))
     data = np.frombuffer(buffers[DATA], storage.element)
@@ -356,12 +346,9 @@ def table_row_bytes(storage: Storage) -> int:
     return 8 + (4 * storage.unknown_dims if storage.stores_dims else 0)
 
 
-def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, ...]:
     """Where the four buffers of an uncompressed page begin, from the page's start."""
-    starts = [DIRECTORY.size]
-    for size in sizes[:3]:
-        starts.append(starts[-1] + padded(size))
-    return starts[0], starts[1], starts[2], starts[3]
+    return tuple(accumulate(map(padded, sizes[:3]), initial=DIRECTORY.size))
 
 
 def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:

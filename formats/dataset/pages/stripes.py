@@ -173,11 +173,8 @@ def page_limit(storage: Storage, mean_row_bytes: float, page_bytes: int | None) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageCuts:
-    """Where pages of one fragment may end, as rows counted within it, ascending.
-
-    Attributes:
-        must: rows at which they end in any case; the last is the number of rows.
-        may: further rows at which they may end; None: all rows.
+    """Where pages of one fragment end in any case, the last row too, and where they may (None:
+    anywhere), as rows counted within it, ascending.
     """
 
     must: Ints

@@ -56,12 +56,8 @@ BATCH_BYTES = 64 << 20  # requested at a time: what is held beside the result
 
 
 @dataclass(frozen=True, slots=True)
-class TileRange:
-    """Bytes ``[start, stop)`` of a chunk's payload.
-
-    `chunk` is a place among the chunks of the page's tiles: ``ColumnIndex.tiles[page][chunk]`` is
-    its place in ``ColumnIndex.chunks``.
-    """
+class ByteRange:
+    """Bytes ``[start, stop)`` of the payload of a chunk, by its number."""
 
     chunk: int
     start: int
@@ -78,30 +74,26 @@ class TileSource:
 
     Attributes:
         read_tiles: reader of the bytes of ranges, in their order. It is called with as many as
-            `BATCH_BYTES` hold, and best reads them in parallel.
+            `BATCH_BYTES` hold, and best reads them in parallel. They number chunks as the page's
+            tiles do: ``ColumnIndex.tiles[page][chunk]`` is the place in ``ColumnIndex.chunks``.
         check_tags: whether tiles are compared with their tags too: yes where their bytes come from
             a store or a remote, no where they are mapped from a local disk.
-        each: `map`, or that of an executor, which decodes many tiles in parallel.
     """
 
-    read_tiles: Callable[[Sequence[TileRange]], Sequence[Buffer]]
+    read_tiles: Callable[[Sequence[ByteRange]], Sequence[Buffer]]
     check_tags: bool = True
-    each: Callable[[Callable[[_Job], None], Iterable[_Job]], Iterable[None]] = map
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
     """A tile that is read: where it lies, what proves it, and the array that takes a part of it."""
 
-    span: TileRange
+    span: ByteRange
     checksum: int
     tag: bytes
     codec: int
     part: TilePart
     out: NDArray[Any]
-
-
-_Job = tuple[_Wanted, memoryview]
 
 
 def read_region(
@@ -173,16 +165,13 @@ def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage)
 def _wanted(table: TiledValues, row: int, part: TilePart, out: NDArray[Any]) -> _Wanted:
     record = table.tiles[int(table.offsets[row]) + part.number]
     offset, stored_bytes, checksum, tag, chunk, codec, _ = record.tolist()
-    return _Wanted(TileRange(chunk, offset, offset + stored_bytes), checksum, tag, codec, part, out)
+    return _Wanted(ByteRange(chunk, offset, offset + stored_bytes), checksum, tag, codec, part, out)
 
 
 # ------------------------------------------------------------------------------ reading
 
 
 def _read(wanted: Sequence[_Wanted], storage: Storage, source: TileSource) -> None:
-    def copy(job: _Job) -> None:
-        _copy(*job, storage, source.check_tags)
-
     covers, of = cover_tiles([each.span for each in wanted])
     inside: list[list[_Wanted]] = [[] for _ in covers]
     for each, place in zip(wanted, of, strict=True):
@@ -193,27 +182,25 @@ def _read(wanted: Sequence[_Wanted], storage: Storage, source: TileSource) -> No
         for span, data in zip(ranges, found, strict=True):
             if data.nbytes != span.nbytes:
                 raise CorruptError(f"read {data.nbytes} bytes of tiles, expected {span.nbytes}")
-        jobs = [
-            (each, data[each.span.start - span.start : each.span.stop - span.start])
-            for span, data, some in zip(ranges, found, inside[start:stop], strict=True)
-            for each in some
-        ]
-        deque(source.each(copy, jobs), maxlen=0)
+        for span, data, some in zip(ranges, found, inside[start:stop], strict=True):
+            for each in some:
+                stored = data[each.span.start - span.start : each.span.stop - span.start]
+                _copy(each, stored, storage, source.check_tags)
 
 
-def cover_tiles(spans: Sequence[TileRange]) -> tuple[list[TileRange], list[int]]:
+def cover_tiles(spans: Sequence[ByteRange]) -> tuple[list[ByteRange], list[int]]:
     """The ranges to request for these tiles, and for each tile the place of the one that holds it.
 
     The smallest gaps are bridged first, while they add up to less than `MAX_WASTE` of the tiles.
     """
     order = sorted(range(len(spans)), key=lambda at: (spans[at].chunk, spans[at].start))
     bridged = _bridged([spans[at] for at in order])
-    covers: list[TileRange] = []
+    covers: list[ByteRange] = []
     of = [0] * len(spans)
     for at, near in zip(order, bridged, strict=True):
         span = spans[at]
         last = covers[-1] if near else span
-        joined = TileRange(span.chunk, last.start, max(last.stop, span.stop))
+        joined = ByteRange(span.chunk, last.start, max(last.stop, span.stop))
         if near and joined.nbytes <= REQUEST_BYTES:
             covers[-1] = joined
         else:
@@ -222,7 +209,7 @@ def cover_tiles(spans: Sequence[TileRange]) -> tuple[list[TileRange], list[int]]
     return covers, of
 
 
-def _bridged(spans: Sequence[TileRange]) -> list[bool]:
+def _bridged(spans: Sequence[ByteRange]) -> list[bool]:
     """Which of the sorted `spans` may be requested together with what comes before it."""
     gaps: list[int] = []
     stop = 0
@@ -243,7 +230,7 @@ def _bridged(spans: Sequence[TileRange]) -> list[bool]:
     return near
 
 
-def _batches(covers: Sequence[TileRange]) -> Iterator[tuple[int, int]]:
+def _batches(covers: Sequence[ByteRange]) -> Iterator[tuple[int, int]]:
     """Bounds of runs of ranges that hold up to `BATCH_BYTES`, at least one range."""
     start = 0
     size = 0

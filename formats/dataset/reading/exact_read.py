@@ -36,8 +36,9 @@ from tensorrepo.formats.dataset.pages.page import (
     expected_bytes,
     table_row_bytes,
 )
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange
 from tensorrepo.formats.dataset.reading.page_reader import PageReader
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -93,7 +94,10 @@ def exact_pays(reader: PageReader, pages: Ints, rows: Ints, firsts: Ints) -> Boo
     exact = cost_of_rows(rows, firsts, row_bytes)
     for at in np.flatnonzero(possible).tolist():
         if reader.cache.tables.get(reader.key(int(pages[at]))) is None:
-            exact[at] += _cost_of_table(entries[at], reader.storage(int(pages[at])))
+            storage = reader.storage(int(pages[at]))
+            is_fixed = storage.layout is ColumnLayout.FIXED
+            requests, row = (1, 0) if is_fixed else (2, table_row_bytes(storage))
+            exact[at] += requests * GAP_BYTES + (_SUM_BYTES + row) * int(entries["rows"][at])
     found: Bools = possible & (exact < stored_bytes + GAP_BYTES)
     return found
 
@@ -108,12 +112,6 @@ def cost_of_rows(rows: Ints, firsts: Ints, row_bytes: NDArray[np.float64]) -> ND
     steps = np.minimum(np.diff(rows, prepend=rows[:1]) * each, GAP_BYTES + each)
     steps[firsts] = GAP_BYTES + row_bytes
     return np.add.reduceat(steps, firsts)
-
-
-def _cost_of_table(entry: NDArray[Any], storage: Storage) -> int:
-    if storage.layout is ColumnLayout.FIXED:
-        return GAP_BYTES + 4 * int(entry["rows"])
-    return 2 * GAP_BYTES + (4 + table_row_bytes(storage)) * int(entry["rows"])
 
 
 def read_exact(reader: PageReader, wanted: Sequence[RowsOfPage]) -> list[ColumnValues]:

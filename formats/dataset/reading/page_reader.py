@@ -8,19 +8,15 @@ are kept. What a page holds is given as the schema says: converted where the col
 
 from __future__ import annotations
 
-import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_FOREIGN,
@@ -29,76 +25,17 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_page,
     verify_page,
 )
-from tensorrepo.formats.dataset.pages.tile_io import TileRange, TileSource, read_rows
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange, TileSource, read_rows
 from tensorrepo.formats.dataset.pages.tiles import decode_tile_table
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, by_page, collect, overlay, repeated
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
-from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues
+from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues, blank_values
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 from tensorrepo.repo.threads import ordered_map
-
-_V = TypeVar("_V")
-
-
-class LimitedCache(Generic[_V]):
-    """The values used last, within a limit in bytes. Thread-safe."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._items: OrderedDict[object, tuple[_V, int]] = OrderedDict()
-        self._loading: dict[tuple[int, object], Future[_V]] = {}
-        self._lock = Lock()
-
-    def get(self, key: object) -> _V | None:
-        with self._lock:
-            found = self._items.get(key)
-            if found is None:
-                return None
-            self._items.move_to_end(key)
-            return found[0]
-
-    def put(self, key: object, value: _V, size: int) -> None:
-        with self._lock:
-            if key in self._items or size > self._limit_bytes:
-                return
-            self._items[key] = value, size
-            self._bytes += size
-            while self._bytes > self._limit_bytes:
-                self._bytes -= self._items.popitem(last=False)[1][1]
-
-    def drop(self, key: object) -> None:
-        with self._lock:
-            self._bytes -= self._items.pop(key, (None, 0))[1]
-
-    def get_or_load(self, key: object, load: Callable[[], tuple[_V, int]]) -> _V:
-        """The value of `key`; `load` gives it and its bytes, once for all who ask meanwhile."""
-        found = self.get(key)
-        if found is not None:
-            return found
-        # A forked process has the keys of threads that it does not have: nobody answers there.
-        loading = (os.getpid(), key)
-        with self._lock:
-            other = self._loading.get(loading)
-            if other is None:
-                self._loading[loading] = mine = Future[_V]()
-        if other is not None:
-            return other.result()
-        try:
-            value, size = load()
-            self.put(key, value, size)
-            mine.set_result(value)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._loading[loading]
-        return value
-
 
 READ_THREADS = 16
 AHEAD_BYTES = 32 << 20  # read ahead of a scan
@@ -170,10 +107,8 @@ class PageReader:
             return repeated(self.default(page), int(self.index.entries["rows"][page]))
         if self.is_tiled(page):
             return self.tiled_rows(page, np.arange(int(self.index.entries["rows"][page])))
-        if self._is_view(page):
-            view = self._mapped(page)
-            if view is not None:
-                return self._decoded(page, view)
+        if self._is_view(page) and (view := self._mapped(page)) is not None:
+            return self._decoded(page, view)
         return self.cache.pages.get_or_load(self.key(page), lambda: self._load(page))
 
     def range(self, start: int, stop: int) -> list[ColumnValues]:
@@ -193,13 +128,13 @@ class PageReader:
         for page, places in by_page(self.index.page_of(rows)):
             within = rows[places] - self.index.first_row[page]
             pieces.append(RowPiece(self.values(page), within, places))
-        return collect(pieces, len(rows)) if pieces else empty_values(self.index)
+        return collect(pieces, len(rows)) if pieces else blank_values(self.index.storage, 0)
 
     def _ahead(
         self, pages: Sequence[int], read: Callable[[int], ColumnValues]
     ) -> Iterator[ColumnValues]:
         """`read` of each page, in order; of those in a store in parallel, some bytes ahead."""
-        if len(pages) < 2 or not self._any_is_far(pages):
+        if len(pages) < 2 or not self.far(np.asarray(pages)).any():
             return map(read, pages)
         rows = self.index.entries["rows"]
         return ordered_map(
@@ -257,10 +192,6 @@ class PageReader:
             return link is not None
         return self.objects.map(link) is None
 
-    def is_kept(self, page: int) -> bool:
-        """Whether a page from a store is remembered."""
-        return self.cache.pages.get(self.key(page)) is not None
-
     def default(self, page: int) -> ColumnValues:
         """The one row that all rows of a page that is nowhere have."""
         if self.index.default is None:
@@ -314,14 +245,14 @@ class PageReader:
         near = {place: self.payload(place) for place in places}
         if all(payload is not None for payload in near.values()):
 
-            def mapped(ranges: Sequence[TileRange]) -> list[memoryview]:
+            def mapped(ranges: Sequence[ByteRange]) -> list[memoryview]:
                 payloads = [near[places[each.chunk]] or memoryview(b"") for each in ranges]
                 pairs = zip(payloads, ranges, strict=True)
                 return [payload[each.start : each.stop].toreadonly() for payload, each in pairs]
 
             return TileSource(mapped, check_tags=False)
 
-        def fetched(ranges: Sequence[TileRange]) -> list[memoryview]:
+        def fetched(ranges: Sequence[ByteRange]) -> list[memoryview]:
             wanted = [ByteRange(places[each.chunk], each.start, each.stop) for each in ranges]
             return fetch(self.objects, index.chunks, wanted, gap_bytes=0)  # joined already
 
@@ -336,14 +267,16 @@ class PageReader:
 
     # ---------------------------------------------------------------------------- parts
 
-    def _any_is_far(self, pages: Sequence[int]) -> bool:
-        chosen = np.asarray(pages)
-        if (self.index.entries["codec"][chosen] == PAGE_FOREIGN).any():
-            return True
-        chunks = np.unique(self.index.chunk[chosen]).tolist()
-        return any(
-            self.index.chunks[chunk] is not None and self.payload(chunk) is None for chunk in chunks
-        )
+    def far(self, pages: Ints) -> Bools:
+        """Which of `pages` must be asked of a store, or read from a foreign file."""
+        index = self.index
+        chunks, which = np.unique(index.chunk[pages], return_inverse=True)
+        remote = [
+            index.chunks[chunk] is not None and self.payload(chunk) is None
+            for chunk in chunks.tolist()
+        ]
+        foreign: Bools = index.entries["codec"][pages] == PAGE_FOREIGN
+        return foreign | np.array(remote, np.bool_)[which]
 
     def _is_view(self, page: int) -> bool:
         """Whether decoding gives nothing but a view, so that there is nothing to remember."""
@@ -406,12 +339,7 @@ class PageReader:
             )
         if not isinstance(chunk, ObjectLink):
             raise self.located(page, CorruptError("a foreign page without the object that says it"))
-        values = self._foreign(chunk, self.index.id, entry, stored)
-        if values.rows != int(entry["rows"]):
-            raise self.located(
-                page, CorruptError(f"expected {entry['rows']} rows, found {values.rows}")
-            )
-        return self.converted(values, stored)
+        return self.converted(self._foreign(chunk, self.index.id, entry, stored), stored)
 
     @contextmanager
     def locating(self, page: int) -> Iterator[None]:
@@ -429,15 +357,3 @@ class PageReader:
         return CorruptError(
             f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
         )
-
-
-def empty_values(index: ColumnIndex) -> ColumnValues:
-    """No rows of a column."""
-    storage = index.storage
-    if storage.layout is ColumnLayout.TILED:
-        dims = np.zeros((0, storage.unknown_dims), np.uint32) if storage.stores_dims else None
-        none = np.zeros(0, storage.element)
-        return RaggedValues(np.zeros(1, np.int64), none, storage.shape, dims)
-    entry: Any = np.zeros((), index.entries.dtype)
-    entry["raw_bytes"] = 64
-    return decode_page(memoryview(bytes(64)), entry, storage)

@@ -12,21 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import GAP_BYTES, REQUEST_BYTES, join_ranges, split_range
 from tensorrepo.repo.threads import ordered_map
 
 RANGE_THREADS = 64  # with latency the number of requests in flight decides
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """Bytes ``[start, stop)`` of the payload of chunk number `chunk` of a column."""
-
-    chunk: int
-    start: int
-    stop: int
 
 
 def fetch(

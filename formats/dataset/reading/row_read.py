@@ -21,7 +21,6 @@ from tensorrepo.formats.dataset.pages.page import (
     ALIGNMENT,
     DIRECTORY,
     HAS_ROW_SUMS,
-    PAGE_FOREIGN,
     PAGE_PLAIN,
     check_rows,
 )
@@ -29,9 +28,15 @@ from tensorrepo.formats.dataset.pages.tile_io import read_region
 from tensorrepo.formats.dataset.pages.tiles import resolve_region
 from tensorrepo.formats.dataset.reading.exact_read import RowsOfPage, exact_pays, read_exact
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect, overlay
-from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageReader, empty_values
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
-from tensorrepo.formats.dataset.schema.values import BinaryValues, ColumnValues, FixedValues, concat
+from tensorrepo.formats.dataset.schema.values import (
+    BinaryValues,
+    ColumnValues,
+    FixedValues,
+    blank_values,
+    concat,
+)
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.threads import ordered_map
 
@@ -50,7 +55,7 @@ def read_chosen(reader: PageReader, rows: Ints) -> ColumnValues:
         CorruptError: names column, page and object.
     """
     if not len(rows):
-        return empty_values(reader.index)
+        return blank_values(reader.index.storage, 0)
     pages = reader.index.page_of(rows)
     places, source = _patched(reader, rows)
     if _in_memory(reader, pages):
@@ -75,7 +80,7 @@ def read_range(reader: PageReader, start: int, stop: int) -> ColumnValues:
         CorruptError: names column, page and object.
     """
     if start >= stop:
-        return empty_values(reader.index)
+        return blank_values(reader.index.storage, 0)
     if reader.is_far and _few_pay(reader, start, stop):
         return read_chosen(reader, np.arange(start, stop))
     pieces = reader.range(start, stop)
@@ -239,17 +244,10 @@ def _exact_pieces(reader: PageReader, groups: Sequence[_Group]) -> list[RowPiece
 
 
 def _far(reader: PageReader, pages: Ints) -> Bools:
-    """Which of `pages` must be asked of a store."""
-    index = reader.index
-    chunks, which = np.unique(index.chunk[pages], return_inverse=True)
-    remote = [
-        index.chunks[chunk] is not None and reader.payload(chunk) is None
-        for chunk in chunks.tolist()
-    ]
-    far: Bools = np.array(remote, np.bool_)[which]
-    far |= index.entries["codec"][pages] == PAGE_FOREIGN
+    """Which of `pages` must be asked of a store, and are not remembered."""
+    far = reader.far(pages)
     for at in np.flatnonzero(far).tolist():
-        far[at] = not reader.is_kept(int(pages[at]))
+        far[at] = reader.cache.pages.get(reader.key(int(pages[at]))) is None
     return far
 
 
@@ -293,7 +291,8 @@ def _gather(reader: PageReader, rows: Ints, pages: Ints) -> NDArray[Any]:
         try:
             check_rows(FixedValues(out[alone]), proofs)
         except CorruptError:
-            _name_damage(reader, pages[alone])
+            for page in np.unique(pages[alone]).tolist():  # a sum knows only its place in the call
+                reader.bytes(page)
             raise
     return out
 
@@ -344,9 +343,3 @@ def _copy(
         every = np.ndarray((payload.nbytes - row_bytes + 1,), void, payload, strides=(1,))
         for some in (chosen[at : at + at_once] for at in range(0, len(chosen), at_once)):
             flat[some] = every[starts[some]]
-
-
-def _name_damage(reader: PageReader, pages: Ints) -> None:
-    """Raise for the page that is damaged: a row's sum knows only its place in the call."""
-    for page in np.unique(pages).tolist():
-        reader.bytes(page)

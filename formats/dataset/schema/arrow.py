@@ -139,9 +139,10 @@ def from_arrow_array(
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if isinstance(column_type, ClassLabel) and is_text(array.type):
-        array = _numbers_of(column_type, array)
-        if array is None:
+        numbers = pc.index_in(array, pa.array(column_type.names, array.type))
+        if numbers.null_count != array.null_count:
             return None
+        array = numbers
     target = arrow_type(column_type)
     try:
         array = array if array.type == target else _cast(array, target)
@@ -153,11 +154,6 @@ def from_arrow_array(
     plain = ColumnLayout.RAGGED if None in storage.shape else ColumnLayout.FIXED
     values = _decode(Storage(plain, storage.dtype, storage.shape), array)
     return as_ragged(values, storage) if isinstance(values, FixedValues) else values
-
-
-def _numbers_of(column_type: ClassLabel, names: pa.Array) -> pa.Array | None:
-    numbers = pc.index_in(names, pa.array(column_type.names, names.type))
-    return numbers if numbers.null_count == names.null_count else None
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -206,7 +202,9 @@ def _decode(storage: Storage, array: pa.Array) -> ColumnValues | None:
         array = array.storage
     match storage.layout:
         case ColumnLayout.BINARY:
-            return _decode_binary(array, valid)
+            data = array.buffers()[2]
+            content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+            return _emptied(BinaryValues(_offsets(array), content, valid))
         case ColumnLayout.FIXED:
             return _decode_fixed(storage, array, valid)
         case _:
@@ -252,12 +250,6 @@ def _offsets(array: pa.Array) -> Ints:
     if data is None:
         return np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(data, np.int64, len(array) + 1, array.offset * 8)
-
-
-def _decode_binary(array: pa.Array, valid: Bools | None) -> BinaryValues:
-    data = array.buffers()[2]
-    content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    return _emptied(BinaryValues(_offsets(array), content, valid))
 
 
 def _decode_ragged(storage: Storage, array: pa.Array, valid: Bools | None) -> RaggedValues | None:

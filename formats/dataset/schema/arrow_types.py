@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any, cast
@@ -29,14 +28,10 @@ from tensorrepo.formats.dataset.schema.types import (
     Text,
     Timestamp,
     storage_of,
-    type_from_json,
-    type_to_json,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 TYPE_KEY = b"tensorrepo.type"
-ID_KEY = b"tensorrepo.id"
-DEFAULT_KEY = b"tensorrepo.default"
 MAX_ROW_ELEMENTS = (1 << 31) - 1  # Arrow counts a row's elements, or its bytes, in 32 bits
 
 
@@ -181,49 +176,6 @@ def _check_row(dtype: str, shape: tuple[int, ...], counted: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FieldFacts:
-    """What an Arrow field says of a column beside its name and whether it is nullable."""
-
-    type: ColumnType
-    id: str = ""
-    default: Any = None
-
-
-def to_field(name: str, facts: FieldFacts, *, nullable: bool) -> pa.Field:
-    """An Arrow field that `from_field` turns back into exactly this."""
-    metadata = {TYPE_KEY: json.dumps(type_to_json(facts.type)).encode()}
-    if facts.id:
-        metadata[ID_KEY] = facts.id.encode()
-    if facts.default is not None:
-        metadata[DEFAULT_KEY] = json.dumps(facts.default).encode()
-    return pa.field(name, arrow_type(facts.type), nullable=nullable, metadata=metadata)
-
-
-def from_field(field: pa.Field) -> FieldFacts:
-    """What `to_field` noted; of a field of foreign origin the type alone, inferred.
-
-    Raises:
-        UnsupportedError: Arrow types that no column type holds.
-    """
-    metadata = field.metadata or {}
-    if TYPE_KEY in metadata:
-        column_type = type_from_json(_parse(metadata[TYPE_KEY], field.name))
-        # A tool that casts a column may keep the metadata: then the data's own type counts.
-        if arrow_type(column_type) == field.type:
-            column_id = metadata.get(ID_KEY, b"").decode("ascii", "replace")
-            default = _parse(metadata.get(DEFAULT_KEY, b"null"), field.name)
-            return FieldFacts(column_type, column_id, default)
-    return FieldFacts(infer_type(field.type, field.name))
-
-
-def _parse(text: bytes, name: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidInputError(f"column {name!r}: metadata {text!r:.80} is not JSON") from error
-
-
 def infer_type(arrow: pa.DataType, name: str) -> ColumnType:
     """The column type that holds values of an Arrow type of foreign origin."""
     types = pa.types
@@ -269,31 +221,27 @@ def _infer_numbers(arrow: Any, name: str) -> ColumnType:
 
 
 def is_text(arrow: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow)
-    )
+    return any(test(arrow) for test in _TEXTS)
 
 
 def is_bytes(arrow: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_binary(arrow)
-        or types.is_large_binary(arrow)
-        or types.is_fixed_size_binary(arrow)
-        or types.is_binary_view(arrow)
-    )
+    return any(test(arrow) for test in _BYTES)
 
 
 def is_list(arrow: pa.DataType) -> bool:
     """Whether rows are lists of any length."""
-    types = pa.types
-    return bool(
-        types.is_list(arrow)
-        or types.is_large_list(arrow)
-        or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow)
-    )
+    return any(test(arrow) for test in _LISTS)
+
+
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (
+    pa.types.is_binary, pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary, pa.types.is_binary_view,
+)  # fmt: skip
+_LISTS = (
+    pa.types.is_list, pa.types.is_large_list,
+    pa.types.is_list_view, pa.types.is_large_list_view,
+)  # fmt: skip
 
 
 def _element_name(arrow: pa.DataType, name: str) -> str:

@@ -19,7 +19,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from itertools import pairwise
 from math import isfinite, isnan
 from typing import Any, NoReturn, overload
 
@@ -56,9 +55,11 @@ from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     FixedValues,
     RaggedValues,
+    binary_of,
+    binary_rows,
+    blank_values,
     offsets_of,
     range_of,
-    valid_rows,
 )
 from tensorrepo.formats.images.headers import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
@@ -101,23 +102,6 @@ class EncodedImages(Sequence[bytes]):
         row = range(len(self))[at]
         start, stop = self.values.offsets[row : row + 2].tolist()
         return self.values.data[start:stop].tobytes()
-
-
-def null_values(column: Column, rows: int) -> ColumnValues:
-    """`rows` nulls."""
-    storage = column.storage
-    valid = np.zeros(rows, np.bool_)
-    offsets = np.zeros(rows + 1, np.int64)
-    match storage.layout:
-        case ColumnLayout.FIXED:
-            return FixedValues(np.zeros((rows, *storage.row_shape), storage.element), valid)
-        case ColumnLayout.BINARY:
-            return BinaryValues(offsets, np.empty(0, np.uint8), valid)
-        case ColumnLayout.RAGGED | ColumnLayout.TILED:
-            empty = np.empty(0, storage.element)
-            dims = np.zeros((rows, storage.unknown_dims), np.uint32)
-            stored = dims if storage.stores_dims else None
-            return RaggedValues(offsets, empty, storage.shape, stored, valid)
 
 
 def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValues:
@@ -172,10 +156,9 @@ def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
             f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
         )
     rows = list(values)
-    valid = _valid(rows)
     if layout is ColumnLayout.BINARY:
-        return _coerce_binary(column, rows, valid, first_row)
-    return _coerce_ragged(column, rows, valid, first_row)
+        return _coerce_binary(column, rows, first_row)
+    return _coerce_ragged(column, rows, _valid(rows), first_row)
 
 
 # ------------------------------------------------------------------------------ fixed
@@ -195,7 +178,10 @@ def _coerce_fixed(column: Column, values: Any, first_row: int) -> FixedValues:
     _check_shape(column, array, first_row)
     array, valid = _to_moments(column, array, valid, first_row)
     converted = convert(array, column.storage.element, column.name, first_row)
-    return FixedValues(_zero_nulls(converted, valid), valid)
+    if valid is not None and not valid.all():
+        converted = converted.copy()
+        converted[~valid] = 0
+    return FixedValues(converted, valid)
 
 
 def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any], Bools | None]:
@@ -205,7 +191,10 @@ def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any
     shape = column.storage.row_shape
     if isinstance(column.type, ClassLabel):
         numbers = {name: number for number, name in enumerate(column.type.names)}
-        _check_names(column, rows, numbers, first_row)
+        for at, row in enumerate(rows):
+            if isinstance(row, str) and row not in numbers:
+                classes = f"a class ({', '.join(numbers):.300})"
+                _refuse(column, first_row + at, classes, repr(row))
         given = [numbers[row] if isinstance(row, str) else row for row in given]
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
@@ -249,21 +238,7 @@ def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
         _refuse(column, first_row, f"shape {shape}", found)
 
 
-def _zero_nulls(array: NDArray[Any], valid: Bools | None) -> NDArray[Any]:
-    if valid is None or valid.all():
-        return array
-    array = array.copy()
-    array[~valid] = 0
-    return array
-
-
 # ------------------------------------------------------------------------------ labels, moments
-
-
-def _check_names(column: Column, rows: list[Any], numbers: dict[str, int], first_row: int) -> None:
-    for row, value in enumerate(rows):
-        if isinstance(value, str) and value not in numbers:
-            _refuse(column, first_row + row, f"a class ({', '.join(numbers):.300})", repr(value))
 
 
 def _check_labels(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
@@ -309,18 +284,15 @@ def _to_moments(
 # ------------------------------------------------------------------------------ binary, ragged
 
 
-def _coerce_binary(
-    column: Column, rows: list[Any], valid: Bools | None, first_row: int
-) -> BinaryValues:
+def _coerce_binary(column: Column, rows: list[Any], first_row: int) -> BinaryValues:
     encode = _ENCODERS.get(type(column.type), _encode_bytes)
-    parts = []
+    parts: list[bytes | None] = []
     for at, row in enumerate(rows):
         try:
-            parts.append(b"" if row is None else encode(row))
+            parts.append(None if row is None else encode(row))
         except (TypeError, ValueError, InvalidInputError) as error:
             _refuse(column, first_row + at, _EXPECTED.get(type(column.type), "bytes"), str(error))
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    return BinaryValues(offsets_of(lengths), np.frombuffer(b"".join(parts), np.uint8), valid)
+    return binary_of(parts)
 
 
 def _encode_bytes(row: Any) -> bytes:
@@ -337,13 +309,10 @@ def _encode_text(row: Any) -> bytes:
     return row.encode()
 
 
-def _encode_json(row: Any) -> bytes:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _ENCODERS: dict[type, Any] = {
     Text: _encode_text,
-    Json: _encode_json,
+    Json: lambda row: _JSON.encode(row).encode(),
     Link: lambda row: encode_link(as_link(row)),
 }
 _EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
@@ -353,13 +322,9 @@ def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
     """JSON that came as Arrow text must be JSON."""
     if not isinstance(column.type, Json) or not isinstance(values, BinaryValues):
         return
-    data = values.data.tobytes()
-    for at in range(values.rows):
-        text = data[values.offsets[at] : values.offsets[at + 1]]
-        if values.valid is not None and not values.valid[at]:
-            continue
+    for at, text in enumerate(binary_rows(values)):
         try:
-            json.loads(text)
+            json.loads(b"null" if text is None else text)
         except ValueError:
             _refuse(column, first_row + at, "JSON text", repr(text))
 
@@ -368,14 +333,8 @@ def _compact_links(column: Column, values: ColumnValues, first_row: int) -> Colu
     """Links that came as Arrow text, which may be bare URLs, as the JSON that is stored."""
     if not isinstance(column.type, Link) or not isinstance(values, BinaryValues):
         return values
-    data = values.data.tobytes()
-    valid = valid_rows(values).tolist()
-    bounds = pairwise(values.offsets.tolist())
-    rows = [
-        data[start:stop].decode() if here else None
-        for (start, stop), here in zip(bounds, valid, strict=True)
-    ]
-    return _coerce_binary(column, rows, values.valid, first_row)
+    rows = [None if row is None else row.decode() for row in binary_rows(values)]
+    return _coerce_binary(column, rows, first_row)
 
 
 def _coerce_ragged(
@@ -385,9 +344,8 @@ def _coerce_ragged(
     empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
     arrays = []
     for at, row in enumerate(rows):
-        array = _row_array(column, row, first_row + at) if row is not None else None
-        if array is None:
-            array = np.zeros(empty_shape, storage.element)[:0].reshape(-1)
+        nothing = np.empty(0, storage.element)
+        array = nothing if row is None else _row_array(column, row, first_row + at)
         arrays.append(convert(array[None], storage.element, column.name, first_row + at)[0])
     flat = [array.reshape(-1) for array in arrays]
     lengths = np.fromiter(map(len, flat), np.int64, len(flat))
@@ -466,7 +424,7 @@ def default_values(column: Column, rows: int = 1) -> ColumnValues:
             f"column {column.name!r} is not nullable and has no default: "
             "rows without a value need one. Give values, or a default."
         )
-    return null_values(column, rows)
+    return blank_values(column.storage, rows, np.zeros(rows, np.bool_))
 
 
 def default_row(column: Column) -> Any:
@@ -569,9 +527,6 @@ def _nameable(value: Any) -> Any:
     if not isinstance(value, float) or isfinite(value):
         return value
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-__all__ = ["coerce_batch", "coerce_column", "null_values"]
 
 
 def coerce_batch(schema: Schema, batch: InputBatch, first_row: int = 0) -> list[ColumnValues]:

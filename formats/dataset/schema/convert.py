@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, Bools, is_float, is_small_float
-from tensorrepo.formats.common.tensors import is_torch, tensor_of
+from tensorrepo.formats.common.tensors import import_library, is_torch, tensor_of
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ColumnType,
@@ -33,10 +33,11 @@ from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
+    binary_rows,
     valid_rows,
 )
 from tensorrepo.formats.images.headers import raster_formats
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 # Element types whose values another one holds. numpy's "safe" takes in int64 as float64, too.
 _SAFE: Final = {
@@ -90,12 +91,8 @@ def as_torch(array: NDArray[Any]) -> Any:
 
 def to_torch(dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], Any]:
     """What makes tensors, as `as_torch` does, of arrays of one type: it is asked for once."""
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError(
-            "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
-        ) from error
+    missing = "tensors need torch, which is not installed: `pip install tensorrepo[torch]`"
+    torch = import_library("torch", missing)
     make: Callable[[NDArray[Any]], Any] = torch.from_numpy
     if not is_small_float(dtype):
         return make
@@ -183,8 +180,8 @@ def present(column: Column, values: ColumnValues) -> Presented:
         return _fixed(column, values)
     if isinstance(values, BinaryValues):
         return _binary(column.type, values)
-    rows: list[Any] = [values.row(at) for at in range(values.rows)]
-    return _with_nulls(rows, values.valid)
+    valid = valid_rows(values).tolist()
+    return [values.row(at) if there else None for at, there in enumerate(valid)]
 
 
 def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
@@ -215,18 +212,12 @@ def _typed(column_type: ColumnType, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _binary(column_type: ColumnType, values: BinaryValues) -> list[Any]:
-    bounds = values.offsets.tolist()
-    first, last = bounds[0], bounds[-1]
-    data = values.data[first:last].tobytes()
-    rows: list[Any] = [
-        data[bounds[at] - first : bounds[at + 1] - first] for at in range(values.rows)
-    ]
+    rows = binary_rows(values)
     decode = _DECODERS.get(type(column_type))
     if decode is None:
-        return _with_nulls(rows, values.valid)
-    valid = valid_rows(values).tolist()
+        return rows
     try:
-        return [decode(row) if here else None for row, here in zip(rows, valid, strict=True)]
+        return [None if row is None else decode(row) for row in rows]
     except ValueError as error:
         raise CorruptError(f"stored {type(column_type).__name__.lower()}: {error}") from error
 
@@ -238,12 +229,6 @@ _DECODERS: dict[type, Callable[[bytes], Any]] = {
 }
 
 
-def _with_nulls(rows: list[Any], valid: Bools | None) -> list[Any]:
-    if valid is None:
-        return rows
-    return [row if present else None for row, present in zip(rows, valid.tolist(), strict=True)]
-
-
 def decode_image(encoded: bytes) -> NDArray[np.uint8]:
     """The pixels of one encoded image: ``(height, width)`` or ``(height, width, channels)``.
 
@@ -251,15 +236,11 @@ def decode_image(encoded: bytes) -> NDArray[np.uint8]:
         UnsupportedError: pillow is not installed.
         CorruptError: the bytes are no image that pillow can read.
     """
+    missing = "decoding images needs pillow: pip install 'tensorrepo[images]'"
+    pillow = import_library("PIL.Image", missing)
     try:
-        from PIL import Image as Pillow
-    except ImportError as error:
-        raise UnsupportedError(
-            "decoding images needs pillow: pip install 'tensorrepo[images]'"
-        ) from error
-    try:
-        with Pillow.open(io.BytesIO(encoded), formats=raster_formats(Pillow)) as image:
+        with pillow.open(io.BytesIO(encoded), formats=raster_formats(pillow)) as image:
             plain = image.convert("RGB") if image.mode in ("P", "CMYK", "YCbCr") else image
             return np.array(plain)
-    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise CorruptError(f"{len(encoded)} bytes are no image: {error}") from error

@@ -15,12 +15,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import IMAGE_FACTS, Schema
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
     FixedValues,
-    offsets_of,
+    binary_of,
     valid_rows,
 )
 from tensorrepo.formats.images.headers import ImageHeader, header_of
@@ -73,26 +73,10 @@ def read_headers(values: BinaryValues) -> Headers:
 
 
 def _fact(fact: str, headers: Headers) -> ColumnValues:
-    match fact:
-        case "height":
-            return _sizes([0 if header is None else header.height for header in headers])
-        case "width":
-            return _sizes([0 if header is None else header.width for header in headers])
-        case "mode":
-            return _modes(["" if header is None else header.mode or "" for header in headers])
-        case _:
-            raise UnsupportedError(
-                f"images have no {fact!r} that is known here. Update tensorrepo."
-            )
-
-
-def _sizes(sizes: Sequence[int]) -> FixedValues:
-    pixels = [size if size <= MAX_SIZE else 0 for size in sizes]
-    values = np.array(pixels, "<u4")
+    if fact not in IMAGE_FACTS:
+        raise UnsupportedError(f"images have no {fact!r} that is known here. Update tensorrepo.")
+    facts = [None if header is None else getattr(header, fact) for header in headers]
+    if fact == "mode":
+        return binary_of([mode.encode("ascii") if mode else None for mode in facts])
+    values = np.array([size if size and size <= MAX_SIZE else 0 for size in facts], "<u4")
     return FixedValues(values, None if values.all() else values > 0)
-
-
-def _modes(modes: Sequence[str]) -> BinaryValues:
-    lengths = np.fromiter(map(len, modes), np.int64, len(modes))
-    data = np.frombuffer("".join(modes).encode("ascii"), np.uint8)
-    return BinaryValues(offsets_of(lengths), data, None if lengths.all() else lengths > 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
@@ -23,11 +23,9 @@ MAX_NOTED = 1000
 
 def parse_on_error(text: str) -> OnMisfit:
     """What to do about rows that do not fit, in a user's words."""
-    match text:
-        case "raise" | "skip" | "null":
-            return text
-        case _:
-            raise InvalidInputError(f"on_error is raise, skip or null, got {text!r}")
+    if text not in ("raise", "skip", "null"):
+        raise InvalidInputError(f"on_error is raise, skip or null, got {text!r}")
+    return cast("OnMisfit", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +87,9 @@ def coerce_leniently(schema: Schema, batch: InputBatch, misfits: Misfits) -> lis
         misfits.rows += values[0].rows
         return values
     misfits.rows += batch_rows(batch)
-    coerce_batch(
-        schema, batch_part(batch, 0, 0), first_row
-    )  # columns that are wrong are no misfits
+    nothing = coerce_batch(schema, batch_part(batch, 0, 0), first_row)  # refuses wrong columns
     pieces = _fitting(schema, batch, first_row, misfits)
-    if not pieces:
-        return coerce_batch(schema, batch_part(batch, 0, 0), first_row)
-    return [concat(column) for column in zip(*pieces, strict=True)]
+    return [concat(column) for column in zip(*(pieces or [nothing]), strict=True)]
 
 
 def _fitting(

@@ -9,6 +9,7 @@ Source:
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.formats.dataset.schema.arrow_types import FieldFacts, from_field, to_field
+from tensorrepo.formats.dataset.schema.arrow_types import TYPE_KEY, arrow_type, infer_type
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
@@ -86,6 +87,7 @@ IMAGE_FACTS: Final[dict[str, ColumnType]] = {
     "width": Scalar("uint32"),
     "mode": Text(),
 }
+_ID_KEY, _DEFAULT_KEY = b"tensorrepo.id", b"tensorrepo.default"  # in the metadata of Arrow fields
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -228,6 +230,14 @@ class Schema:
         return cls(tuple(_from_field(field) for field in schema))
 
 
+def settable_column(schema: Schema, name: str) -> Column:
+    """The column of that name, unless it is a hidden one: these follow others."""
+    column = schema.column(name)
+    if column.derived is not None:
+        raise InvalidInputError(f"column {name!r} follows another one and cannot be changed")
+    return column
+
+
 def check_name(name: str) -> str:
     """`name` if a column may be called that: 1 to 255 bytes of UTF-8, no control characters."""
     if not isinstance(name, str):
@@ -244,13 +254,33 @@ def check_name(name: str) -> str:
 
 
 def _to_field(column: Column) -> pa.Field:
-    facts = FieldFacts(column.type, column.id, column.default)
-    return to_field(column.name, facts, nullable=column.nullable)
+    metadata = {TYPE_KEY: json.dumps(type_to_json(column.type)).encode()}
+    if column.id:
+        metadata[_ID_KEY] = column.id.encode()
+    if column.default is not None:
+        metadata[_DEFAULT_KEY] = json.dumps(column.default).encode()
+    kind = arrow_type(column.type)
+    return pa.field(column.name, kind, nullable=column.nullable, metadata=metadata)
 
 
 def _from_field(field: pa.Field) -> Column:
-    facts = from_field(field)
-    return Column(field.name, facts.type, field.nullable, facts.id, facts.default)
+    """What `_to_field` noted; of a field of foreign origin the type is inferred."""
+    metadata = field.metadata or {}
+    if TYPE_KEY in metadata:
+        kind = type_from_json(_parse(metadata[TYPE_KEY], field.name))
+        # A tool that casts a column may keep the metadata: then the data's own type counts.
+        if arrow_type(kind) == field.type:
+            column_id = metadata.get(_ID_KEY, b"").decode("ascii", "replace")
+            default = _parse(metadata.get(_DEFAULT_KEY, b"null"), field.name)
+            return Column(field.name, kind, field.nullable, column_id, default)
+    return Column(field.name, infer_type(field.type, field.name), field.nullable)
+
+
+def _parse(text: bytes, name: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"column {name!r}: metadata {text!r:.80} is not JSON") from error
 
 
 def _column_to_json(column: Column) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from struct import pack, unpack
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, Ints, element_dtype, is_float, is_small_float
-from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,7 @@ class FixedValues:
         return self.values.nbytes
 
     def slice(self, start: int, stop: int) -> FixedValues:
-        return FixedValues(self.values[start:stop], _slice(self.valid, start, stop))
+        return FixedValues(self.values[start:stop], _take(self.valid, slice(start, stop)))
 
     def take(self, rows: Ints) -> FixedValues:
         return FixedValues(self.values[rows], _take(self.valid, rows))
@@ -73,9 +74,8 @@ class BinaryValues:
         return int(self.offsets[-1] - self.offsets[0]) + 8 * self.rows
 
     def slice(self, start: int, stop: int) -> BinaryValues:
-        return BinaryValues(
-            self.offsets[start : stop + 1], self.data, _slice(self.valid, start, stop)
-        )
+        valid = _take(self.valid, slice(start, stop))
+        return BinaryValues(self.offsets[start : stop + 1], self.data, valid)
 
     def take(self, rows: Ints) -> BinaryValues:
         offsets, data = _gather(self.offsets, self.data, rows)
@@ -125,7 +125,7 @@ class RaggedValues:
 
     def slice(self, start: int, stop: int) -> RaggedValues:
         dims = None if self.dims is None else self.dims[start:stop]
-        valid = _slice(self.valid, start, stop)
+        valid = _take(self.valid, slice(start, stop))
         return RaggedValues(self.offsets[start : stop + 1], self.elements, self.shape, dims, valid)
 
     def take(self, rows: Ints) -> RaggedValues:
@@ -174,7 +174,7 @@ class TiledValues:
         return tuple(self.dims[at].tolist())
 
     def slice(self, start: int, stop: int) -> TiledValues:
-        valid = _slice(self.valid, start, stop)
+        valid = _take(self.valid, slice(start, stop))
         return TiledValues(self.offsets[start : stop + 1], self.tiles, self.dims[start:stop], valid)
 
     def take(self, rows: Ints) -> TiledValues:
@@ -219,6 +219,37 @@ def concat_tiled(pieces: Sequence[TiledValues]) -> TiledValues:
     return TiledValues(offsets, tiles, dims, _concat_valid(pieces))
 
 
+def blank_values(storage: Storage, rows: int, valid: Bools | None = None) -> ColumnValues:
+    """`rows` rows that are zero or empty. Zeros take no memory before they are read."""
+    offsets = np.zeros(rows + 1, np.int64)
+    if storage.layout is ColumnLayout.FIXED:
+        return FixedValues(np.zeros((rows, *storage.row_shape), storage.element), valid)
+    if storage.layout is ColumnLayout.BINARY:
+        return BinaryValues(offsets, np.empty(0, np.uint8), valid)
+    dims = np.zeros((rows, storage.unknown_dims), np.uint32) if storage.stores_dims else None
+    return RaggedValues(offsets, np.empty(0, storage.element), storage.shape, dims, valid)
+
+
+def binary_of(rows: Sequence[bytes | None]) -> BinaryValues:
+    """Rows given one by one, None for null."""
+    present = [row or b"" for row in rows]
+    lengths = np.fromiter(map(len, present), np.int64, len(present))
+    valid = np.array([row is not None for row in rows], np.bool_)
+    data = np.frombuffer(b"".join(present), np.uint8)
+    return BinaryValues(offsets_of(lengths), data, None if valid.all() else valid)
+
+
+def binary_rows(values: BinaryValues) -> list[bytes | None]:
+    """The bytes of every row, None for null."""
+    first = int(values.offsets[0])
+    data = values.data[first : values.offsets[-1]].tobytes()
+    bounds = pairwise((values.offsets - first).tolist())
+    rows = [data[start:stop] for start, stop in bounds]
+    if values.valid is None:
+        return [*rows]
+    return [row if there else None for row, there in zip(rows, values.valid.tolist(), strict=True)]
+
+
 def valid_rows(values: ColumnValues | TiledValues) -> Bools:
     """`values.valid`, spelt out where no row is null."""
     return np.ones(values.rows, np.bool_) if values.valid is None else values.valid
@@ -234,11 +265,7 @@ def _concat_valid(pieces: Sequence[ColumnValues | TiledValues]) -> Bools | None:
     return np.concatenate([valid_rows(piece) for piece in pieces])
 
 
-def _slice(valid: Bools | None, start: int, stop: int) -> Bools | None:
-    return None if valid is None else valid[start:stop]
-
-
-def _take(valid: Bools | None, rows: Ints) -> Bools | None:
+def _take(valid: Bools | None, rows: Ints | slice) -> Bools | None:
     return None if valid is None else valid[rows]
 
 

@@ -43,23 +43,17 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _EXACT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
-def _wider_integers(dtype: str) -> set[str]:
+def _wider(dtype: str) -> set[str]:
+    """The integers and floats that hold every integer of a type."""
     mine = np.iinfo(dtype)
-    theirs = {name: np.iinfo(name) for name in _INTEGERS}
-    return {
-        name
-        for name, bounds in theirs.items()
-        if bounds.min <= mine.min and mine.max <= bounds.max and name != dtype
-    }
-
-
-def _exact_floats(dtype: str) -> set[str]:
-    bits = int(np.iinfo(dtype).max).bit_length()
-    return {name for name, exact in _EXACT_BITS.items() if bits <= exact}
+    theirs = [np.iinfo(name) for name in _INTEGERS if name != dtype]
+    wider = {str(t.dtype) for t in theirs if t.min <= mine.min and mine.max <= t.max}
+    bits = int(mine.max).bit_length()
+    return wider | {name for name, exact in _EXACT_BITS.items() if bits <= exact}
 
 
 # What the values of each element type may become.
-WIDER: Final = {name: _wider_integers(name) | _exact_floats(name) for name in _INTEGERS} | {
+WIDER: Final = {name: _wider(name) for name in _INTEGERS} | {
     "bool": set(_INTEGERS),
     "float8_e4m3fn": {"float32", "float64"},
     "float8_e5m2": {"float32", "float64"},
@@ -97,7 +91,8 @@ def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:
         case Image(), Image(codec=None):
             return None
         case _:
-            return f"{_shown(old)} cannot become {_shown(new)}: write a new column"
+            before, after = (kind.__struct_config__.tag for kind in (old, new))
+            return f"{before} cannot become {after}: write a new column"
 
 
 def _dtype_refusal(narrow: str, wide: str) -> str | None:
@@ -109,12 +104,15 @@ def _dtype_refusal(narrow: str, wide: str) -> str | None:
 def _tensor_refusal(old: Tensor, new: Tensor) -> str | None:
     if old.tile != new.tile:
         return f"tiles of {old.tile} cannot become tiles of {new.tile}: write a new column"
-    loosened = len(old.shape) == len(new.shape) and all(
-        wanted in (dim, None) for dim, wanted in zip(old.shape, new.shape, strict=True)
-    )
-    if not loosened:
+    if not _is_loosened(old.shape, new.shape):
         return f"rows of shape {old.shape} cannot become {new.shape}: dimensions may become None"
     return _dtype_refusal(old.dtype, new.dtype)
+
+
+def _is_loosened(old: Sequence[int | None], new: Sequence[int | None]) -> bool:
+    return len(old) == len(new) and all(
+        wanted in (dim, None) for dim, wanted in zip(old, new, strict=True)
+    )
 
 
 def _names_refusal(names: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -127,10 +125,6 @@ def _names_refusal(names: Sequence[str], wanted: Sequence[str]) -> str | None:
                 "rows would change their class. Rename classes in place, append new ones."
             )
     return None
-
-
-def _shown(kind: ColumnType) -> str:
-    return str(kind.__struct_config__.tag)
 
 
 def convert_values(values: ColumnValues, stored: Storage, wanted: Storage) -> ColumnValues:
@@ -172,10 +166,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 def _with_shape(
     values: FixedValues | RaggedValues, stored: Storage, wanted: Storage
 ) -> ColumnValues:
-    fits = len(stored.shape) == len(wanted.shape) and all(
-        now in (dim, None) for dim, now in zip(stored.shape, wanted.shape, strict=True)
-    )
-    if not fits:
+    if not _is_loosened(stored.shape, wanted.shape):
         raise _no_way(stored, wanted)
     if isinstance(values, FixedValues):
         return values if wanted.layout is ColumnLayout.FIXED else as_ragged(values, wanted)

@@ -364,10 +364,6 @@ def _not(one: Outcomes) -> Outcomes:
     return Outcomes(one.false, one.true, one.null)
 
 
-def _or(one: Outcomes, two: Outcomes) -> Outcomes:
-    return _not(_and(_not(one), _not(two)))
-
-
 def _if_else(which: Outcomes, one: Outcomes, two: Outcomes) -> Outcomes:
     return Outcomes(
         (which.true & one.true) | (which.false & two.true),
@@ -378,7 +374,7 @@ def _if_else(which: Outcomes, one: Outcomes, two: Outcomes) -> Outcomes:
 
 _COMBINED: dict[str, Callable[..., Outcomes]] = {
     "and_kleene": _and,
-    "or_kleene": _or,
+    "or_kleene": lambda one, two: _not(_and(_not(one), _not(two))),
     "invert": _not,
     "if_else": _if_else,
 }

@@ -116,11 +116,13 @@ class KeyTable:
 
     def text(self, number: int) -> str:
         """One key, for people: ``id=7, split='train'``."""
-        shown = (
-            f"{column.name}={array[number].as_py()!r:.80}"
-            for column, array in zip(self.columns, self._arrays, strict=True)
-        )
-        return ", ".join(shown)
+        return shown_key(self.columns, self._arrays, number)
+
+
+def shown_key(columns: Sequence[Column], arrays: Sequence[pa.Array], row: int) -> str:
+    """The key of one row, for people."""
+    pairs = zip(columns, arrays, strict=True)
+    return ", ".join(f"{column.name}={array[row].as_py()!r:.80}" for column, array in pairs)
 
 
 def _codes(array: pa.Array, different: pa.Array) -> Ints:

@@ -83,11 +83,8 @@ class Chosen:
 class FragmentRows:
     """Chosen rows ``[start, stop)`` that lie in one fragment.
 
-    Attributes:
-        fragment: number of the fragment within its leaf.
-        uid: lasting name of the fragment.
-        first_row: the physical row that the fragment begins with.
-        rows: number of its rows, deleted ones too.
+    `fragment` is its number within its leaf; it begins with physical row `first_row` and has `rows`
+    rows, deleted ones too.
     """
 
     fragment: int
@@ -219,23 +216,15 @@ def _each_match(
         return
     number = "#" * (1 + max(map(len, dataset.schema.names)))  # a name that no column has
     live = live_rows(dataset)
-    for rows, batch in _scan_where(dataset, expression, [column.name for column in columns]):
+    names, ranges = [column.name for column in columns], ranges_where(dataset, expression).tolist()
+    scanned = (each for bounds in ranges for each in scan_pages(dataset, names, *bounds))
+    for rows, batch in _joined_batches(scanned):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         numbers = live.live(rows)
         arrays[number] = pa.array(numbers)
         yield _filtered(pa.table(arrays), expression)[number].to_numpy()
         if progress is not None:
             progress(int(numbers[-1]) + 1)
-
-
-def _scan_where(
-    dataset: StoredDataset, expression: pc.Expression, names: Sequence[str]
-) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
-    """Rows that are not deleted and for which `expression` may be true, with physical numbers."""
-    ranges = ranges_where(dataset, expression)
-    return _joined_batches(
-        each for start, stop in ranges.tolist() for each in scan_pages(dataset, names, start, stop)
-    )
 
 
 def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:
@@ -373,7 +362,11 @@ def _by_ids(dataset: StoredDataset, ids: Any, *, strict: bool) -> Chosen:
 
 def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -> Chosen:
     columns = check_key_columns(dataset.schema, list(keys))
-    given = [key_array(column, _key_values(column, keys[column.name])) for column in columns]
+    given = []
+    for column in columns:
+        values = keys[column.name]
+        single = isinstance(values, str | bytes) or not hasattr(values, "__len__")
+        given.append(key_array(column, coerce_column(column, [values] if single else values)))
     if len({len(each) for each in given}) > 1:
         raise InvalidInputError(f"key columns have {[len(each) for each in given]} values")
     table = KeyTable.of(columns, given, unique=False)
@@ -381,11 +374,6 @@ def _by_keys(dataset: StoredDataset, keys: Mapping[str, Any], *, strict: bool) -
     if strict and len(missing := np.setdiff1d(np.arange(table.rows), places)):
         raise NotFoundError(f"no row has key {table.text(int(missing[0]))}")
     return Chosen(live_rows(dataset).physical(rows), places, table.rows)
-
-
-def _key_values(column: Column, values: Any) -> ColumnValues:
-    single = isinstance(values, str | bytes) or not hasattr(values, "__len__")
-    return coerce_column(column, [values] if single else values)
 
 
 def find_keys(dataset: StoredDataset, table: KeyTable) -> tuple[Ints, Ints]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 
-from tensorrepo.formats.common.arguments import whole, wrong
+from tensorrepo.formats.common.arguments import chosen, whole, wrong
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.repo.errors import InvalidInputError
 
 
@@ -41,15 +44,7 @@ def _above_zero(name: str, value: Any) -> float:
 
 def one_of(kind: Any) -> Callable[[str, Any], Any]:
     """Check for one of the values of a `Literal`."""
-
-    def check(name: str, value: Any) -> Any:
-        values = get_args(kind)
-        if value not in values:
-            *first, last = map(repr, values)
-            raise InvalidInputError(f"{name} is {', '.join(first)} or {last}, got {value!r:.80}")
-        return value
-
-    return check
+    return partial(chosen, among=get_args(kind))
 
 
 def function(name: str, value: Any) -> Any:
@@ -82,16 +77,17 @@ def range_of(name: str, value: Any, most: float = math.inf) -> None:
         raise wrong(name, f"(least, most) of what is above 0{beyond}", value)
 
 
-def padding(value: Any, columns: Iterable[tuple[str, np.dtype[Any]]]) -> None:
-    """A number that fills up ragged columns of these names and element types."""
+def padding(value: Any, columns: Iterable[Column]) -> None:
+    """A number that fills up the ragged ones of these columns."""
     number = value.item() if isinstance(value, np.generic) else value
     if not isinstance(number, bool | int | float):
         raise wrong("pad", "a number", value)
-    for name, element in columns:
-        if not _holds(element, number):
+    for column in columns:
+        element = column.storage.element
+        if column.storage.layout is ColumnLayout.RAGGED and not _holds(element, number):
             raise InvalidInputError(
-                f"pad={value!r:.80} fills up column {name!r}, which is of {element} and cannot "
-                "hold it. Use another number, or stream the columns apart."
+                f"pad={value!r:.80} fills up column {column.name!r}, which is of {element} and "
+                "cannot hold it. Use another number, or stream the columns apart."
             )
 
 

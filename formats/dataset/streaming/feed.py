@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_tab
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
 from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
-from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
 from tensorrepo.formats.dataset.streaming.order.items import items_total
 from tensorrepo.formats.dataset.streaming.plan.pages import (
@@ -104,53 +103,9 @@ class StreamState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-def decode_state(
-    form: Mapping[str, Any],
-    *,
-    dataset: str,
-    columns: tuple[str, ...],
-    items: ItemsState,
-    length: Callable[[int, int], int],
-) -> StreamState:
-    """The state that `encode_state` wrote, if it belongs to this dataset and these columns.
-
-    Args:
-        form: state as JSON values.
-        dataset: digest of the dataset that is streamed.
-        columns: names of the columns that are streamed.
-        items: items that positions count.
-        length: function of seed and number that gives the length of an epoch.
-
-    Raises:
-        InvalidInputError: it is not such a state, or one of other data.
-    """
-    state = _decoded(form, StreamState, FORMAT)
-    if state.dataset != dataset:
-        raise InvalidInputError(
-            f"the state belongs to dataset {state.dataset:.12}, this is {dataset:.12}. Stream the "
-            "commit that it was saved with, or start a new epoch without it."
-        )
-    if state.columns != columns:
-        raise InvalidInputError(
-            f"the state was saved for columns {list(state.columns)}, these are {list(columns)}: "
-            "their order of rows differs. Stream the same columns to resume."
-        )
-    _check_items(state.items, items)
-    _check_numbers(state, length)
-    return state
-
-
-def _check_items(saved: ItemsState, here: ItemsState) -> None:
-    if (saved.selection, saved.pack, saved.bucket) != (here.selection, here.pack, here.bucket):
-        raise InvalidInputError(
-            f"the state was saved for {saved}, this stream has {here}: its positions count other "
-            "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
-        )
-
-
-def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> None:
+def _check_numbers(state: StreamState, length: Callable[[Pass], int]) -> None:
     words = 0 <= state.seed < 1 << 64 and 0 <= state.epoch < 1 << 64
-    rows = length(state.seed, state.epoch) if words else 0
+    rows = length(Pass(state.seed, state.epoch)) if words else 0
     bucketed = state.items.bucket_rows > 0, state.items.bucket_steps > 0
     lanes_fit = state.lanes >= 2 and state.lanes % 2 == 0
     sound = (
@@ -167,58 +122,14 @@ def _check_numbers(state: StreamState, length: Callable[[int, int], int]) -> Non
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
 
 
-MIX_FORMAT = "tensorrepo mix state v1"
-
-
-class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A place in an epoch of a mix, how its sources take turns, and the order of each.
-
-    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
-    """
-
-    sources: tuple[dict[str, Any], ...]
-    shares: tuple[int, ...]
-    cycle_slots: int
-    slot_rows: int
-    rows: int
-    rest: tuple[int, ...]
-    wish: MixWish
-    seed: int
-    epoch: int
-    position: int
-    format: str = MIX_FORMAT
-
-
-def encode_state(state: StreamState | MixState) -> dict[str, Any]:
+def encode_state(state: msgspec.Struct) -> dict[str, Any]:
     """The state as JSON values."""
     form: dict[str, Any] = msgspec.to_builtins(state)
     return form
 
 
-def decode_mix_state(form: Mapping[str, Any], *, sources: int) -> MixState:
-    """The state of a mix of so many sources; the states of these are not looked at.
-
-    Raises:
-        InvalidInputError: it is not such a state.
-    """
-    state = _decoded(form, MixState, MIX_FORMAT)
-    if len(state.sources) != sources:
-        raise InvalidInputError(
-            f"the state is of a mix of {len(state.sources)} sources, this one has {sources}: mix "
-            "the same streams, in the same order, to resume"
-        )
-    sound = (
-        len(state.shares) == sources
-        and 0 <= state.position <= state.rows
-        and 0 <= state.seed < 1 << 64
-        and 0 <= state.epoch < 1 << 64
-    )
-    if not sound:
-        raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
-    return state
-
-
-def _decoded(form: Mapping[str, Any], kind: type[_State], format_: str) -> _State:
+def decoded_as(form: Mapping[str, Any], kind: type[_State], format_: str) -> _State:
+    """A state of this kind. Raises InvalidInputError where it is none."""
     if not hasattr(form, "get") or form.get("format") != format_:
         raise InvalidInputError(f"not a {format_!r}: {form!r:.120}")
     try:
@@ -234,13 +145,10 @@ class Pass(NamedTuple):
     epoch: int
 
 
-FeedT_co = TypeVar("FeedT_co", covariant=True)
-
-
-class Resumed(NamedTuple, Generic[FeedT_co]):
+class Resumed(NamedTuple):
     """What a saved state says: the feed as it was arranged, the epoch, and the position in it."""
 
-    feed: FeedT_co
+    feed: Feed
     epoch: Pass
     position: int
 
@@ -251,38 +159,30 @@ class Feed(Protocol):
     @property
     def title(self) -> str:
         """Name of the data, for the log."""
-        ...
 
     @property
     def identify(self) -> Callable[..., NDArray[Any]]:
         """Finds the ids of rows, and takes the sources of these in a mix."""
-        ...
 
     def rows(self, epoch: Pass) -> int:
         """Number of rows, or packed items, of an epoch."""
-        ...
 
     def assembler(
         self, setup: StreamSetup, epoch: Pass, pool: Pool, stats: StreamStats
     ) -> Assembler:
         """Maker of the batches of one iteration."""
-        ...
 
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:
         """State at a position, as JSON values."""
-        ...
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[Feed]:
+    def resumed(self, state: dict[str, Any]) -> Resumed:
         """Where a state was saved. Raises InvalidInputError: it is one of other data."""
-        ...
 
     def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> Any:
         """What reading an epoch will mean."""
-        ...
 
     def text(self, epoch: Pass) -> str:
         """Begin of a stream's representation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,14 +257,26 @@ class DatasetFeed:
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[DatasetFeed]:
-        saved = decode_state(
-            state,
-            dataset=self.dataset.digest,
-            columns=self.columns,
-            items=self._items_state(),
-            length=lambda seed, epoch: self.rows(Pass(seed, epoch)),
-        )
+    def resumed(self, state: dict[str, Any]) -> Resumed:
+        saved, here = decoded_as(state, StreamState, FORMAT), self.dataset.digest
+        if saved.dataset != here:
+            raise InvalidInputError(
+                f"the state belongs to dataset {saved.dataset:.12}, this is {here:.12}. Stream the "
+                "commit that it was saved with, or start a new epoch without it."
+            )
+        if saved.columns != self.columns:
+            raise InvalidInputError(
+                f"the state was saved for columns {list(saved.columns)}, these are "
+                f"{list(self.columns)}: their order of rows differs. Stream the same columns to "
+                "resume."
+            )
+        old, new = saved.items, self._items_state()
+        if (old.selection, old.pack, old.bucket) != (new.selection, new.pack, new.bucket):
+            raise InvalidInputError(
+                f"the state was saved for {old}, this stream has {new}: its positions count other "
+                "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
+            )
+        _check_numbers(saved, self.rows)
         feed = replace(self, plan=self.plan.arranged_as(saved.arrangement))
         return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
 

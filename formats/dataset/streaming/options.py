@@ -77,12 +77,6 @@ def usual_work_threads(cores: int | None) -> int:
     return min(_MOST_WORK_THREADS, cores or 1)
 
 
-def load_threads(*, in_place: bool) -> int:
-    """How many threads load runs of a local disk."""
-    # One thread verifies what lies in place faster than another gathers.
-    return 1 if in_place else 4
-
-
 def steps_at_once(own_rows: int, item_bytes: int) -> int:
     """How many steps of `own_rows` rows are gathered together: what a call costs is shared."""
     own_rows = max(1, own_rows)
@@ -355,7 +349,7 @@ class StreamOptions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StreamSetup:
     """Options of a stream with nothing left to choose, and the means it works with.
 

@@ -19,7 +19,6 @@ from threading import Lock
 from typing import Any
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
@@ -148,17 +147,13 @@ def profile(
     source = Observed(dataset.objects, kept_bytes, clock)
     watched = open_dataset(source, dataset.digest, dataset.outside)
     with open_stream(watched) as stream:
-        cold, last = _pass(stream, step, clock, _until(clock, seconds, source))
+        end = clock() + seconds
+        cold, last = _pass(stream, step, clock, lambda _: clock() >= end or source.is_full)
         cold = replace(cold, **source.counts())
         source.answer_from_memory()
         cached, _ = _pass(stream, step, clock, lambda steps: steps >= cold.steps)
         cached = replace(cached, **source.counts())
     return Profile(cold, cached, _synthetic(last, step, cold, clock))
-
-
-def _until(clock: Callable[[], float], seconds: float, source: Observed) -> Callable[[int], bool]:
-    began = clock()
-    return lambda _: clock() - began >= seconds or source.is_full
 
 
 def _pass(
@@ -187,16 +182,9 @@ def _pass(
     batches.close()
     stats = stream.stats()
     rows = stats.rows * steps // max(1, stats.batches)
-    return Phase(steps, rows, took, first, step_seconds, parts=_parts_of(stats)), batch
-
-
-def _parts_of(stats: StreamStats) -> dict[str, float]:
-    seconds = asdict(stats)
-    return {
-        name.removesuffix("_seconds"): seconds[name]
-        for name in seconds
-        if name.endswith("_seconds")
-    }
+    counts, unit = asdict(stats), "_seconds"
+    parts = {name.removesuffix(unit): counts[name] for name in counts if name.endswith(unit)}
+    return Phase(steps, rows, took, first, step_seconds, parts=parts), batch
 
 
 def _synthetic(
@@ -266,9 +254,8 @@ class Observed:
 
     def _read(self, link: ObjectLink, start: int, stop: int, read: Callable[[], Buffer]) -> Buffer:
         place = link.digest, start, stop
-        found = self._kept.get(place) if self._from_memory else None
-        if found is not None:
-            return found
+        if self._from_memory and place in self._kept:
+            return self._kept[place]
         began = self._clock()
         data = read()
         took = self._clock() - began

@@ -2,9 +2,8 @@
 
     runs expected -> fetch threads: read, verify, decode -> gather -> decode, transform -> user
 
-One thread at a time walks over the stretches of the schedule. It tells the fetcher which runs come
-next, takes them when a step needs them, gathers the step's rows into pooled arrays, and lets go of
-runs after their last row. Without `prefetch` all but fetching happens on the caller's thread.
+One thread at a time walks over the stretches of the schedule (`collate.assemble`). Without
+`prefetch` all but fetching happens on the caller's thread.
 
 Source:
     docs/spec/stream-order.md.
@@ -14,18 +13,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, Self
 
-import numpy as np
-
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
@@ -71,8 +67,7 @@ def stream(
     Args:
         dataset: dataset to read.
         options: options of the stream; None takes them from `keywords`.
-        remake: maker of this stream in another process: called there with options to replace,
-            and passed there as `multiprocessing` does.
+        remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
         clock: clock in seconds, for `BatchStream.stats`.
         keywords: fields of `StreamOptions`.
@@ -86,15 +81,9 @@ def stream(
     check_moments(chosen.columns, options.output)
     names = chosen.names
     if options.pad is not None:
-        checks.padding(options.pad, _ragged(dataset, names))
-    setup = StreamSetup(
-        options=options,
-        prefetch=options.prefetch or 0,
-        decodes=chosen_decodes(options.images, dataset.schema, names),
-        clock=clock,
-        page_cache=page_cache,
-        remake=remake,
-    )
+        checks.padding(options.pad, chosen.columns)
+    decodes = chosen_decodes(options.images, dataset.schema, names)
+    setup = StreamSetup(options, options.prefetch or 0, decodes, clock, page_cache, remake)
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
@@ -313,11 +302,3 @@ def _batch_bytes(plan: StreamPlan, setup: StreamSetup) -> int:
     share = setup.options.share(0)
     pixels = sum(prod(decode.row_shape or ()) for decode in setup.decodes.values())
     return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
-
-
-def _ragged(dataset: StoredDataset, names: Sequence[str]) -> Iterator[tuple[str, np.dtype[Any]]]:
-    """Ragged ones of these columns, with the types of their elements."""
-    for name in names:
-        storage = dataset.schema.column(name).storage
-        if storage.layout is ColumnLayout.RAGGED:
-            yield name, storage.element

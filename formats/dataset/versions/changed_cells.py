@@ -256,14 +256,19 @@ class ColumnComparer:
 
     def _compared(self, some: Candidates) -> Iterator[tuple[Ints, Ints]]:
         stretches = some.stretches
-        long = stretches.rows * self._row_bytes() >= LONG_BYTES
-        long &= not self._is_tiled
+        readers = [each for side in (0, 1) if some.rows and (each := self._reader(side))]
+        row_bytes = max((reader.index.mean_row_bytes for reader in readers), default=1.0)
+        long = (stretches.rows * row_bytes >= LONG_BYTES) & (not self._is_tiled)
         for old, new, rows in zip(
             *(each[long].tolist() for each in (stretches.old, stretches.new, stretches.rows)),
             strict=True,
         ):
             for begin, end in self._batches(old, new, rows):
-                changed = np.flatnonzero(self._in_a_row(old + begin, new + begin, end - begin))
+                before, after = (
+                    None if reader is None else concat(reader.range(first + begin, first + end))
+                    for reader, first in ((self._reader(0), old), (self._reader(1), new))
+                )
+                changed = np.flatnonzero(self._differing(before, after, end - begin))
                 yield changed + (old + begin), changed + (new + begin)
         short = stretches.chosen(~long).pairs()
         pairs = [
@@ -275,22 +280,18 @@ class ColumnComparer:
     def among(self, old_rows: Ints, new_rows: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Those pairs of rows, counted in the parts, that differ, in batches."""
         if self._is_tiled and len(new_rows):
-            old_rows, new_rows = self._without_same_tiles(old_rows, new_rows)
+            old, new = self._reader(0), self._reader(1)
+            if old is not None and new is not None:
+                left = ~same_tiles(old, new, old_rows, new_rows)
+                old_rows, new_rows = old_rows[left], new_rows[left]
         for start, stop in self._steps(old_rows, new_rows):
             mine, theirs = old_rows[start:stop], new_rows[start:stop]
-            changed = self._differing(self._chosen(0, mine), self._chosen(1, theirs), len(mine))
+            before, after = (
+                None if reader is None else read_near(reader, rows)
+                for reader, rows in ((self._reader(0), mine), (self._reader(1), theirs))
+            )
+            changed = self._differing(before, after, len(mine))
             yield mine[changed], theirs[changed]
-
-    def _without_same_tiles(self, old_rows: Ints, new_rows: Ints) -> tuple[Ints, Ints]:
-        old, new = self._reader(0), self._reader(1)
-        if old is None or new is None:
-            return old_rows, new_rows
-        left = ~same_tiles(old, new, old_rows, new_rows)
-        return old_rows[left], new_rows[left]
-
-    def _in_a_row(self, old: int, new: int, rows: int) -> Bools:
-        before = self._ranged(0, old, rows)
-        return self._differing(before, self._ranged(1, new, rows), rows)
 
     def _differing(
         self, before: ColumnValues | None, after: ColumnValues | None, rows: int
@@ -299,14 +300,6 @@ class ColumnComparer:
             there = after if before is None else before
             return np.zeros(rows, np.bool_) if there is None else valid_rows(there)
         return differing(before, after, self.old.storage, self.new.storage)
-
-    def _ranged(self, side: int, start: int, rows: int) -> ColumnValues | None:
-        reader = self._reader(side)
-        return None if reader is None else concat(reader.range(start, start + rows))
-
-    def _chosen(self, side: int, rows: Ints) -> ColumnValues | None:
-        reader = self._reader(side)
-        return None if reader is None else read_near(reader, rows)
 
     def _reader(self, side: int) -> PageReader | None:
         column = (self.old, self.new)[side]
@@ -330,13 +323,6 @@ class ColumnComparer:
             each is not None and each.storage.layout is ColumnLayout.TILED for each in columns
         )
 
-    def _row_bytes(self) -> float:
-        """Bytes of a row, on average, of the side that has the larger ones."""
-        if not self.candidates.rows:
-            return 1.0
-        readers = [reader for side in (0, 1) if (reader := self._reader(side))]
-        return max(reader.index.mean_row_bytes for reader in readers)
-
     def _batches(self, old: int, new: int, rows: int) -> Iterator[tuple[int, int]]:
         """Bounds of batches of ``[0, rows)``, which are rows from `old` and `new` on."""
         cuts = [np.array([0, rows])]
@@ -358,18 +344,13 @@ class ColumnComparer:
         for side, rows in ((0, old_rows), (1, new_rows)):
             reader = self._reader(side) if len(rows) else None
             if reader is not None:
-                sizes = np.maximum(sizes, page_means(reader.index)[reader.index.page_of(rows)])
+                pages = reader.index.entries[reader.index.page_of(rows)]
+                sizes = np.maximum(sizes, pages["raw_bytes"] / np.maximum(pages["rows"], 1))
         if self._is_tiled:
             sizes[:] = BATCH_BYTES  # one by one: rows are large
         batch = (np.cumsum(sizes) - sizes) // BATCH_BYTES
         cuts = np.flatnonzero(np.diff(batch)) + 1
         yield from pairwise([0, *cuts.tolist(), *([len(sizes)] if len(sizes) else [])])
-
-
-def page_means(index: ColumnIndex) -> NDArray[np.float64]:
-    """Bytes of a row of each page, on average."""
-    means: NDArray[np.float64] = index.entries["raw_bytes"] / np.maximum(index.entries["rows"], 1)
-    return means
 
 
 def even_cuts(index: ColumnIndex, start: int, stop: int) -> Ints:
@@ -444,12 +425,7 @@ def window_rows(columns: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSet:
-    """Rows of one version, sorted by id.
-
-    Attributes:
-        ids: ROW_ID ``(n,)``.
-        rows: int64 ``(n,)``: their physical rows in that version.
-    """
+    """Rows of one version, sorted by id: ROW_ID, and int64 physical rows of it, ``(n,)`` each."""
 
     ids: NDArray[Any]
     rows: Ints
@@ -467,10 +443,7 @@ class ChangedRows:
 class ChangedCells:
     """Rows of one column that have another value, sorted by id; alive on both sides.
 
-    Attributes:
-        ids: ROW_ID ``(n,)``.
-        base_rows: int64 ``(n,)``: their physical rows in the base.
-        side_rows: int64 ``(n,)``: their physical rows in the side.
+    ROW_ID, and int64 physical rows of the base and of the side, ``(n,)`` each.
     """
 
     ids: NDArray[Any]
@@ -478,36 +451,24 @@ class ChangedCells:
     side_rows: Ints
 
 
-def changed_rows(
-    base: StoredDataset, side: StoredDataset, pair: VersionPair | None = None
-) -> ChangedRows:
-    """The rows that `side` has and `base` has not, and the reverse; no page is read.
-
-    `pair` is ``VersionPair.of(base, side)`` where the caller has it already.
-    """
-    pair = VersionPair.of(base, side) if pair is None else pair
+def changed_rows(pair: VersionPair) -> ChangedRows:
+    """The rows that one version has and the other has not; no page is read."""
     return ChangedRows(
         _row_set(pair.new, pair.matched.added), _row_set(pair.old, pair.matched.deleted)
     )
 
 
 def changed_cells(
-    base: StoredDataset,
-    side: StoredDataset,
-    columns: Sequence[str] | None = None,
-    pair: VersionPair | None = None,
+    pair: VersionPair, columns: Sequence[str] | None = None
 ) -> Mapping[str, ChangedCells]:
-    """The cells that `side` changed, by column id; columns without changes are left out.
+    """The cells that the new version changed, by column id; columns without changes are left out.
 
-    `columns` are ids of columns that both have, hidden ones too; None: all of these. `pair` is
-    ``VersionPair.of(base, side)`` where the caller has it already.
+    `columns` are ids of columns that both have, hidden ones too; None: all of these.
     """
-    pair = VersionPair.of(base, side) if pair is None else pair
-    theirs = {column.id: column for column in side.schema.columns}
-    shared = [column for column in base.schema.columns if column.id in theirs]
+    theirs = {column.id: column for column in pair.new.dataset.schema.columns}
     found: dict[str, ChangedCells] = {}
-    for column in shared:
-        if columns is None or column.id in columns:
+    for column in pair.old.dataset.schema.columns:
+        if column.id in theirs and (columns is None or column.id in columns):
             cells = _changed_cells(pair, pair.comparer(column, theirs[column.id]))
             if len(cells.ids):
                 found[column.id] = cells

@@ -139,7 +139,9 @@ def shown_value(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
     if isinstance(value, np.ndarray):
-        return _shown_array(value)
+        first = ", ".join(str(each) for each in value.reshape(-1)[:3].tolist())
+        more = ", ..." if value.size > 3 else ""
+        return f"{value.dtype}{list(value.shape)} of [{first}{more}]"
     if isinstance(value, np.datetime64):
         return str(value)
     plain = value.item() if isinstance(value, np.generic) else value
@@ -154,12 +156,6 @@ def shown_type(column: Column) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in form.items())
     text = f"{kind} ({facts})" if facts else str(kind)
     return text if len(text) <= 2 * SHOWN_LETTERS else f"{text[: 2 * SHOWN_LETTERS - 3]}..."
-
-
-def _shown_array(value: np.ndarray[Any, np.dtype[Any]]) -> str:
-    first = ", ".join(str(each) for each in value.reshape(-1)[:3].tolist())
-    more = ", ..." if value.size > 3 else ""
-    return f"{value.dtype}{list(value.shape)} of [{first}{more}]"
 
 
 def _row(row_id: str, key: Mapping[str, Any]) -> str:

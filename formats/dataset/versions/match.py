@@ -129,10 +129,8 @@ class RowRanges:
 class Matched:
     """The rows of two versions, told apart by their ids.
 
-    Attributes:
-        both: rows that both hold, deleted ones too.
-        deleted: rows of the old version that are alive there alone.
-        added: rows of the new version that are alive there alone.
+    `both` versions hold, deleted ones too; `deleted` and `added` are alive in the old, or in the
+    new one alone.
     """
 
     both: Stretches
@@ -278,7 +276,9 @@ def narrow(
 ) -> tuple[NarrowedDataset, NarrowedDataset]:
     """The parts of two versions that can differ; all of both when `whole`."""
     # Rows that take a default that changed are not what they were, however equal leaves are.
-    if whole or _defaults_changed(old.schema, new.schema):
+    before = {column.id: column for column in old.schema.columns}
+    shared_columns = [each for each in new.schema.columns if each.id in before]
+    if whole or not all(same_default(before[each.id], each) for each in shared_columns):
         return _part(old, old, set(), set()), _part(new, new, set(), set())
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
@@ -361,13 +361,6 @@ def _span_key(leaf: Leaf, span: FragmentSpan) -> _SpanKey:
     uids = leaf.fragments["uid"][span.first_fragment : span.stop_fragment].tobytes()
     payload = span.payload
     return span.group, payload.tobytes() if isinstance(payload, memoryview) else payload, uids
-
-
-def _defaults_changed(old: Schema, new: Schema) -> bool:
-    before = {column.id: column for column in old.columns}
-    return any(
-        not same_default(before[column.id], column) for column in new.columns if column.id in before
-    )
 
 
 def same_default(old: Column, new: Column) -> bool:

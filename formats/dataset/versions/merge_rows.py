@@ -7,7 +7,7 @@ a row and its cells, is a clash, which a preferred side decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,16 +43,14 @@ NO_ROWS = np.zeros(0, np.int64)
 RowPairs = tuple[Ints, Ints]
 
 
+@dataclass(eq=False)
 class Side:
     """One version, and what it changed of the base: found when it is asked for."""
 
-    def __init__(
-        self, name: SideName, base: StoredDataset, dataset: StoredDataset, generation: int
-    ) -> None:
-        self.name: SideName = name
-        self.base = base
-        self.dataset = dataset
-        self.generation = generation
+    name: SideName
+    base: StoredDataset
+    dataset: StoredDataset
+    generation: int
 
     @cached_property
     def pair(self) -> VersionPair:
@@ -60,12 +58,12 @@ class Side:
 
     @cached_property
     def rows(self) -> ChangedRows:
-        return changed_rows(self.base, self.dataset, self.pair)
+        return changed_rows(self.pair)
 
     @cached_property
     def cells(self) -> Mapping[str, ChangedCells]:
         """Changed cells of all columns that base and side have, by column id."""
-        return changed_cells(self.base, self.dataset, None, self.pair)
+        return changed_cells(self.pair)
 
     @cached_property
     def columns(self) -> Mapping[str, Column]:
@@ -149,24 +147,14 @@ class RowPlan:
     kept: Mapping[str, Ints]
 
 
-def plan_rows(
-    onto: Side,
-    other: Side,
-    columns: Sequence[str],
-    clashes: Clashes,
-    *,
-    prefer: SideName | None = None,
-) -> RowPlan:
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPlanner:
     """What the changes of `other` do to `onto`.
 
     `columns` are ids of those that both have and keep. Contradictions are noted in `clashes`,
     unless the side `prefer` decides them.
     """
-    return _Planner(onto, other, columns, clashes, prefer).plan()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Planner:
     _onto: Side
     _other: Side
     _columns: Sequence[str]
@@ -175,10 +163,10 @@ class _Planner:
 
     def plan(self) -> RowPlan:
         whole = self._whole()
-        killed = self._killed()
+        _, gone, kept = self._deleted(self._other, self._onto)
         ids, rows = self._wanted(whole)
-        lost_ids, lost_rows = self._updated_but_deleted()
-        ids, rows = np.concatenate([ids, lost_ids]), np.concatenate([rows, lost_rows])
+        lost_ids, lost, back = self._deleted(self._onto, self._other)
+        ids, rows = np.concatenate([ids, lost_ids[back]]), np.concatenate([rows, lost[back]])
         places, alive = self._onto.find(ids)
         back = (places >= 0) & ~alive
         cells = self._cells((places[back], rows[back]))
@@ -187,10 +175,14 @@ class _Planner:
         return RowPlan(
             whole,
             self._by_fragment(rows[places < 0]),
-            killed,
+            np.sort(gone[~kept]),
             np.sort(places[back]),
             {column: _moves(each) for column, each in cells.items()},
-            self._kept(cells),
+            {
+                column: np.sort(self._onto.cells[column].side_rows)
+                for column in cells
+                if column in self._onto.cells
+            },
         )
 
     # -------------------------------------------------------------------------- rows that came
@@ -234,28 +226,17 @@ class _Planner:
 
     # -------------------------------------------------------------------------- rows that went
 
-    def _killed(self) -> Ints:
-        """Rows of `onto` that `other` deleted; those it updated itself are contested."""
-        if not self._other.pair.matched.deleted.rows:
-            return NO_ROWS
-        ids = self._other.rows.deleted.ids
-        rows, alive = self._onto.find(ids)
-        ids, rows = ids[alive], rows[alive]
-        contested = self._contested(self._onto, ids, self._other.name)
-        keep = contested if self._prefer == self._onto.name else np.zeros(len(ids), np.bool_)
-        return np.sort(rows[~keep])
+    def _deleted(self, deleter: Side, other: Side) -> tuple[NDArray[Any], Ints, Bools]:
+        """Ids and rows of `other` that `deleter` deleted, and which of them stay all the same.
 
-    def _updated_but_deleted(self) -> tuple[NDArray[Any], Ints]:
-        """Rows that `onto` deleted and `other` updated, where they shall come back."""
-        if not self._onto.pair.matched.deleted.rows or not self._other.cells:
-            return np.zeros(0, ROW_ID), NO_ROWS
-        ids = self._onto.rows.deleted.ids
-        rows, alive = self._other.find(ids)
-        ids, rows = ids[alive], rows[alive]
-        contested = self._contested(self._other, ids, self._onto.name)
-        if self._prefer != self._other.name:
-            contested = np.zeros(len(ids), np.bool_)
-        return ids[contested], rows[contested]
+        Those that `other` updated are contested: they stay where it is preferred.
+        """
+        if not deleter.pair.matched.deleted.rows:
+            return np.zeros(0, ROW_ID), NO_ROWS, np.zeros(0, np.bool_)
+        rows, alive = other.find(deleter.rows.deleted.ids)
+        ids = deleter.rows.deleted.ids[alive]
+        contested = self._contested(other, ids, deleter.name)
+        return ids, rows[alive], contested & (self._prefer == other.name)
 
     def _contested(self, updater: Side, ids: NDArray[Any], deleter: SideName) -> Bools:
         """Which rows, deleted on the one side, the other updated. Without preference a clash."""
@@ -335,7 +316,8 @@ class _Planner:
         twice = [column for column in self._columns if column not in base]
         if not twice:
             return
-        for column, found in changed_cells(self._onto.dataset, self._other.dataset, twice).items():
+        pair = VersionPair.of(self._onto.dataset, self._other.dataset)
+        for column, found in changed_cells(pair, twice).items():
             places, rows = found.base_rows, found.side_rows
             if self._prefer == self._other.name:
                 cells.setdefault(column, []).append((places, rows))
@@ -355,13 +337,6 @@ class _Planner:
             after = read_chosen(two, rows[at : at + step])
             found.append(differing(before, after, mine.storage, theirs.storage))
         return np.concatenate(found)
-
-    def _kept(self, cells: Iterable[str]) -> dict[str, Ints]:
-        nothing = dict.fromkeys(cells, NO_ROWS)
-        mine = self._onto.cells if nothing else {}
-        return nothing | {
-            column: np.sort(mine[column].side_rows) for column in nothing if column in mine
-        }
 
     # -------------------------------------------------------------------------- clashes
 

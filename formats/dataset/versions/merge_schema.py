@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from tensorrepo.formats.dataset.metadata.tree_write import Groups
@@ -114,7 +115,9 @@ class _Merge:
     def result(self) -> MergedSchema:
         order = list(dict.fromkeys([*self._by_id.onto, *self._by_id.other]))
         merged = [column for each in order if (column := self._column(each)) is not None]
-        kept = self._without_orphans(self._unique_names(merged))
+        unique = self._unique_names(merged)
+        ids = {column.id for column in unique}  # a hidden column goes with its source
+        kept = [each for each in unique if each.derived is None or each.derived[0] in ids]
         if not kept:
             self._clashes.append(column_clash("*", "the sides together drop all columns"))
             kept = list(self._versions.onto.columns)
@@ -215,28 +218,19 @@ class _Merge:
             self._clashes.append(column_clash(column.name, why))
         return column if self._versions.prefer == self._versions.names[1] else known
 
-    def _without_orphans(self, columns: list[Column]) -> list[Column]:
-        """Without hidden columns whose source is gone."""
-        ids = {column.id for column in columns}
-        return [each for each in columns if each.derived is None or each.derived[0] in ids]
-
 
 def merge_properties(versions: Three) -> tuple[dict[str, Any], tuple[Clash, ...]]:
     """The properties that two versions have together, key by key, and what they clash in."""
     merged: dict[str, Any] = {}
     clashes = []
     for name in dict.fromkeys([*versions.onto, *versions.other]):
-        three = versions.of(_property(name))
+        three = versions.of(methodcaller("get", name, _ABSENT))
         if three.is_contested and three.prefer is None:
             values = [None if each is _ABSENT else each for each in three.for_users]
             clashes.append(property_clash(name, (values[0], values[1], values[2])))
         if three.result is not _ABSENT:
             merged[name] = three.result
     return merged, tuple(clashes)
-
-
-def _property(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda properties: properties.get(name, _ABSENT)
 
 
 def merge_lineage(versions: Three) -> tuple[Mapping[str, Any], ...]:

@@ -133,30 +133,25 @@ def _tally(side: Side, column_id: str) -> ColumnTally:
     return ColumnTally.of(known.get(column_id))
 
 
+@dataclass(eq=False)
 class _CellWriter:
     """Edits `joined`, which is `onto` with what was put behind it."""
 
-    def __init__(
-        self,
-        objects: ObjectSink,
-        joined: StoredDataset,
-        onto: Side,
-        other: Side,
-        root: MergedRoot,
-        rows: RowPlan,
-    ) -> None:
-        self._objects = objects
-        self._joined = joined
-        self._onto = onto
-        self._other = other
-        self._root = root
-        self._rows = rows
-        self._twins = _Twins(other.dataset)
-        self._columns = {column.id: column for column in root.schema.columns}
-        self._brought = [self._columns[each] for each in root.brought if self._has_values(each)]
-        self._left = {
-            column: np.ones(len(moves.onto_rows), np.bool_) for column, moves in rows.cells.items()
-        }
+    _objects: ObjectSink
+    _joined: StoredDataset
+    _onto: Side
+    _other: Side
+    _root: MergedRoot
+    _rows: RowPlan
+
+    def __post_init__(self) -> None:
+        self._twins = _Twins(self._other.dataset)
+        self._columns = {column.id: column for column in self._root.schema.columns}
+        self._brought = [
+            self._columns[each] for each in self._root.brought if self._has_values(each)
+        ]
+        cells = self._rows.cells.items()
+        self._left = {column: np.ones(len(moves.onto_rows), np.bool_) for column, moves in cells}
         self._patched: dict[str, list[CellMoves]] = {}
         self._linked: dict[str, list[tuple[int, int]]] = {}
 
@@ -283,7 +278,8 @@ class _CellWriter:
         """Set the cells that were not linked: columns with the same rows together."""
         together: dict[tuple[bytes, bytes], tuple[CellMoves, list[Column]]] = {}
         for column, moves in self._moves():
-            some = _alive(dataset, moves)
+            alive = live_rows(dataset).live(moves.onto_rows) >= 0
+            some = CellMoves(moves.onto_rows[alive], moves.other_rows[alive])
             if len(some.onto_rows):
                 key = some.onto_rows.tobytes(), some.other_rows.tobytes()
                 together.setdefault(key, (some, []))[1].append(self._columns[column])
@@ -305,12 +301,10 @@ class _CellWriter:
     def _follows(self, column: str, rows: Ints) -> Bools:
         """Of a hidden column only cells whose source was linked: else they are computed anew."""
         derived = self._columns[column].derived
-        wanted = np.ones(len(rows), np.bool_)
-        if derived is not None:
-            wanted[:] = False
-            for start, stop in self._linked.get(derived[0], ()):
-                low, high = np.searchsorted(rows, [start, stop])
-                wanted[low:high] = True
+        wanted = np.full(len(rows), derived is None)
+        for start, stop in self._linked.get(derived[0], ()) if derived is not None else ():
+            low, high = np.searchsorted(rows, [start, stop])
+            wanted[low:high] = True
         return wanted
 
     def _placed(self, column: Column, other_rows: Ints) -> ValueSource:
@@ -346,12 +340,8 @@ class _Twins:
 
     @cached_property
     def _leaf_of(self) -> dict[int, int]:
-        leaves = dataset_leaves(self._dataset)
-        return {
-            uid: number
-            for number, (leaf, _) in enumerate(leaves)
-            for uid in leaf.fragments["uid"].tolist()
-        }
+        leaves = enumerate(dataset_leaves(self._dataset))
+        return {uid: at for at, (leaf, _) in leaves for uid in leaf.fragments["uid"].tolist()}
 
     def find(self, fragment: Fragment) -> _Twin | None:
         """The fragment with the same rows; None where there is none."""
@@ -378,11 +368,6 @@ def _within(rows: Ints, start: int, stop: int) -> bool:
     return bool(low < high)
 
 
-def _alive(dataset: StoredDataset, moves: CellMoves) -> CellMoves:
-    kept = live_rows(dataset).live(moves.onto_rows) >= 0
-    return CellMoves(moves.onto_rows[kept], moves.other_rows[kept])
-
-
 def _with_defaults(
     column: Column, source: Callable[[Ints], ColumnValues], rows: Ints
 ) -> ColumnValues:
@@ -401,14 +386,9 @@ def _count_linked(edit: Editing, part: ColumnPart, at: int) -> None:
     for each in known_entries(part):
         entry = each.copy()
         entry["flags"] &= ~HAS_RANGE & 0xFF
-        page = EncodedPage(np.zeros(0, np.uint8), entry, b"")
-        size = int(entry["raw_bytes"])
-        counted = WaitingPage(0, partial(_same_page, page), size, fragment=at)
+        page = partial(EncodedPage, np.zeros(0, np.uint8), entry, b"")
+        counted = WaitingPage(0, page, int(entry["raw_bytes"]), fragment=at)
         edit.tree.spans.count(part.id, counted)
-
-
-def _same_page(page: EncodedPage) -> EncodedPage:
-    return page
 
 
 def write_merged(

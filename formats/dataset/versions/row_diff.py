@@ -24,7 +24,12 @@ from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
-from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
+from tensorrepo.formats.dataset.selecting.row_keys import (
+    KeyTable,
+    check_key_columns,
+    key_array,
+    shown_key,
+)
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair, read_near, window_rows
 from tensorrepo.formats.dataset.versions.match import NarrowedDataset, RowRanges
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -34,29 +39,15 @@ READ_ROWS = 1 << 18  # keys that are read at a time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMatches:
-    """Rows of the parts, by their keys.
+    """Rows of the parts, by their keys: ``old_rows[i]`` has that of ``new_rows[i]``, which ascend.
 
-    Attributes:
-        old_rows: int64 ``(n,)``: rows whose key is that of ``new_rows[i]``.
-        new_rows: int64 ``(n,)``, ascending.
-        deleted: old rows without a partner.
-        added: new rows without a partner.
+    `deleted` and `added` are old and new rows without a partner.
     """
 
     old_rows: Ints
     new_rows: Ints
     deleted: RowRanges
     added: RowRanges
-
-
-def check_keys(old: Schema, new: Schema, names: Sequence[str]) -> list[tuple[Column, Column]]:
-    """The columns of a key in both versions.
-
-    Raises:
-        NotFoundError: a version has no column of that name.
-        InvalidInputError: one that cannot be a key.
-    """
-    return list(zip(check_key_columns(old, names), check_key_columns(new, names), strict=True))
 
 
 def match_keys(
@@ -68,13 +59,13 @@ def match_keys(
         InvalidInputError: two rows of one side have the same key, or a key is null.
     """
     types = [key_array(two, _read(pair.new, two, new_rows[:0])).type for _, two in keys]
-    before = _keys_of(pair.old, [one for one, _ in keys], types, old_rows)
-    after = _keys_of(pair.new, [two for _, two in keys], types, new_rows)
-    columns = tuple(two for _, two in keys)
-    _refuse_nulls(pair.old, "old", columns, before, old_rows)
-    _refuse_nulls(pair.new, "new", columns, after, new_rows)
-    sides = _Sides(pair, columns, before, after, old_rows, new_rows)
-    place = _places_of_numbers(sides) if _is_number(before) else _places_of_keys(sides)
+    before = _KeySide.of("old", pair.old, [one for one, _ in keys], types, old_rows)
+    after = _KeySide.of("new", pair.new, [two for _, two in keys], types, new_rows)
+    if len(types) == 1 and (pa.types.is_integer(types[0]) or pa.types.is_timestamp(types[0])):
+        place = _places_of_numbers(before, after)
+    else:
+        after.table()  # refuses keys that come twice
+        place = before.table().find(after.arrays)
     hit = place >= 0
     alone = np.ones(len(old_rows), np.bool_)
     alone[place[hit]] = False
@@ -84,49 +75,66 @@ def match_keys(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sides:
-    """The keys of both sides, by column, and the rows of the parts that have them."""
+class _KeySide:
+    """The keys of one side, by column, and the rows of its part that have them."""
 
-    pair: VersionPair
+    name: Literal["old", "new"]
+    part: NarrowedDataset
     columns: tuple[Column, ...]
-    before: Sequence[pa.Array]
-    after: Sequence[pa.Array]
-    old_rows: Ints
-    new_rows: Ints
+    arrays: list[pa.Array]
+    rows: Ints
 
-    def refuse(self, side: str, first: int, again: int) -> NoReturn:
-        """Two keys of one side are the same."""
-        part, arrays, rows = (
-            (self.pair.old, self.before, self.old_rows)
-            if side == "old"
-            else (self.pair.new, self.after, self.new_rows)
-        )
-        numbers = part.live(rows[[first, again]]).tolist()
-        key = ", ".join(
-            f"{column.name}={array[again].as_py()!r:.80}"
-            for column, array in zip(self.columns, arrays, strict=True)
-        )
+    @classmethod
+    def of(
+        cls,
+        name: Literal["old", "new"],
+        part: NarrowedDataset,
+        columns: Sequence[Column],
+        types: Sequence[pa.DataType],
+        rows: Ints,
+    ) -> _KeySide:
+        """The keys of `rows` as arrays of `types`, none of them null."""
+        arrays = []
+        for column, kind in zip(columns, types, strict=True):
+            pieces = [
+                key_array(column, _read(part, column, rows[at : at + READ_ROWS])).cast(kind)
+                for at in range(0, max(1, len(rows)), READ_ROWS)
+            ]
+            arrays.append(array := pa.concat_arrays(pieces))
+            if array.null_count:
+                at = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+                raise InvalidInputError(
+                    f"row {part.live(rows[at : at + 1])[0]} of the {name} version has no "
+                    f"{column.name!r}: a key cannot be null. Compare by row ids, or by another key."
+                )
+        return cls(name, part, tuple(columns), arrays, rows)
+
+    def table(self) -> KeyTable:
+        table = KeyTable.of(self.columns, self.arrays, unique=False)
+        if len(table.numbers) != table.rows:
+            again = int(np.setdiff1d(np.arange(table.rows), table.numbers)[0])
+            self.refuse(int(table.find([each.slice(again, 1) for each in self.arrays])[0]), again)
+        return table
+
+    def refuse(self, first: int, again: int) -> NoReturn:
+        """Two keys are the same."""
+        numbers = self.part.live(self.rows[[first, again]]).tolist()
+        key = shown_key(self.columns, self.arrays, again)
         raise InvalidInputError(
-            f"rows {numbers[0]} and {numbers[1]} of the {side} version have the same key {key}. "
-            "Compare by row ids, or by more columns."
+            f"rows {numbers[0]} and {numbers[1]} of the {self.name} version have the same key "
+            f"{key}. Compare by row ids, or by more columns."
         )
 
 
-def _is_number(arrays: Sequence[pa.Array]) -> bool:
-    return len(arrays) == 1 and (
-        pa.types.is_integer(arrays[0].type) or pa.types.is_timestamp(arrays[0].type)
-    )
-
-
-def _places_of_numbers(sides: _Sides) -> Ints:
+def _places_of_numbers(before: _KeySide, after: _KeySide) -> Ints:
     """Where each key of the new side is in the old one, -1 where it is not: by sorting numbers."""
-    before, after = (_sorted(arrays[0]) for arrays in (sides.before, sides.after))
-    for side, (order, numbers) in (("old", before), ("new", after)):
-        twice = np.flatnonzero(numbers[1:] == numbers[:-1])
+    (order, numbers), (new_order, new_numbers) = (
+        _sorted(each.arrays[0]) for each in (before, after)
+    )
+    for side, places, known in ((before, order, numbers), (after, new_order, new_numbers)):
+        twice = np.flatnonzero(known[1:] == known[:-1])
         if len(twice):
-            sides.refuse(side, *sorted(order[twice[0] : twice[0] + 2].tolist()))
-    order, numbers = before
-    new_order, new_numbers = after
+            side.refuse(*sorted(places[twice[0] : twice[0] + 2].tolist()))
     if not len(numbers):
         return np.full(len(new_numbers), -1, np.int64)
     at = np.searchsorted(numbers, new_numbers)
@@ -145,53 +153,8 @@ def _sorted(array: pa.Array) -> tuple[Ints, NDArray[Any]]:
     return order, numbers[order]
 
 
-def _places_of_keys(sides: _Sides) -> Ints:
-    """The same by hash tables, for keys of any type and several columns."""
-    _table(sides, "new", sides.after)
-    return _table(sides, "old", sides.before).find(sides.after)
-
-
-def _keys_of(
-    part: NarrowedDataset, columns: Sequence[Column], types: Sequence[pa.DataType], rows: Ints
-) -> list[pa.Array]:
-    found = []
-    for column, kind in zip(columns, types, strict=True):
-        pieces = [
-            key_array(column, _read(part, column, rows[at : at + READ_ROWS])).cast(kind)
-            for at in range(0, max(1, len(rows)), READ_ROWS)
-        ]
-        found.append(pa.concat_arrays(pieces))
-    return found
-
-
 def _read(part: NarrowedDataset, column: Column, rows: Ints) -> ColumnValues:
     return read_near(page_reader(part.dataset, column.name), rows)
-
-
-def _refuse_nulls(
-    part: NarrowedDataset,
-    side: str,
-    columns: Sequence[Column],
-    arrays: Sequence[pa.Array],
-    rows: Ints,
-) -> None:
-    for column, array in zip(columns, arrays, strict=True):
-        if array.null_count:
-            at = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-            row = int(part.live(rows[at : at + 1])[0])
-            raise InvalidInputError(
-                f"row {row} of the {side} version has no {column.name!r}: a key cannot be null. "
-                "Compare by row ids, or by another key."
-            )
-
-
-def _table(sides: _Sides, side: str, arrays: Sequence[pa.Array]) -> KeyTable:
-    table = KeyTable.of(sides.columns, arrays, unique=False)
-    if len(table.numbers) != table.rows:
-        again = int(np.setdiff1d(np.arange(table.rows), table.numbers)[0])
-        first = int(table.find([array.slice(again, 1) for array in arrays])[0])
-        sides.refuse(side, first, again)
-    return table
 
 
 def _as_ranges(rows: Ints) -> RowRanges:
@@ -263,14 +226,15 @@ class RowChanges:
         arrays = [
             pa.array([self.change], pa.string()).take(pa.array(np.zeros(self.rows, np.int64))),
             _id_text(self.ids),
-            _numbers(self.old_rows, self.rows),
-            _numbers(self.new_rows, self.rows),
+            *(
+                pa.nulls(self.rows, pa.int64()) if rows is None else pa.array(rows)
+                for rows in (self.old_rows, self.new_rows)
+            ),
             _names(self.columns, self.changed),
             old,
             new,
         ]
-        schema = _schema(old.type, new.type)
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=_schema(old.type, new.type))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -396,7 +360,9 @@ def compared_columns(
 ) -> tuple[list[ColumnPair], Sequence[tuple[Column, Column]] | None]:
     """Which columns `row_changes` compares, and those of the key; raises as it does."""
     pairs = paired_columns(old, new, columns, by_name=key is not None)
-    return pairs, None if key is None else check_keys(old, new, key)
+    if key is None:
+        return pairs, None
+    return pairs, list(zip(check_key_columns(old, key), check_key_columns(new, key), strict=True))
 
 
 def paired_columns(
@@ -468,10 +434,6 @@ def _id_text(ids: NDArray[Any]) -> pa.Array:
     names = pa.array([f"{uid:016x}" for uid in fragments.tolist()], pa.string())
     offsets = pa.array(ids["offset"]).cast(pa.string())
     return pc.binary_join_element_wise(names.take(pa.array(which)), offsets, ":")
-
-
-def _numbers(rows: Ints | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int64()) if rows is None else pa.array(rows)
 
 
 def _names(columns: Sequence[str], changed: Bools) -> pa.Array:

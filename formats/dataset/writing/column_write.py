@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,10 +29,15 @@ from tensorrepo.formats.dataset.pages.stripes import NO_LIMIT, PageFiller, page_
 from tensorrepo.formats.dataset.pages.tile_io import TileStore, tiled_rows
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.reading.overlay import RowPiece, collect
-from tensorrepo.formats.dataset.schema.coerce import null_values
 from tensorrepo.formats.dataset.schema.derived import derived_values
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnLayout, Schema
-from tensorrepo.formats.dataset.schema.values import ColumnValues, RaggedValues, TiledValues, concat
+from tensorrepo.formats.dataset.schema.values import (
+    ColumnValues,
+    RaggedValues,
+    TiledValues,
+    blank_values,
+    concat,
+)
 from tensorrepo.formats.dataset.writing.fragment_write import (
     MIN_QUARTER_BYTES,
     tile_page,
@@ -47,17 +52,11 @@ STEP_BYTES = 4 << 20  # of values that are looked at, at a time
 
 @dataclass(slots=True, eq=False)
 class ColumnPartWriter:
-    """Takes the rows of one fragment in order. Used by one thread.
+    """Takes the rows of one column of one fragment, in order. Used by one thread.
 
-    Attributes:
-        spans: writer of chunks, which also counts pages.
-        column: column whose rows they are.
-        fragment: number of the fragment within its leaf.
-        uid: lasting name of the fragment.
-        encoders: threads that encode pages.
-        waiting_bytes: most bytes that wait in memory.
-        codec: codec tried on every page.
-        filler: joins rows to pages; None: each `add` is a page. A tiled column has one page anyway.
+    `spans` counts pages, too; `fragment` is numbered within its leaf; `codec` is tried on every
+    page. Without `filler`, which joins rows to pages, each `add` is a page. A tiled column has one
+    page anyway.
     """
 
     spans: SpanWriter
@@ -200,8 +199,7 @@ def page_ends(fragment: Fragment) -> list[Ints]:
 
 def unread_row(column: Column) -> ColumnValues:
     """What a row holds that nobody reads, as it is deleted: null even where nulls are refused."""
-    row = null_values(column, 1)
-    return row if column.nullable else replace(row, valid=None)
+    return blank_values(column.storage, 1, np.zeros(1, np.bool_) if column.nullable else None)
 
 
 # ------------------------------------------------------------------------------ whole columns

@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.metadata.boundaries import (
 )
 from tensorrepo.formats.dataset.metadata.chunk import CHUNK_BYTES
 from tensorrepo.formats.dataset.metadata.row_ids import join_runs, runs_of_ids
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import (
     DIRECTORY,
@@ -278,7 +279,7 @@ class FragmentWriter:
         first = self._fragment[0][0].encoded()
         uid = new_uid(int(first.entry["checksum"]), self._options.rng)
         runs = join_runs(self._runs) if self._runs else None
-        filling.tree.add_fragment(uid, self._fragment_rows, parts, runs=runs)
+        filling.tree.add(Fragment(uid, self._fragment_rows, parts, runs=runs))
         self._runs = []
         self._fragment = [[] for _ in self._fragment]
         self._page_start = [0] * len(self._page_start)

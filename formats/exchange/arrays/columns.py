@@ -69,11 +69,7 @@ class ArraySource:
 
 
 def check_rows(where: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse arrays that cannot be rows of a dataset.
-
-    Raises:
-        InvalidInputError: no dimension at all, or rows without elements.
-    """
+    """Raises InvalidInputError for no rows: no dimension at all, or rows without elements."""
     if not shape:
         raise damage(where, "is a single number; rows need at least one dimension")
     if shape[0] and not prod(shape[1:]) * dtype.itemsize:
@@ -92,11 +88,7 @@ def array_columns(name: str, source: ArraySource) -> tuple[Column, ...]:
 
 
 def array_batches(sources: Mapping[str, ArraySource]) -> Iterator[ColumnBatch]:
-    """The rows of several arrays of equal length, side by side.
-
-    Raises:
-        InvalidInputError: an array turns out shorter, longer or damaged.
-    """
+    """Arrays of equal length side by side. Raises InvalidInputError: too short, long or damaged."""
     rows = max(source.rows for source in sources.values())
     step = max(1, BATCH_BYTES // max(1, sum(source.row_bytes for source in sources.values())))
     with ExitStack() as stack:
@@ -122,11 +114,7 @@ def read_array(source: ArraySource) -> NDArray[Any]:
 
 
 def check_equal_rows(where: object, sources: Mapping[str, ArraySource]) -> int:
-    """The number of rows that all arrays share.
-
-    Raises:
-        InvalidInputError: they differ.
-    """
+    """The number of rows that all arrays share. Raises InvalidInputError: they differ."""
     counts = {name: source.rows for name, source in sources.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name!r}: {rows}" for name, rows in counts.items())
@@ -219,34 +207,21 @@ def _take_transposed(
 
 
 def _read(stream: IO[bytes], source: ArraySource, wanted: int) -> bytearray:
-    buffer = _read_growing(stream, wanted) if wanted > _TRUSTED_BYTES else _fill(stream, wanted)
-    if len(buffer) < wanted:
-        raise damage(
-            source.where,
-            f"ends {wanted - len(buffer)} bytes before the {source.bytes} that its header promises",
-        )
-    return buffer
-
-
-def _fill(stream: IO[bytes], wanted: int) -> bytearray:
-    buffer = bytearray(wanted)
+    buffer = bytearray(min(wanted, _TRUSTED_BYTES))
     filled = 0
     while filled < wanted:
+        if filled == len(buffer):
+            buffer += bytes(min(wanted - filled, _TRUSTED_BYTES))
         got = stream.readinto(memoryview(buffer)[filled:])  # type: ignore[attr-defined]  # typeshed's IO lacks it
         if not got:
             break
         filled += got
     del buffer[filled:]
-    return buffer
-
-
-def _read_growing(stream: IO[bytes], wanted: int) -> bytearray:
-    buffer = bytearray()
-    while len(buffer) < wanted:
-        block = stream.read(min(_TRUSTED_BYTES, wanted - len(buffer)))
-        if not block:
-            break
-        buffer += block
+    if len(buffer) < wanted:
+        raise damage(
+            source.where,
+            f"ends {wanted - len(buffer)} bytes before the {source.bytes} that its header promises",
+        )
     return buffer
 
 

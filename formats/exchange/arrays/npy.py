@@ -143,7 +143,10 @@ def read_npz(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSou
     with _open_zip(path) as archive:
         members = _members(path, archive)
         classes = _class_names(path, archive, members)
-        chosen = _choose(path, members, classes, columns)
+        chosen = choose(path, list(members), columns, "array")
+        if columns is None:
+            class_names = {name + NAMES_SUFFIX for name in classes}
+            chosen = [name for name in chosen if name not in class_names]
         sources = {name: _open_member(path, archive, members[name]) for name in chosen}
     if not sources:
         raise damage(path, "holds no arrays")
@@ -164,11 +167,7 @@ def npz_arrays(path: Path) -> dict[str, tuple[ArraySource, zipfile.ZipInfo]]:
 
 
 def npy_array(path: Path) -> ArraySource:
-    """The array of an npy file.
-
-    Raises:
-        InvalidInputError: not an npy file, cut short, or an array of Python objects.
-    """
+    """The array of an npy file. Raises InvalidInputError: none, cut short, or of Python objects."""
     stored = file_bytes(path)
     with refusals(path, "npy file"), path.open("rb") as stream:
         header = read_header(stream, str(path))
@@ -299,19 +298,6 @@ def _class_names(
     return classes
 
 
-def _choose(
-    path: Path,
-    members: Mapping[str, object],
-    classes: Mapping[str, object],
-    columns: tuple[str, ...] | None,
-) -> list[str]:
-    """Which arrays become columns: those asked for, else all but the class names."""
-    if columns is None:
-        names = {name + NAMES_SUFFIX for name in classes}
-        return [name for name in members if name not in names]
-    return choose(path, list(members), columns, "array")
-
-
 # Fixed, so that the same rows make the same file.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _MAX_PADDING = 16  # times the text itself, when it is padded to the longest one
@@ -319,11 +305,7 @@ _FREE_PADDING_BYTES = 64 << 20
 
 
 def write_npy(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
-    """The only column of `table` as one array.
-
-    Raises:
-        InvalidInputError: more columns, or one that an array cannot hold.
-    """
+    """The only column as one array. Raises InvalidInputError: more columns, or one of no array."""
     if len(table.schema.columns) != 1:
         raise InvalidInputError(
             f"an npy file holds one column, there are {', '.join(table.schema.names)}. "
@@ -424,12 +406,12 @@ def _write_array(table: ExportTable, column: Column, file: IO[bytes]) -> None:
         _write_text(table, column, file)
         return
     dtype, shape = _npy_type(column)
-    _write_npy_header(file, dtype, (len(table), *shape))
+    write_npy_header(file, dtype, (len(table), *shape))
     for piece in array_pieces(table, column):
         file.write(np.ascontiguousarray(piece).data.cast("B") if piece.size else b"")
 
 
-def _write_npy_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+def write_npy_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     descr = np.lib.format.dtype_to_descr(dtype)
     form = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, form)
@@ -454,7 +436,7 @@ def _write_text(table: ExportTable, column: Column, file: IO[bytes]) -> None:
     padded = 4 * longest * len(table)
     if padded > max(_FREE_PADDING_BYTES, _MAX_PADDING * total):
         raise column_refused(column, f"padded to its longest row it would take {padded} bytes")
-    _write_npy_header(file, np.dtype(f"<U{longest}"), (len(table),))
+    write_npy_header(file, np.dtype(f"<U{longest}"), (len(table),))
     step = max(1, BATCH_BYTES // (4 * longest))
     for rows in _text_pieces(table, column):
         for start in range(0, len(rows), step):

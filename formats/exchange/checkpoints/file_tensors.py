@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, refusals, refused
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorType
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import FileStretch, OriginalFile
 from tensorrepo.repo.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 
 class RangeFile:
@@ -38,11 +36,7 @@ class RangeFile:
             self.size = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes ``[start, start + size)``.
-
-        Raises:
-            InvalidInputError: the file ends before.
-        """
+        """Bytes ``[start, start + size)``. Raises InvalidInputError: the file ends before."""
         if not 0 <= start <= start + size <= self.size:
             raise damage(
                 self.path, f"cut short: no bytes {start} to {start + size} in {self.size} bytes"
@@ -75,15 +69,22 @@ class FileTensor:
         self.file.read_into(self.offset + start_byte, buffer)
 
 
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """A tensor whose bytes are ``[start, stop)`` of a file, or of what follows its header."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
 class LoadedTensor:
     """A tensor that is read as a whole, since its elements lie in another order or are packed.
 
-    It is in memory from the first read until as many bytes as it has were read.
-
-    Args:
-        load: gives all of it; called again when it is read once more.
-        element: its type.
-        shape: its shape.
+    It is in memory from the first read until as many bytes as it has were read. `load` gives all
+    of it, and is called again when it is read once more.
     """
 
     def __init__(
@@ -116,12 +117,8 @@ def strided_tensor(
 ) -> LoadedTensor:
     """A tensor whose items lie apart in a file, or in another order.
 
-    Args:
-        file: where it lies.
-        offset: byte of its first item.
-        element: its type; an item is a block.
-        items: dimensions and strides, counted in items.
-        shape: its shape.
+    `items` are dimensions and strides, counted in items, which are blocks; the first lies at byte
+    `offset`.
     """
     dims, strides = items
     size = element.block_bytes
@@ -155,12 +152,9 @@ def write_file(
 
 
 def inside(index: Path, name: str, said: str) -> Path:
-    """The place of a file that another one names, when it lies in that one's folder.
+    """The place of a file that `index` names, when it lies in that one's folder.
 
-    Args:
-        index: the file that names it.
-        name: its path, relative to the folder of `index`.
-        said: words of messages that say so: "it names".
+    `said` are the words of messages that say so: "it names".
 
     Raises:
         InvalidInputError: it would lie elsewhere, or is a link.
@@ -224,18 +218,9 @@ def _between(file: RangeFile, start: int, stop: int) -> Iterator[bytes | FileStr
         yield FileStretch(start, stop)
 
 
-def literal_bytes(original: OriginalFile) -> int:
-    """How many bytes of a file stand for themselves."""
-    return sum(
-        part.stop - part.start if isinstance(part, FileStretch) else len(part)
-        for part in original.parts
-        if not isinstance(part, str)
-    )
-
-
 def double_note(original: OriginalFile) -> tuple[str, ...]:
     """What to tell of a file whose tensors are stored beside the same content in another form."""
-    size = literal_bytes(original)
+    size = sum(len(part) for part in original.parts if not isinstance(part, str))
     if size < NOTED_BYTES or not original.others:
         return ()
     note = (

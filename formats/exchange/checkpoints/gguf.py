@@ -20,24 +20,22 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct, pack, unpack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import refused, within
-from tensorrepo.formats.common.tensors import TYPES, TensorType
+from tensorrepo.formats.common.tensors import TYPES, named_bytes
 from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     FileTensor,
     RangeFile,
+    TensorRange,
     original_of,
     write_file,
 )
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
@@ -72,32 +70,17 @@ _U4, _U8 = Struct("<I"), Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """One tensor: its bytes are ``[start, stop)`` of the file."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
 class GgufHeader:
     """A header, parsed. `metadata` leaves out what is too long to be kept beside the file."""
 
     version: int
-    tensors: tuple[GgufTensor, ...]
+    tensors: tuple[TensorRange, ...]
     metadata: Mapping[str, Any]
     data_start: int
 
 
 def read_gguf_header(file: RangeFile) -> GgufHeader:
-    """Parse the header of a GGUF file.
-
-    Raises:
-        InvalidInputError: not a GGUF file, cut short, or one that lies; says where.
-    """
+    """Parse a header. Raises InvalidInputError, which says where: no GGUF, cut short, or lying."""
     cursor = _Cursor(file)
     if cursor.take(4) != MAGIC:
         raise InvalidInputError("no GGUF file: it does not begin with GGUF")
@@ -179,14 +162,10 @@ def _pairs(cursor: _Cursor, count: int) -> tuple[dict[str, Any], int]:
         if value is not None:
             kept[key] = value
         if key == ALIGNMENT:
-            alignment = _alignment(kind, value)
+            if kind != 4 or value % 8 or not 0 < value <= MAX_ALIGNMENT:
+                raise InvalidInputError(f"{ALIGNMENT} is {value!r:.40}, expected a multiple of 8")
+            alignment = value
     return kept, alignment
-
-
-def _alignment(kind: int, value: object) -> int:
-    if kind != 4 or not isinstance(value, int) or value % 8 or not 0 < value <= MAX_ALIGNMENT:
-        raise InvalidInputError(f"{ALIGNMENT} is {value!r:.40}, expected a multiple of 8")
-    return value
 
 
 def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
@@ -219,7 +198,7 @@ def _list(cursor: _Cursor, depth: int) -> list[Any] | None:
     return values if kept and None not in values else None
 
 
-def _info(cursor: _Cursor) -> GgufTensor:
+def _info(cursor: _Cursor) -> TensorRange:
     """A tensor as the header describes it, its bytes counted from the data's start."""
     name = check_tensor_name(_utf8(cursor.text(MAX_KEY_BYTES), "a tensor's name"))
     rank = cursor.number(_U4)
@@ -236,13 +215,10 @@ def _info(cursor: _Cursor) -> GgufTensor:
             f"{element.block_elements}"
         )
     shape = tuple(reversed(dims))  # ggml counts from the innermost
-    try:
-        return GgufTensor(name, element, shape, offset, offset + element.bytes_of(shape))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
+    return TensorRange(name, element, shape, offset, offset + named_bytes(name, element, shape))
 
 
-def _check_places(tensors: tuple[GgufTensor, ...], file_bytes: int) -> None:
+def _check_places(tensors: tuple[TensorRange, ...], file_bytes: int) -> None:
     at = 0
     names: set[str] = set()
     for tensor in tensors:
@@ -316,7 +292,10 @@ def _new_chunks(model: StoredModel) -> Iterator[Buffer]:
     specs = [model.spec(name) for name in model.keys()]  # noqa: SIM118  # a Model is no dict
     for spec in specs:
         _check(spec)
-    pairs = _pairs_of(model)
+    known = model.metadata.get(FORMAT, {})
+    pairs: dict[str, Any] = {ARCHITECTURE: "unknown"}
+    if isinstance(known, dict):
+        pairs |= {key: value for key, value in known.items() if key != ALIGNMENT}
     head = MAGIC + pack("<IQQ", 3, len(specs), len(pairs))
     head += b"".join(_text(key) + _encoded_value(key, value) for key, value in pairs.items())
     at = 0
@@ -347,14 +326,6 @@ def _check(spec: TensorSpec) -> None:
     )
     if fault is not None:
         raise InvalidInputError(f"tensor {spec.name!r:.80}: {fault}; export to safetensors")
-
-
-def _pairs_of(model: StoredModel) -> dict[str, Any]:
-    known = model.metadata.get(FORMAT, {})
-    pairs: dict[str, Any] = {ARCHITECTURE: "unknown"}
-    if isinstance(known, dict):
-        pairs |= {key: value for key, value in known.items() if key != ALIGNMENT}
-    return pairs
 
 
 def _text(text: str) -> bytes:

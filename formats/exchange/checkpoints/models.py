@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import damage, is_refused
 from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TORCH_NAMES
@@ -30,11 +30,9 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
 from tensorrepo.formats.exchange.checkpoints.torch import write_torch
 from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.registry import model_format
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,

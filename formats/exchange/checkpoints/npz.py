@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage, within
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorReader, tensor_of
 from tensorrepo.formats.exchange.arrays.columns import ArraySource, read_array
-from tensorrepo.formats.exchange.arrays.npy import npy_array, npz_arrays
+from tensorrepo.formats.exchange.arrays.npy import npy_array, npz_arrays, write_npy_header
 from tensorrepo.formats.exchange.checkpoints.file_tensors import (
     FileTensor,
     LoadedTensor,
@@ -25,11 +25,9 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import data_start, zip_members
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 NPZ: Final = "npz"
 NPY: Final = "npy"
@@ -53,10 +51,10 @@ def read_npz_model(path: Path) -> ModelSource:
     for name, (source, info) in npz_arrays(path).items():
         start = None
         if info.compress_type == zipfile.ZIP_STORED:
-            start = data_start(file, info) + info.file_size - _bytes_of(source)
+            start = data_start(file, info) + info.file_size - source.bytes
         tensors[name] = tensor = _tensor(file, name, source, start)
         if isinstance(tensor, FileTensor):
-            placed.append((tensor.offset, tensor.offset + _bytes_of(source), name))
+            placed.append((tensor.offset, tensor.offset + source.bytes, name))
     if not tensors:
         raise damage(path, "holds no arrays")
     others = tensors.keys() - {name for _, _, name in placed}
@@ -65,19 +63,14 @@ def read_npz_model(path: Path) -> ModelSource:
 
 
 def read_npy_model(path: Path) -> ModelSource:
-    """Open an npy file as a model of one tensor, called as the file is.
-
-    Raises:
-        InvalidInputError: as `read_npz_model`.
-    """
+    """Open an npy file as a model of one tensor, called as it is. Errors: `read_npz_model`."""
     file = RangeFile(path, "npy file")
     source = npy_array(path)
-    tensor = _tensor(file, path.stem, source, file.size - _bytes_of(source))
+    tensor = _tensor(file, path.stem, source, file.size - source.bytes)
     plain = isinstance(tensor, FileTensor)
-    placed = [(file.size - _bytes_of(source), file.size, path.stem)] if plain else []
+    placed = [(file.size - source.bytes, file.size, path.stem)] if plain else []
     original = original_of(file, path.name, NPY, placed, () if plain else (path.stem,))
-    notes = double_note(original)
-    return ModelSource({path.stem: tensor}, originals=(original,), notes=notes)
+    return ModelSource({path.stem: tensor}, originals=(original,), notes=double_note(original))
 
 
 def write_npz(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
@@ -118,10 +111,6 @@ def write_npy(model: StoredModel, path: Path, *, overwrite: bool = False) -> Non
     write_file(model, NPY, path, write_new, overwrite=overwrite)
 
 
-def _bytes_of(source: ArraySource) -> int:
-    return int(np.prod(source.shape, dtype=object)) * source.dtype.itemsize
-
-
 def _tensor(file: RangeFile, name: str, source: ArraySource, start: int | None) -> TensorReader:
     """A range of the file where the array lies in it as it is, else read as a whole."""
     try:
@@ -134,11 +123,9 @@ def _tensor(file: RangeFile, name: str, source: ArraySource, start: int | None) 
         return FileTensor(file, start, element, source.shape)
     if size > file.size * 1100:
         raise damage(source.where, f"{size} bytes, more than the file can hold")
-
-    def load() -> ArrayTensor:
-        return ArrayTensor(read_array(source), element, source.shape)
-
-    return LoadedTensor(load, element, source.shape)
+    return LoadedTensor(
+        lambda: ArrayTensor(read_array(source), element, source.shape), element, source.shape
+    )
 
 
 def _write_array(archive: zipfile.ZipFile, model: StoredModel, spec: TensorSpec) -> None:
@@ -160,6 +147,4 @@ def _write_header(member: IO[bytes], spec: TensorSpec) -> None:
         raise InvalidInputError(
             f"tensor {spec.name!r:.80}: numpy has no type {spec.type.name}; export to safetensors"
         )
-    descr = np.lib.format.dtype_to_descr(spec.type.numpy)
-    form = {"descr": descr, "fortran_order": False, "shape": spec.shape}
-    np.lib.format.write_array_header_1_0(member, form)
+    write_npy_header(member, spec.type.numpy, spec.shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,11 @@ from tensorrepo.formats.model.graph.onnx_file import (
     OnnxFile,
     scan_onnx,
 )
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 FORMAT: Final = "onnx"
 DATA: Final = "onnx data"  # a file of external data
@@ -74,21 +72,19 @@ def read_onnx(path: Path) -> ModelSource:
         else:
             placed.append((each.start, each.stop, each.name))
         tensors[each.name] = _tensor(found, file, each)
-    beside = [_beside(path, location, used) for location, used in outside.items()]
-    for data_file, _, used in beside:
+    originals = [original_of(file, path.name, FORMAT, placed, others)]
+    for location, used in outside.items():
+        data_file, original = _beside(path, location, used)
+        originals.append(original)
         for place, name in used:
             tensor = tensors[name]
             tensors[name] = FileTensor(data_file, place.start, tensor.type, tuple(tensor.shape))
-    originals = (
-        original_of(file, path.name, FORMAT, placed, others),
-        *(original for _, original, _ in beside),
-    )
     notes = [
         f"{path.name}: initialiser {name!r:.80} stays in the graph alone: {reason}"
         for name, reason in found.left.items()
     ]
     metadata = {FORMAT: found.metadata}
-    return ModelSource(tensors, {}, {}, originals, metadata, shorten_notes(notes))
+    return ModelSource(tensors, {}, {}, tuple(originals), metadata, shorten_notes(notes))
 
 
 def write_onnx(model: StoredModel, path: Path, *, overwrite: bool = False) -> None:
@@ -154,7 +150,7 @@ def _numbers(found: OnnxFile, each: Initializer) -> NDArray[np.generic]:
 
 def _beside(
     path: Path, location: str, used: list[tuple[ExternalData, str]]
-) -> tuple[RangeFile, OriginalFile, list[tuple[ExternalData, str]]]:
+) -> tuple[RangeFile, OriginalFile]:
     """The file of external data, and what of it is which tensor's."""
     file = RangeFile(inside(path, location, "its external data is"), "file of external data")
     for place, name in used:
@@ -165,7 +161,7 @@ def _beside(
                 f"{location!r:.80}, which has {file.size}",
             )
     placed = [(place.start, place.stop, name) for place, name in used]
-    return file, original_of(file, PurePosixPath(location).as_posix(), DATA, placed), used
+    return file, original_of(file, PurePosixPath(location).as_posix(), DATA, placed)
 
 
 def _new_chunks(model: StoredModel) -> Iterator[Buffer]:

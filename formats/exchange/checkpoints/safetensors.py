@@ -16,23 +16,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tensorrepo.formats.common.damage import damage, refused, within
-from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, TensorType
-from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile
+from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TYPES, named_bytes
+from tensorrepo.formats.exchange.checkpoints.file_tensors import FileTensor, RangeFile, TensorRange
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 FORMAT: Final = "safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # the reference reader's limit
@@ -52,25 +49,6 @@ class _Info(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRange:
-    """One tensor of a file: bytes ``[start, stop)`` after the header."""
-
-    name: str
-    type: TensorType
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A header, parsed: tensors in the order of their bytes."""
-
-    tensors: tuple[StoredRange, ...]
-    metadata: Mapping[str, str]
-
-
 def read_safetensors(path: Path) -> ModelSource:
     """Open a safetensors file as a model. Only its header is read.
 
@@ -80,12 +58,12 @@ def read_safetensors(path: Path) -> ModelSource:
     file = RangeFile(path, "safetensors file")
     try:
         head = _read_head(file)
-        header = parse_header(head[8:], file.size - len(head))
+        ranges = parse_header(head[8:], file.size - len(head))
     except InvalidInputError as error:
         raise within(path, error) from error
     tensors = {
         part.name: FileTensor(file, len(head) + part.start, part.type, part.shape)
-        for part in header.tensors
+        for part in ranges
     }
     original = OriginalFile(path.name, FORMAT, path, (head, *tensors))
     return ModelSource(tensors, originals=(original,))
@@ -105,8 +83,8 @@ def _read_head(file: RangeFile) -> bytes:
     return file.read(0, 8 + length)
 
 
-def parse_header(text: bytes, data_bytes: int) -> Header:
-    """What the JSON of a file says.
+def parse_header(text: bytes, data_bytes: int) -> tuple[TensorRange, ...]:
+    """The tensors that the JSON of a file lists, in the order of their bytes after the header.
 
     Args:
         text: the JSON, padded with spaces.
@@ -119,7 +97,7 @@ def parse_header(text: bytes, data_bytes: int) -> Header:
     # Decoding by type stops at the first value that no header has: a bomb never becomes objects.
     try:
         infos = msgspec.json.decode(tensors_alone, type=dict[str, _Info])
-        named = msgspec.json.decode(metadata, type=dict[str, str])
+        msgspec.json.decode(metadata, type=dict[str, str])  # refuses what is no text
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"the header is not as safetensors headers are: {error}") from error
     # The decoder keeps the last of two equal keys. Each tensor has each field once; a text that
@@ -131,7 +109,7 @@ def parse_header(text: bytes, data_bytes: int) -> Header:
     ranges = (_range(name, info) for name, info in infos.items())
     tensors = tuple(sorted(ranges, key=lambda part: (part.start, part.stop)))
     _check_ranges(tensors, data_bytes)
-    return Header(tensors, named)
+    return tensors
 
 
 def write_safetensors(
@@ -167,11 +145,7 @@ def write_safetensors(
 
 
 def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
-    """Write some tensors as a new safetensors file at `path`, which does not exist.
-
-    Raises:
-        InvalidInputError: a type that safetensors lacks; names the tensor.
-    """
+    """Write some tensors as a new file. Raises InvalidInputError: a type that safetensors lacks."""
     with path.open("xb") as file:
         file.writelines(_new_chunks(model, {"format": "pt"}, names))
 
@@ -212,7 +186,7 @@ def _take_metadata(text: bytes) -> tuple[bytes, bytes]:
     return text[: found.start()] + _EMPTY + text[found.end() :], found[1]
 
 
-def _range(name: str, info: _Info) -> StoredRange:
+def _range(name: str, info: _Info) -> TensorRange:
     if info.dtype not in _RANK:
         raise InvalidInputError(
             f"tensor {name!r:.80}: type {info.dtype!r:.40} is unknown; "
@@ -220,19 +194,16 @@ def _range(name: str, info: _Info) -> StoredRange:
         )
     element, shape = TYPES[info.dtype], tuple(info.shape)
     start, stop = info.data_offsets
-    try:
-        size = element.bytes_of(shape)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r:.80}: {error}") from error
+    size = named_bytes(name, element, shape)
     if start < 0 or stop - start != size:
         raise InvalidInputError(
             f"tensor {name!r:.80}: {element.name} of shape {list(shape)!s:.80} has {size} bytes, "
             f"its data_offsets are [{start}, {stop}]"
         )
-    return StoredRange(name, element, shape, start, stop)
+    return TensorRange(name, element, shape, start, stop)
 
 
-def _check_ranges(tensors: tuple[StoredRange, ...], data_bytes: int) -> None:
+def _check_ranges(tensors: tuple[TensorRange, ...], data_bytes: int) -> None:
     at = 0
     for part in tensors:
         if part.start != at:

@@ -14,11 +14,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tensorrepo.formats.common.damage import damage, is_refused, refusals
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.exchange.base import read_ignore
 from tensorrepo.formats.exchange.checkpoints.file_tensors import inside
@@ -33,12 +34,9 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.output import new_folder
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
-
 
 READERS: Final[dict[str, Callable[[Path], ModelSource]]] = {
     "safetensors": read_safetensors,
@@ -140,10 +138,7 @@ def _index(path: Path) -> dict[str, str]:
         if size > _MAX_INDEX_BYTES:
             raise damage(path, f"an index of {size} bytes, at most {_MAX_INDEX_BYTES} are read")
         text = path.read_bytes()
-    try:
-        return msgspec.json.decode(text, type=_Index).weight_map
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise damage(path, f"no index of weights: {error}") from error
+    return decode_json(path, text, _Index, "no index of weights").weight_map
 
 
 def _check_index(
@@ -181,7 +176,9 @@ def _joined(
     metadata: dict[str, Any] = {}
     originals: list[OriginalFile] = []
     for name, read in parts.items():
-        part = _moved(name, read)
+        above = PurePosixPath(name).parent  # files are named as they lie in the folder
+        named = (replace(one, name=(above / one.name).as_posix()) for one in read.originals)
+        part = replace(read, originals=tuple(named))
         if tensors.keys() & part.tensors.keys():
             part = _renamed(part, name)
             notes.append(
@@ -200,13 +197,6 @@ def _joined(
     held = {original.name for original in originals}
     files = {name: at for name, at in places.items() if name not in held}
     return ModelSource(tensors, aliases, files, tuple(originals), metadata, tuple(notes))
-
-
-def _moved(name: str, part: ModelSource) -> ModelSource:
-    """The same model, its files named as they lie in the folder."""
-    above = PurePosixPath(name).parent
-    originals = (replace(one, name=(above / one.name).as_posix()) for one in part.originals)
-    return replace(part, originals=tuple(originals))
 
 
 def _renamed(part: ModelSource, name: str) -> ModelSource:

@@ -28,7 +28,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from struct import Struct, pack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.json import MAX_JSON_NESTING
@@ -49,13 +49,10 @@ from tensorrepo.formats.exchange.checkpoints.file_tensors import (
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import check_stored, data_start, zip_members
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 Find = Callable[[str, str], object]
 Persistent = Callable[[object], object]
@@ -133,9 +130,9 @@ class _Machine:
         self._memo: dict[int, object] = {}
         # What functions may be given in all: a few bytes can hand one long list over many times.
         self._given_left = len(data)
-        self._special: dict[int, Callable[[], None]] = {
+        self._special: dict[int, Callable[[], object]] = {
             ord("("): lambda: self._stack.append(_MARK),
-            ord("0"): self._drop,
+            ord("0"): self._stack.pop,
             ord("t"): lambda: self._stack.append(tuple(self._pop_mark())),
             ord("a"): lambda: self._append([self._stack.pop()]),
             ord("e"): lambda: self._append(self._pop_mark()),
@@ -230,9 +227,6 @@ class _Machine:
             items.append(item)
         items.reverse()
         return items
-
-    def _drop(self) -> None:
-        self._stack.pop()
 
     def _put(self, index: int) -> None:
         if self._stack[-1] is _MARK:
@@ -389,8 +383,8 @@ def read_torch(path: Path) -> ModelSource:
         metadata = _walk(root, "", found, 0)
         _tie(found)
         tensors = {
-            name: _reader(file, entries, folder, name, tensor)
-            for name, tensor in _in_file_order(found, entries, folder)
+            name: _reader(file, entry, name, tensor)
+            for name, tensor, entry in _in_file_order(found, entries, folder)
         }
     except InvalidInputError as error:
         raise damage(path, str(error).removeprefix(f"{path}: ")) from error
@@ -531,7 +525,7 @@ def _walk(value: object, name: str, found: _Found, depth: int) -> Any:
         found.tensors[check_tensor_name(name or "tensor")] = value
         return None
     if isinstance(value, dict):
-        items = {_key(key, name): item for key, item in value.items()}
+        items = {str(key): item for key, item in value.items()}
         if len(items) != len(value):
             raise InvalidInputError(f"at {name!r:.80}: two keys that read the same")
     elif isinstance(value, (list, tuple)):
@@ -547,23 +541,11 @@ def _walk(value: object, name: str, found: _Found, depth: int) -> Any:
     return list(rest.values())
 
 
-def _key(key: object, name: str) -> str:
-    if is_key(key):
-        return str(key)
-    raise InvalidInputError(f"at {name!r:.80}: a key that is a {type(key).__name__}")
-
-
 def _says(item: object, rest: object) -> bool:
     """Whether anything is left of `item` without its tensors."""
-    if isinstance(item, _Tensor):
-        return False
-    return not (isinstance(item, (dict, list, tuple)) and item and not _content(rest))
-
-
-def _content(rest: object) -> bool:
-    if isinstance(rest, list):
-        return any(part is not None for part in rest)
-    return rest != {}
+    if isinstance(item, (dict, list, tuple)) and item:
+        return any(part is not None for part in rest) if isinstance(rest, list) else rest != {}
+    return not isinstance(item, _Tensor)
 
 
 def _plain(value: object, name: str) -> object:
@@ -594,25 +576,19 @@ def _tie(found: _Found) -> None:
 
 def _in_file_order(
     found: _Found, entries: dict[str, zipfile.ZipInfo], folder: str
-) -> list[tuple[str, _Tensor]]:
-    def place(item: tuple[str, _Tensor]) -> tuple[int, int]:
-        entry = entries.get(f"{folder}/data/{item[1].storage.key}")
-        return (entry.header_offset if entry else 0), item[1].offset
+) -> list[tuple[str, _Tensor, zipfile.ZipInfo]]:
+    """Tensors by name, and the storage of each."""
+    placed = []
+    for name, tensor in found.tensors.items():
+        entry = entries.get(f"{folder}/data/{tensor.storage.key}")
+        if entry is None:
+            raise InvalidInputError(f"tensor {name!r:.80}: no storage {tensor.storage.key!r:.40}")
+        placed.append((name, tensor, entry))
+    return sorted(placed, key=lambda item: (item[2].header_offset, item[1].offset))
 
-    return sorted(found.tensors.items(), key=place)
 
-
-def _reader(
-    file: RangeFile,
-    entries: dict[str, zipfile.ZipInfo],
-    folder: str,
-    name: str,
-    tensor: _Tensor,
-) -> TensorReader:
-    entry = entries.get(f"{folder}/data/{tensor.storage.key}")
+def _reader(file: RangeFile, entry: zipfile.ZipInfo, name: str, tensor: _Tensor) -> TensorReader:
     item = tensor.type.block_bytes
-    if entry is None:
-        raise InvalidInputError(f"tensor {name!r:.80}: no storage {tensor.storage.key!r:.40}")
     if tensor.reach * item > entry.file_size:
         raise InvalidInputError(
             f"tensor {name!r:.80} needs {tensor.reach * item} bytes of storage "
@@ -652,7 +628,8 @@ def write_torch(model: StoredModel, path: Path, *, overwrite: bool = False) -> N
 def _write_new(model: StoredModel, path: Path) -> None:
     specs = [model.spec(name) for name in model.keys()]  # noqa: SIM118  # a Model is no dict
     keys = {spec.name: str(at) for at, spec in enumerate(s for s in specs if s.alias_of is None)}
-    program = _state_dict([(spec, keys[spec.alias_of or spec.name]) for spec in specs])
+    items = [_text(spec.name) + _tensor(spec, keys[spec.alias_of or spec.name]) for spec in specs]
+    program = b"".join([b"\x80\x02", _ORDERED_DICT, b"(", *items, b"u."])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "data.pkl", [program], len(program))
         _add(archive, "byteorder", [b"little"], 6)
@@ -685,11 +662,6 @@ def _add(archive: zipfile.ZipFile, name: str, chunks: Iterable[Buffer], size: in
     info.extra = b"FB" + pack("<H", -at % _ALIGNMENT) + b"Z" * (-at % _ALIGNMENT)
     with archive.open(info, "w", force_zip64=large) as member:
         member.writelines(chunks)
-
-
-def _state_dict(tensors: Iterable[tuple[TensorSpec, str]]) -> bytes:
-    items = b"".join(_text(spec.name) + _tensor(spec, key) for spec, key in tensors)
-    return b"\x80\x02" + _ORDERED_DICT + b"(" + items + b"u."
 
 
 def _tensor(spec: TensorSpec, key: str) -> bytes:

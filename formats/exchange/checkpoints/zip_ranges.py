@@ -62,11 +62,7 @@ def check_stored(members: Iterable[zipfile.ZipInfo]) -> None:
 
 
 def data_start(file: RangeFile, member: zipfile.ZipInfo) -> int:
-    """Where the bytes of a member begin.
-
-    Raises:
-        InvalidInputError: it is not where the directory says, or cut short.
-    """
+    """Where the bytes of a member begin. Raises InvalidInputError: not where the directory says."""
     head = file.read(member.header_offset, _LOCAL_HEADER_BYTES)
     if head[:4] != b"PK\x03\x04":
         raise InvalidInputError(f"{member.filename!r:.80} is not where the zip's directory says")

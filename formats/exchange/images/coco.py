@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
@@ -43,7 +44,6 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.images.labels import (
     MISSING_ADVICE,
     JsonSpan,
-    few,
     find_image,
     image_batches,
     image_column,
@@ -152,6 +152,10 @@ def read_coco(
     found = _arrange(files[0], pictures, found_files, categories, places)
     met = Damage(skip=damaged)
     schema = _schema(found)
+    facts = [
+        {name: value for name, value in form.items() if value not in (None, [])}
+        for form in map(msgspec.to_builtins, categories.values())
+    ]
     return OpenedSource(
         schema=schema,
         rows=None if damaged else len(found_files),
@@ -164,7 +168,7 @@ def read_coco(
         ),
         notes=tuple(notes),
         damage=met,
-        properties={"categories": [_category(item) for item in categories.values()]},
+        properties={"categories": facts},
     )
 
 
@@ -199,7 +203,7 @@ def _annotation_files(path: Path, named: tuple[str, ...], split: str | None) -> 
     if not found:
         raise damage(path, f"holds no COCO annotations{f' of split {split!r}' if split else ''}")
     if len({_split_of(file) for file in found}) > 1:
-        names = few((str(file.relative_to(path)) for file in found[:4]), len(found))
+        names = first_names([str(file.relative_to(path)) for file in found], 4)
         raise damage(
             path, f"holds annotations of several sets: {names}. Say split=... or annotations=..."
         )
@@ -300,8 +304,8 @@ def _find_files(
         else:
             absent.append(picture.file_name)
     if absent and not skip:
-        raise damage(folder, f"lacks {few(absent[:5], len(absent))}. {MISSING_ADVICE}")
-    return found, [f"images without a file left out: {few(absent[:5], len(absent))}"] * bool(absent)
+        raise damage(folder, f"lacks {first_names(absent)}. {MISSING_ADVICE}")
+    return found, [f"images without a file left out: {first_names(absent)}"] * bool(absent)
 
 
 def _arrange(
@@ -407,10 +411,11 @@ def _object_columns(
 ) -> dict[str, Any]:
     points = max(found.places.points, default=0)
     none = [0.0] * points
+    known, numbers = found.categories, [n.category_id for n in objects if n.category_id is not None]
     return {
         "boxes": np.array([note.bbox for note in objects], np.float32).reshape(-1, 4),
-        "categories": np.array([note.category_id for note in objects], np.int64),
-        "names": [_name(found.categories, note.category_id) for note in objects],
+        "categories": np.array(numbers, np.int64),
+        "names": [known[n].name if n in known else str(n) for n in numbers],
         "iscrowd": np.array([bool(note.iscrowd) for note in objects], np.bool_),
         "area": np.array([note.area or 0.0 for note in objects], np.float32),
         "segmentation": [note.segmentation for note in objects],
@@ -420,13 +425,3 @@ def _object_columns(
         if "keypoints" in schema
         else None,
     }
-
-
-def _name(categories: Mapping[int, _Category], number: int | None) -> str:
-    known = None if number is None else categories.get(number)
-    return str(number) if known is None else known.name
-
-
-def _category(category: _Category) -> dict[str, Any]:
-    form: dict[str, Any] = msgspec.to_builtins(category)
-    return {name: value for name, value in form.items() if value not in (None, [])}

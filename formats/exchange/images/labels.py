@@ -31,7 +31,9 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
     ColumnBatch,
@@ -113,20 +115,9 @@ def scan(path: Path) -> Iterator[JsonSpan]:
 
 
 def read_record(path: Path, file: IO[bytes], span: JsonSpan, kind: type[JsonRecord]) -> JsonRecord:
-    """Decode the record at a place.
-
-    Raises:
-        InvalidInputError: not JSON, or not a record of that kind; names the place.
-    """
+    """Decode the record at a place. Raises InvalidInputError, which names the place."""
     text = os.pread(file.fileno(), span.stop - span.start, span.start)
-    return decode_record(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
-
-
-def decode_record(where: object, text: bytes, kind: type[JsonRecord]) -> JsonRecord:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise damage(where, f"cannot be read: {problem}") from problem
+    return decode_json(f"{path}, {span.key or 'record'} at byte {span.start}", text, kind)
 
 
 class _Walk:
@@ -171,7 +162,8 @@ class _Walk:
         return bool(self.depth) and opened == b"[" and self.depth == self._record_depth()
 
     def span(self, start: int, stop: int) -> JsonSpan:
-        return JsonSpan(_text(self.key) if self.root == b"{" else "", start, stop)
+        key = str(msgspec.json.decode(self.key)) if self.root == b"{" else ""
+        return JsonSpan(key, start, stop)
 
     def _record_depth(self) -> int:
         return 2 if self.root == b"{" and self.inner == b"[" else 1
@@ -204,20 +196,11 @@ def _spans(file: IO[bytes], walk: _Walk) -> Iterator[JsonSpan]:
         raise ValueError(f"a text that begins at byte {first} does not end")
 
 
-def _text(quoted: bytes) -> str:
-    decoded: Any = msgspec.json.decode(quoted)
-    return str(decoded)
-
-
 MISSING_ADVICE = "Mend it, or leave such rows and files out: missing=skip"
 
 
 def find_image(folder: Path, name: str) -> ImageFile | None:
-    """The image file called `name` in `folder`; None when there is no such file.
-
-    Raises:
-        InvalidInputError: the name leads out of the folder, or to something that is no image.
-    """
+    """The image called `name`, None without one. Raises InvalidInputError: outside, or no image."""
     relative = PurePosixPath(name)
     if not name or relative.is_absolute() or ".." in relative.parts or "\0" in name:
         raise damage(folder, f"{name!r} is no name of a file inside this folder")
@@ -274,19 +257,8 @@ def name_key(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
 
 
-def few(names: Iterable[str], count: int) -> str:
-    """Some names and how many more there are, for a message."""
-    shown = list(names)
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
-    return ", ".join(map(repr, shown)) + more
-
-
 def read_text(path: Path, what: str, max_bytes: int) -> str:
-    """A small text file.
-
-    Raises:
-        InvalidInputError: larger than `max_bytes`, or not UTF-8.
-    """
+    """A small text file. Raises InvalidInputError: larger than `max_bytes`, or not UTF-8."""
     with refusals(path, what, UnicodeDecodeError), path.open("rb") as file:
         data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -332,7 +304,7 @@ def find_labels(folder: Path, file_column: str | None = None) -> LabelTable | No
                 # Else it is some other table, which nobody asked for.
     if len(found) > 1:
         names = [table.path.name for table in found]
-        raise damage(folder, f"holds several tables of labels: {few(names, len(names))}. Say which")
+        raise damage(folder, f"holds several tables of labels: {first_names(names)}. Say which")
     return found[0] if found else None
 
 
@@ -364,25 +336,20 @@ def read_labelled(
 ) -> OpenedSource:
     """The rows of a table with the images that they name.
 
-    Args:
-        folder: that the names are relative to, unless they are to the folder of the table.
-        table: table of labels.
-        ignore: which files of the folder do not count.
-        missing: leave out rows without a file and files without a row.
-        met: told of images that are damaged.
+    Names are relative to `folder`, unless they are to that of the table. With `missing` rows
+    without a file, and files without a row, are left out.
     """
     base = table.path.parent if _names_files(table, table.path.parent) else folder
     files, codecs, rows = _survey(base, table, skip=missing)
     alone = _without_rows(folder, base, ignore, files)
     if alone and not missing:
-        raise damage(
-            table.path, f"has no row for {few(alone[:5], len(alone))} in {folder}. {MISSING_ADVICE}"
-        )
+        what = f"has no row for {first_names(alone)} in {folder}. {MISSING_ADVICE}"
+        raise damage(table.path, what)
     columns, file_name = _columns(table)
     schema = Schema((image_column(codecs), *columns))
     notes = [f"labels from {table.path.name}, column {table.column!r}"]
     if alone:
-        notes.append(f"files without a row left out: {few(alone[:5], len(alone))}")
+        notes.append(f"files without a row left out: {first_names(alone)}")
     return OpenedSource(
         schema=schema,
         rows=None if met.skip else rows,
@@ -440,7 +407,7 @@ def _mapped(path: Path) -> Iterator[list[dict[str, Any]]]:
     """``{"1.png": 3}`` or ``{"1.png": {"label": 3}}`` as records."""
     if file_bytes(path) > _MAX_OBJECT_BYTES:
         raise damage(path, "is one very large JSON object. Write it as a list, or as JSON lines")
-    whole = decode_record(path, path.read_bytes(), dict[str, Any])
+    whole = decode_json(path, path.read_bytes(), dict[str, Any])
     yield [
         {"file_name": name, **(value if isinstance(value, dict) else {"label": value})}
         for name, value in whole.items()
@@ -485,11 +452,9 @@ def _survey(base: Path, table: LabelTable, *, skip: bool) -> tuple[_Files, set[s
         files.bytes.append(file.bytes)
         codecs.add(file.codec)
     if absent and not skip:
-        raise damage(
-            table.path,
-            f"names {few(map(str, absent[:5]), len(absent))}, and there are no such files. "
-            f"{MISSING_ADVICE}",
-        )
+        names = first_names(list(map(str, absent)))
+        what = f"names {names}, and there are no such files. {MISSING_ADVICE}"
+        raise damage(table.path, what)
     if not files.keys:
         raise damage(table.path, "no row names a file that is there")
     return files, codecs, len(files.keys)

@@ -128,13 +128,9 @@ def walk_images(
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A run whose files were looked into.
+    """A run whose files were looked into: format ("" for none) and bytes of each of its entries.
 
-    Attributes:
-        run: the run.
-        codecs: the format of each of its entries, "" for none.
-        sizes: the bytes of each.
-        problem: why no more is known of the entry behind those.
+    `problem` is why no more is known of the entry behind those.
     """
 
     run: ImageRun
@@ -293,22 +289,14 @@ def unicode_name(path: Path, relative: str) -> str:
 
 
 def read_whole(image: ImageFile) -> tuple[bytes, ImageHeader]:
-    """The bytes of one image file and what they say of themselves.
-
-    Raises:
-        InvalidInputError: it is cut short, or is no longer in the format that it was found in.
-    """
+    """The bytes of an image file, and what they say of themselves. Errors: `check_whole`."""
     with refusals(image.path, "image"):
         data = Path(image.path).read_bytes()
     return data, check_whole(image.path, data, (image.codec,))
 
 
 def check_whole(path: str, data: bytes, codecs: Collection[str]) -> ImageHeader:
-    """The header of an image file that was read, in one of `codecs`.
-
-    Raises:
-        InvalidInputError: it is cut short, or in none of these formats any more.
-    """
+    """The header of an image file. Raises InvalidInputError: cut short, or in none of `codecs`."""
     try:
         header = examine(data)
     except InvalidInputError as problem:
@@ -409,7 +397,8 @@ def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]
     for run in runs:
         at = 0
         while at < len(run):
-            each = _about_bytes(run[at].place)
+            place = run[at].place
+            each = max(1, place.bytes // max(1, place.rows))  # about so many bytes
             fit = min(len(run) - at, PORTION_FILES - len(portion), room // each)
             if portion and not fit:
                 yield portion
@@ -420,10 +409,6 @@ def _portions(runs: Iterable[Sequence[WantedFile]]) -> Iterator[list[WantedFile]
             at, room = at + fit, room - fit * each
     if portion:
         yield portion
-
-
-def _about_bytes(place: ImagePlace) -> int:
-    return max(1, place.bytes // max(1, place.rows))
 
 
 def _read_portion(files: Sequence[WantedFile], pool: Pool, reader: FileReader) -> Portion:

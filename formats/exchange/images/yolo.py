@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
@@ -44,7 +45,6 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.images.labels import (
     MISSING_ADVICE,
-    few,
     image_batches,
     image_column,
     read_text,
@@ -181,8 +181,8 @@ def _check_labels(
             if asked and file.name != CLASSES_FILE and relative.as_posix() not in expected:
                 alone.append(relative.as_posix())
     if alone and not skip:
-        raise damage(root, f"has no image for {few(alone[:5], len(alone))}. {MISSING_ADVICE}")
-    return [f"labels without an image left out: {few(alone[:5], len(alone))}"] * bool(alone)
+        raise damage(root, f"has no image for {first_names(alone)}. {MISSING_ADVICE}")
+    return [f"labels without an image left out: {first_names(alone)}"] * bool(alone)
 
 
 def _has_outlines(root: Path, images: Sequence[ImageFile]) -> bool:
@@ -253,11 +253,7 @@ def _name(names: Sequence[str], number: int, file: Path) -> str:
 
 
 def read_objects(file: Path) -> _Objects:
-    """The objects of one text file.
-
-    Raises:
-        InvalidInputError: a line that is no box and no outline; names it.
-    """
+    """The objects of a text file. Raises InvalidInputError, which names a line that is none."""
     objects = []
     text = read_text(file, "list of objects", _MAX_TEXT_BYTES)
     for number, line in enumerate(text.splitlines(), 1):

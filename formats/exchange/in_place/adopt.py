@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.metadata.index import ColumnPages
 from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.pages.page import TAG_BYTES
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.write import column_id
 from tensorrepo.formats.dataset.writing.fragment_write import column_groups
@@ -39,9 +40,6 @@ from tensorrepo.formats.exchange.records.webdataset import schema_of
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.dataset.read import StoredDataset
 
 FORMATS = ("parquet", "tar", "npy", "safetensors")
 MOST_FILE_EDGES = 32
@@ -125,14 +123,11 @@ def _sources(
         wanted = version.etag is None or (address.scheme == "file" if hashed is None else hashed)
         digest = b""
         if wanted:
-            digest = hash_outside(outside, url, version, partial(_add, progress, done))
+            tell = partial(lambda before, read: progress(before + read), done)
+            digest = hash_outside(outside, url, version, tell)
         done += version.size
         progress(done)
         yield AdoptedSource(address.url, outside, version, digest)
-
-
-def _add(progress: Callable[[int], None], before: int, done: int) -> None:
-    progress(before + done)
 
 
 def _edges(name: str, sources: Sequence[AdoptedSource]) -> Iterator[ProvenanceEdge]:
@@ -241,9 +236,11 @@ class _Writer:
 
     def add(self, fragment: AdoptedFragment) -> None:
         tree = self._tree or self._begin(fragment)
-        digest = self._stored(fragment.file)
+        if self._last is None or self._last[0] is not fragment.file:
+            link = self._objects.put(Kind.FOREIGN, encode_foreign(fragment.file))
+            self._last = fragment.file, link.digest
         columns = {
-            column.id: _part(column, fragment.entries[column.id], digest)
+            column.id: _part(column, fragment.entries[column.id], self._last[1])
             for column in self._schema.columns
         }
         parts = {
@@ -273,12 +270,6 @@ class _Writer:
             self._objects, self._schema, self._groups, base, self._storers, _WAITING_BYTES
         )
         return self._tree
-
-    def _stored(self, file: ForeignFile) -> Digest:
-        if self._last is None or self._last[0] is not file:
-            link = self._objects.put(Kind.FOREIGN, encode_foreign(file))
-            self._last = file, link.digest
-        return self._last[1]
 
 
 def _part(column: Column, entries: Any, digest: Digest) -> ColumnPart:

@@ -106,12 +106,12 @@ def scan_safetensors(source: AdoptedSource, columns: tuple[str, ...] | None) -> 
         if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
             raise damage(source.url, f"no safetensors header of {length} bytes in {size} bytes")
         try:
-            header = parse_header(stream.read(length), size - 8 - length)
+            parts = parse_header(stream.read(length), size - 8 - length)
         except InvalidInputError as error:
             raise damage(source.url, str(error)) from error
-    choose(source.url, [part.name for part in header.tensors], columns)
+    choose(source.url, [part.name for part in parts], columns)
     arrays = []
-    for part in header.tensors:
+    for part in parts:
         if columns is not None and part.name not in columns:
             continue
         if part.type.name not in _TYPES:

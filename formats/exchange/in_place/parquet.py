@@ -58,11 +58,7 @@ class RowGroup:
 
 
 def read_footer(file: IO[bytes], size: int, where: str) -> tuple[RowGroup, ...]:
-    """The row groups of a Parquet file of `size` bytes.
-
-    Raises:
-        InvalidInputError: no Parquet file, cut short, or a damaged footer.
-    """
+    """Row groups of a file of `size` bytes. Raises InvalidInputError: no Parquet, or damaged."""
     file.seek(max(0, size - TAIL_BYTES))
     tail = file.read(TAIL_BYTES)
     length = int.from_bytes(tail[:4], "little")

@@ -41,8 +41,8 @@ from tensorrepo.formats.exchange.records.samples import (
     array_type,
     batches_of,
     check_array,
+    check_bytes,
     check_image,
-    check_text,
     image_type,
     is_text,
     parse_message,
@@ -113,11 +113,7 @@ def matches_lmdb(candidate: Candidate) -> bool:
 
 
 def parse_datum(data: bytes, where: str) -> Datum:
-    """What a serialised `Datum` says.
-
-    Raises:
-        InvalidInputError: another message, or one whose sizes and data disagree.
-    """
+    """What a serialised `Datum` says. Raises InvalidInputError: no such message, or wrong sizes."""
     datum = parse_message("Datum", data, where, "Datum of Caffe")
     if datum.encoded:
         return Datum(datum.data, datum.label)
@@ -160,15 +156,13 @@ def _datum_columns(datums: Sequence[Datum], where: str) -> tuple[Column, Column]
 
 def _row(file: Path, schema: Schema, key: bytes, value: bytes) -> SampleRecord:
     where = f"{file}, key {key[:60]!r}"
-    values: dict[str, Any] = {"key": key}
-    if isinstance(schema.column("key").type, Text):
-        values["key"] = check_text(key, where)
+    values: dict[str, Any] = {"key": check_bytes(schema.column("key").type, key, where)}
     if "label" in schema:
         datum = parse_datum(value, where)
         values["label"] = datum.label
         values["image"] = _image(schema.column("image").type, datum, where)
     else:
-        values["value"] = _value(schema.column("value").type, value, where)
+        values["value"] = check_bytes(schema.column("value").type, value, where)
     return SampleRecord(values, len(key) + len(value))
 
 
@@ -178,9 +172,3 @@ def _image(kind: ColumnType, datum: Datum, where: str) -> bytes | NDArray[Any]:
     if isinstance(datum.image, bytes) or not isinstance(kind, Tensor):
         raise damage(where, "is encoded where the first are not, or the other way round")
     return check_array(kind, datum.image, where)
-
-
-def _value(kind: ColumnType, value: bytes, where: str) -> bytes | str:
-    if isinstance(kind, Image):
-        return check_image(kind, value, where)
-    return check_text(value, where) if isinstance(kind, Text) else value

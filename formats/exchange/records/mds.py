@@ -20,9 +20,10 @@ import bz2
 import gzip
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -38,7 +39,6 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
-    ColumnBatch,
     ColumnType,
     Image,
     Json,
@@ -60,24 +60,15 @@ from tensorrepo.formats.exchange.records.samples import (
     array_type,
     batches_of,
     check_array,
-    check_image,
-    check_json,
-    check_text,
+    check_bytes,
     choose,
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
 
-_SCALARS = {
-    "int": "int64",
-    **{
-        name: name
-        for name in (
-            *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-            *("float16", "float32", "float64"),
-        )
-    },
-}
+_ELEMENTS = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i4", 34: "f4"}
+_ELEMENTS |= {64: "u8", 65: "i8", 66: "f8"}
+_SCALARS = {np.dtype(code).name: np.dtype(f"<{code}") for code in _ELEMENTS.values()}
 _TYPES: dict[str, ColumnType] = {
     "bytes": Bytes(),
     "str": Text(),
@@ -88,8 +79,6 @@ _TYPES: dict[str, ColumnType] = {
     "str_float": Scalar("float64"),
     "str_decimal": Text(),
 }
-_ELEMENTS = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i4", 34: "f4"}
-_ELEMENTS |= {64: "u8", 65: "i8", 66: "f8"}
 _REFUSED = {
     "pkl": "holds pickles, which can run any code and are never read",
     "pil": "holds raw pixels in a form of Pillow's own; write the column as png instead",
@@ -117,13 +106,13 @@ def parse_encoding(text: str, where: str) -> Encoding:
         UnsupportedError: one that is not read, with the reason.
         InvalidInputError: none that there is.
     """
-    if text in _SCALARS:
-        dtype = np.dtype(_SCALARS[text]).newbyteorder("<")
+    if text == "int" or text in _SCALARS:
+        dtype = _SCALARS["int64" if text == "int" else text]
         return Encoding(
             Scalar(dtype.name), dtype.itemsize, lambda data, _: np.frombuffer(data, dtype)[0]
         )
     if text in _TYPES:
-        return Encoding(_TYPES[text], 0, _DECODERS.get(text, lambda data, _: data))
+        return Encoding(_TYPES[text], 0, _DECODERS.get(text, partial(check_bytes, _TYPES[text])))
     name, _, form = text.partition(":")
     if name == "ndarray":
         return _parse_array(form, where)
@@ -135,11 +124,10 @@ def parse_encoding(text: str, where: str) -> Encoding:
 
 def _parse_array(form: str, where: str) -> Encoding:
     name, _, sizes = form.partition(":")
-    known = {np.dtype(code).name: np.dtype(f"<{code}") for code in _ELEMENTS.values()}
     dims = sizes.split(",") if sizes else []
-    if (name and name not in known) or not all(dim.isdigit() and len(dim) < 12 for dim in dims):
+    if (name and name not in _SCALARS) or not all(dim.isdigit() and len(dim) < 12 for dim in dims):
         raise damage(where, f"has an encoding 'ndarray:{form:.60}' that MDS does not have")
-    dtype = known[name] if name else None
+    dtype = _SCALARS[name] if name else None
     shape = tuple(map(int, dims)) if dims else None
 
     def decode(data: bytes, spot: str) -> NDArray[Any]:
@@ -195,11 +183,6 @@ def _real(data: bytes, where: str) -> float:
 
 
 _DECODERS: dict[str, Callable[[bytes, str], Any]] = {
-    "str": check_text,
-    "str_decimal": check_text,
-    "json": check_json,
-    "jpeg": lambda data, where: check_image(Image("jpeg"), data, where),
-    "png": lambda data, where: check_image(Image("png"), data, where),
     "str_int": _whole,
     "str_float": _real,
 }
@@ -212,7 +195,6 @@ _LOOKED_AT_BYTES = 1 << 20  # of an index, to recognise it
 _MARK = re.compile(rb'"format"\s*:\s*"mds"')
 _WINDOW_BYTES = 128 << 20  # of zstd, what its highest level needs
 _XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
-_DAMAGED = (zstandard.ZstdError,)
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -266,13 +248,22 @@ def read_mds(
     index = _read_index(folder / INDEX_FILE if path.is_dir() else path)
     files = [_file_of(folder, shard) for shard in index.shards]
     first = index.shards[0]
-    encodings = _encodings(folder, first, columns)
+    texts = dict(zip(first.column_names, first.column_encodings, strict=True))
+    encodings = {
+        name: parse_encoding(texts[name], f"{folder}, column {name!r}")
+        for name in choose(folder, first.column_names, columns)
+    }
     layout = _layout(folder, first, encodings)
     schema = _schema(folder, index.shards, encodings, layout, samples)
+    records = (
+        _decode(where, sample, schema, encodings)
+        for shard in index.shards
+        for where, sample in _samples(folder, shard, layout)
+    )
     return OpenedSource(
         schema=schema,
         rows=sum(shard.samples for shard in index.shards),
-        batches=_batches(folder, index.shards, schema, encodings, layout),
+        batches=batches_of(records, schema.names),
         origin=origin_of(path, "mds", files),
     )
 
@@ -331,7 +322,10 @@ def _file_of(folder: Path, shard: _Shard) -> Path:
     """
     there = [file for file in (shard.raw_data, shard.zip_data) if file is not None]
     for file in there:
-        path = folder / _inside(folder, file.basename)
+        name = PurePosixPath(file.basename)
+        if name.is_absolute() or ".." in name.parts or "\0" in file.basename or not name.parts:
+            raise damage(folder, f"{INDEX_FILE} names a file outside of the folder: {str(name)!r}")
+        path = folder / name
         if path.is_file():
             found = file_bytes(path)
             if found != file.bytes:
@@ -345,21 +339,7 @@ def _file_of(folder: Path, shard: _Shard) -> Path:
     raise damage(folder / there[-1].basename, f"is named by {INDEX_FILE}, but is not there")
 
 
-def _inside(folder: Path, name: str) -> PurePosixPath:
-    place = PurePosixPath(name)
-    if place.is_absolute() or ".." in place.parts or "\0" in name or not place.parts:
-        raise damage(folder, f"{INDEX_FILE} names a shard file outside of the folder: {name!r}")
-    return place
-
-
 # ------------------------------------------------------------------------------ columns
-
-
-def _encodings(folder: Path, shard: _Shard, columns: Sequence[str] | None) -> dict[str, Encoding]:
-    """How the values of the chosen columns are read."""
-    texts = dict(zip(shard.column_names, shard.column_encodings, strict=True))
-    chosen = choose(folder, shard.column_names, columns)
-    return {name: parse_encoding(texts[name], f"{folder}, column {name!r}") for name in chosen}
 
 
 def _layout(folder: Path, shard: _Shard, encodings: Mapping[str, Encoding]) -> _Layout:
@@ -400,18 +380,6 @@ def _schema(
 
 
 # ------------------------------------------------------------------------------ reading
-
-
-def _batches(
-    folder: Path,
-    shards: Iterable[_Shard],
-    schema: Schema,
-    encodings: Mapping[str, Encoding],
-    layout: _Layout,
-) -> Iterator[ColumnBatch]:
-    samples = (each for shard in shards for each in _samples(folder, shard, layout))
-    records = (_decode(where, sample, schema, encodings) for where, sample in samples)
-    return batches_of(records, schema.names)
 
 
 def _decode(
@@ -475,7 +443,7 @@ def _opened(path: Path, shard: _Shard) -> Iterator[_Checked]:
     """The bytes of a shard, decompressed, and hashed as they are read."""
     compressed = path.name != PurePosixPath(shard.raw_data.basename).name
     kind = (shard.compression or "").partition(":")[0]
-    with refusals(path, "MDS shard", *_DAMAGED), path.open("rb") as raw:
+    with refusals(path, "MDS shard", zstandard.ZstdError), path.open("rb") as raw:
         if not compressed:
             yield _Checked(raw, shard.raw_data, path)
         elif kind == "zstd":

@@ -32,7 +32,6 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
     ColumnType,
-    Image,
     Scalar,
     Schema,
     Tensor,
@@ -44,7 +43,7 @@ from tensorrepo.formats.exchange.records.samples import (
     SampleRecord,
     batches_of,
     check_array,
-    check_image,
+    check_bytes,
     choose,
     image_type,
     read_exactly,
@@ -310,11 +309,9 @@ def _value(column: Column, fields: _Fields, values: Mapping[str, Any], where: st
     return value
 
 
-def _blob(kind: ColumnType, data: bytes, where: str) -> bytes | NDArray[Any]:
-    if isinstance(kind, Image):
-        return check_image(kind, data, where)
+def _blob(kind: ColumnType, data: bytes, where: str) -> Any:
     if not isinstance(kind, Tensor):
-        return data
+        return check_bytes(kind, data, where)
     dtype = np.dtype(kind.dtype)
     if dtype.kind == "i":
         flat = decode_integers(data, where).astype(dtype)

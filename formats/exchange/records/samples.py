@@ -15,17 +15,29 @@ Source:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import dtype_name
-from tensorrepo.formats.dataset.schema.schema import ColumnBatch, ColumnType, Image, Scalar, Tensor
+from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    ColumnBatch,
+    ColumnType,
+    Image,
+    Json,
+    Scalar,
+    Tensor,
+    Text,
+)
+from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, RaggedValues
 from tensorrepo.formats.exchange.base import columns_of, grouped
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of, examine
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -58,11 +70,7 @@ def batches_of(records: Iterable[SampleRecord], names: Sequence[str]) -> Iterato
 
 
 def read_exactly(stream: Readable, size: int, where: str) -> bytes:
-    """The next `size` bytes; memory grows with what comes, not with what `size` promises.
-
-    Raises:
-        InvalidInputError: the stream ends before.
-    """
+    """The next `size` bytes; memory grows with what comes. Raises InvalidInputError: too few."""
     if size <= _STEP_BYTES:
         data = stream.read(size)
         if len(data) < size:
@@ -117,11 +125,7 @@ def array_type(
 
 
 def check_array(kind: ColumnType, array: NDArray[Any], where: str) -> NDArray[Any]:
-    """`array` if a column of this type holds it.
-
-    Raises:
-        InvalidInputError: another element type, or another shape.
-    """
+    """`array` if a column of this type holds it. Raises InvalidInputError: other type or shape."""
     wanted = kind.shape if isinstance(kind, Tensor) else ()
     dtype = kind.dtype if isinstance(kind, Tensor | Scalar) else ""
     fits = len(wanted) == array.ndim and all(
@@ -146,11 +150,7 @@ def image_type(heads: Iterable[bytes]) -> Image | None:
 
 
 def check_image(kind: Image, data: bytes, where: str) -> bytes:
-    """`data` if it is one whole image of this type.
-
-    Raises:
-        InvalidInputError: cut short, no image, or one in another format.
-    """
+    """`data` if it is one whole image of this type. Raises InvalidInputError."""
     try:
         codec = examine(data).codec
     except InvalidInputError as problem:
@@ -160,28 +160,47 @@ def check_image(kind: Image, data: bytes, where: str) -> bytes:
     return data
 
 
-def check_text(data: bytes, where: str) -> str:
-    """`data` as text.
+def check_bytes(kind: ColumnType, data: bytes, where: str) -> Any:
+    """Bytes as a column of this type has them: whole images, text, what JSON says, or bytes."""
+    if isinstance(kind, Image):
+        return check_image(kind, data, where)
+    if isinstance(kind, Json):
+        return check_json(data, where)
+    return check_text(data, where) if isinstance(kind, Text) else data
 
-    Raises:
-        InvalidInputError: not UTF-8.
-    """
+
+def check_text(data: bytes, where: str) -> str:
+    """`data` as text. Raises InvalidInputError: not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise damage(where, f"is not UTF-8 text: {problem}") from problem
 
 
-def check_json(data: bytes, where: str) -> Any:
-    """What JSON says.
-
-    Raises:
-        InvalidInputError: not JSON.
-    """
+def check_json(data: bytes, where: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """What JSON says; `parse_constant` is told of NaN. Raises InvalidInputError: not JSON."""
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=parse_constant)
     except (ValueError, RecursionError) as problem:
         raise damage(where, f"is not JSON: {problem}") from problem
+
+
+def row_values(column: Column, array: pa.Array) -> Callable[[int], Any]:
+    """The value of a column by row of a batch, bytes or an array; None where it is null."""
+    values = from_arrow_array(column.type, array)
+    valid = None if values is None else values.valid
+
+    def value(at: int) -> Any:
+        if valid is not None and not valid[at]:
+            return None
+        if isinstance(values, BinaryValues):
+            return values.data[values.offsets[at] : values.offsets[at + 1]].tobytes()
+        if isinstance(values, RaggedValues):
+            return values.row(at)
+        assert isinstance(values, FixedValues), column
+        return values.values[at]
+
+    return value
 
 
 def is_text(data: bytes) -> bool:
@@ -196,11 +215,7 @@ def is_text(data: bytes) -> bool:
 def choose(
     where: object, there: Sequence[str], columns: Sequence[str] | None, what: str = "column"
 ) -> list[str]:
-    """The columns to read: all, or those asked for.
-
-    Raises:
-        NotFoundError: one of them is not there.
-    """
+    """The columns to read: all, or those asked for. Raises NotFoundError: one is not there."""
     for name in columns or ():
         if name not in there:
             listed = ", ".join(map(repr, there))
@@ -249,13 +264,7 @@ _ONE_OF = "kind"  # the fields of a Feature exclude each other
 
 
 def parse_message(name: str, data: bytes, where: str, what: str) -> Any:
-    """A message that has no other fields than those declared.
-
-    Args:
-        name: "Example" or "Datum".
-        data: the whole message.
-        where: names its place in messages of errors.
-        what: its kind, as such a sentence calls it.
+    """A message, "Example" or "Datum", that has no other fields than those declared.
 
     Raises:
         InvalidInputError: another message, or a damaged one.

@@ -53,9 +53,7 @@ class _Extended:
 def walk_members(stream: IO[bytes], where: str) -> Iterator[TarMember]:
     """The regular files of an archive, in order. `stream` stands at the bytes of the one yielded.
 
-    Args:
-        stream: seekable at least forward; may be moved freely between two members.
-        where: names the archive in messages.
+    It must be seekable at least forward, and may be moved freely between two members.
 
     Raises:
         InvalidInputError: not a tar archive, cut short, or damaged.

@@ -28,7 +28,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -41,11 +41,9 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.protobuf import write_field, write_varints
-from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
-    ColumnBatch,
     ColumnLayout,
     ColumnType,
     Image,
@@ -55,7 +53,6 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, RaggedValues
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -69,7 +66,7 @@ from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
     SampleRecord,
     batches_of,
-    check_image,
+    check_bytes,
     check_text,
     choose,
     ends_early,
@@ -77,6 +74,7 @@ from tensorrepo.formats.exchange.records.samples import (
     is_text,
     parse_message,
     read_exactly,
+    row_values,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -159,17 +157,14 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     with file.open("rb") as raw:
         head = raw.read(_HEAD.size)
         raw.seek(0)
+        is_zlib = len(head) > 1 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0
         if head[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=raw) as inner:
                 yield inner  # type: ignore[misc]  # a binary stream in all but name
-        elif _is_zlib(head) and not begins_with_record(head):
+        elif is_zlib and not begins_with_record(head):
             yield _Inflated(raw)  # type: ignore[misc]  # the one method that is used
         else:
             yield raw
-
-
-def _is_zlib(head: bytes) -> bool:
-    return len(head) > 1 and head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0
 
 
 class _Inflated:
@@ -227,11 +222,7 @@ class FeatureColumn:
 
 
 def parse_example(record: bytes, where: str) -> Example:
-    """The features of a serialised `tf.train.Example`.
-
-    Raises:
-        InvalidInputError: another message, or a damaged one.
-    """
+    """The features of a serialised `tf.train.Example`. Raises InvalidInputError."""
     example: Example = {}
     message = parse_message("Example", record, where, "tf.train.Example (a SequenceExample?)")
     for entry in message.features.feature:
@@ -331,7 +322,13 @@ def _number_type(
 def _bytes_type(values: list[Any], most: int, word: str | None, where: str) -> ColumnType:
     """`most` is the largest number of values that one example has."""
     if word == "json" or (word is None and most > 1):
-        return _texts_type(values, where)
+        if not all(map(is_text, values)):
+            raise damage(
+                where,
+                "holds several values of bytes in one example; only lists of text are read, as "
+                "JSON. Leave it out: columns=...",
+            )
+        return Json()
     if word in ("scalar", "ragged") or most > 1:
         raise damage(where, f"holds bytes, up to {most} values an example; it cannot be {word!r}")
     image = image_type(values)
@@ -341,16 +338,6 @@ def _bytes_type(values: list[Any], most: int, word: str | None, where: str) -> C
     if word is not None:
         return known[word]
     return Text() if values and all(map(is_text, values)) else Bytes()
-
-
-def _texts_type(values: list[Any], where: str) -> ColumnType:
-    if not all(map(is_text, values)):
-        raise damage(
-            where,
-            "holds several values of bytes in one example; only lists of text are read, as JSON. "
-            "Leave it out: columns=...",
-        )
-    return Json()
 
 
 def value_of(part: FeatureColumn, feature: ExampleFeature | None, where: str) -> Any:
@@ -385,9 +372,7 @@ def _bytes_value(column: Column, feature: ExampleFeature, where: str) -> Any:
         raise _other_length(column.name, len(feature), "one", where, "json")
     (value,) = feature.values
     try:
-        if isinstance(column.type, Image):
-            return check_image(column.type, value, where)
-        return check_text(value, where) if isinstance(column.type, Text) else value
+        return check_bytes(column.type, value, where)
     except InvalidInputError as problem:
         raise InvalidInputError(f"{problem}. Or keep it as it is: types={column.name}:bytes") from (
             problem
@@ -440,11 +425,12 @@ def read_tfrecord(
         choose(path, list(dict.fromkeys(name for each in first for name in each)), columns)
         first = [{name: each[name] for name in columns if name in each} for each in first]
     found = infer_columns(first, types or {}, shapes or {}, str(path))
-    chosen = list(found) if columns is None else list(columns)
+    chosen = {name: found[name] for name in (found if columns is None else columns)}
+    records = (record for file in files for record in _rows(file, chosen, columns is None))
     return OpenedSource(
-        schema=Schema(tuple(found[name].column for name in chosen)),
+        schema=Schema(tuple(part.column for part in chosen.values())),
         rows=None,
-        batches=_batches(files, {name: found[name] for name in chosen}, columns is None),
+        batches=batches_of(records, list(chosen)),
         origin=origin_of(path, "tfrecord", files),
     )
 
@@ -499,13 +485,6 @@ def _first_examples(files: Sequence[Path], samples: int) -> list[Example]:
         for number, record in walk_records(file)
     )
     return first_of(sized, samples, _SAMPLE_BYTES)
-
-
-def _batches(
-    files: Iterable[Path], columns: Mapping[str, FeatureColumn], every: bool
-) -> Iterator[ColumnBatch]:
-    names = [part.column.name for part in columns.values()]
-    return batches_of((record for file in files for record in _rows(file, columns, every)), names)
 
 
 def _rows(file: Path, columns: Mapping[str, FeatureColumn], every: bool) -> Iterator[SampleRecord]:
@@ -583,20 +562,16 @@ def _records(table: ExportTable, kinds: dict[str, int]) -> Iterator[bytes]:
 
 def _features(column: Column, kind: int, array: Any, first: int) -> Callable[[int], bytes | None]:
     """The serialised `tf.train.Feature` of a row of a batch; None where it is null."""
-    values = from_arrow_array(column.type, array)
-    valid = None if values is None else values.valid
+    value = row_values(column, array)
+    encode = _integers if kind == INT64_LIST else _floats
 
     def feature(at: int) -> bytes | None:
-        if valid is not None and not valid[at]:
+        row = value(at)
+        if row is None:
             return None
-        if isinstance(values, BinaryValues):
-            content = values.data[values.offsets[at] : values.offsets[at + 1]].tobytes()
-            return write_field(kind, write_field(1, content))
-        assert isinstance(values, FixedValues | RaggedValues), column
-        row = values.values[at] if isinstance(values, FixedValues) else values.row(at)
-        numbers = np.asarray(row).reshape(-1)
-        encode = _integers if kind == INT64_LIST else _floats
-        return write_field(kind, write_field(1, encode(column, numbers, first + at)))
+        if kind != BYTES_LIST:
+            row = encode(column, np.asarray(row).reshape(-1), first + at)
+        return write_field(kind, write_field(1, row))
 
     return feature
 

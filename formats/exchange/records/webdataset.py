@@ -27,13 +27,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
@@ -47,7 +46,6 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, RaggedValues
 from tensorrepo.formats.exchange.arrays.npy import read_header
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
@@ -56,6 +54,7 @@ from tensorrepo.formats.exchange.base import (
     OpenedSource,
     origin_of,
     source_files,
+    streamed_groups,
 )
 from tensorrepo.formats.exchange.output import (
     ExportTable,
@@ -70,21 +69,18 @@ from tensorrepo.formats.exchange.records.samples import (
     array_type,
     batches_of,
     check_array,
-    check_image,
-    check_text,
+    check_bytes,
+    check_json,
     choose,
     image_type,
     plain_array,
+    row_values,
 )
 from tensorrepo.formats.exchange.records.tar import TarMember, read_member, walk_members
 from tensorrepo.formats.exchange.tables.csv import open_text
 from tensorrepo.formats.exchange.tables.files import has_table_files
 from tensorrepo.formats.images.headers import HEAD_BYTES, codec_of
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 KEY = "__key__"
 # Lists the names of classes by column; the webdataset package skips members called like this.
@@ -169,12 +165,8 @@ def part_column(
 ) -> PartColumn:
     """The column `name`, its type as the first of its values say.
 
-    Args:
-        name: name of the column.
-        parts: those that become it, several only if they are images.
-        heads: how its first values begin, up to `head_bytes` each; at least one.
-        classes: names of classes by column.
-        where: names the source in messages.
+    `parts` become it, several only if they are images; `heads` are how its first values begin, up
+    to `head_bytes` each, at least one.
     """
     kind = kind_of(parts[0])
     if kind is PartKind.INTEGER and not all(map(_INTEGER.fullmatch, heads)):
@@ -201,36 +193,21 @@ def part_column(
 
 
 def decode_part(part: PartColumn, data: bytes, where: str) -> Any:
-    """The value that the bytes of one part say.
-
-    Raises:
-        InvalidInputError: they are not of the column's kind; says `where`.
-    """
+    """The value that the bytes of one part say. Raises InvalidInputError, which says `where`."""
     match part.kind:
-        case PartKind.IMAGE if isinstance(part.column.type, Image):
-            return check_image(part.column.type, data, where)
         case PartKind.INTEGER:
             return _integer(part.column, data, where)
-        case PartKind.TEXT:
-            return check_text(data, where)
         case PartKind.JSON:
-            return parse_json(data, where)
+            return check_json(data, where, _refuse_constant)
         case PartKind.ARRAY:
             return check_array(part.column.type, _npy_array(data, where), where)
         case _:
-            return data
-
-
-def parse_json(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as problem:
-        raise damage(where, f"is not JSON: {problem}") from problem
+            return check_bytes(part.column.type, data, where)
 
 
 def parse_classes(data: bytes, where: str) -> dict[str, tuple[str, ...]]:
     """What the member `CLASSES_MEMBER` says: names of classes by column."""
-    form = parse_json(data, where)
+    form = check_json(data, where, _refuse_constant)
     fits = isinstance(form, dict) and all(
         isinstance(names, list) and all(isinstance(name, str) for name in names)
         for names in form.values()
@@ -553,8 +530,12 @@ def write_webdataset(
             _write_shard(temporary, table, samples, gzipped=gzipped)
         return
     suffix = ".tar.gz" if gzipped else ".tar"
+    sized = (
+        (sample, sum(len(data) + 2 * tarfile.BLOCKSIZE for _, data in sample[1]))
+        for sample in samples
+    )
     with new_folder(path, overwrite=overwrite) as folder:
-        for number, shard in enumerate(_shards(samples, shard_bytes)):
+        for number, shard in enumerate(streamed_groups(sized, shard_bytes)):
             target = folder / f"{path.name}-{number:06}{suffix}"
             _write_shard(target, table, shard, gzipped=gzipped)
 
@@ -618,13 +599,13 @@ def _samples(table: ExportTable, writers: list[_Writer]) -> Iterator[_Sample]:
     row, last = 0, ""
     for batch in table.to_batches(max_bytes=BATCH_BYTES):
         keys = batch.column(KEY).to_pylist() if KEY in table.schema else None
-        values = {writer.column.name: _values(batch, writer.column) for writer in writers}
+        values = [row_values(each.column, batch.column(each.column.name)) for each in writers]
         for at in range(batch.num_rows):
             key = f"{row:09}" if keys is None else keys[at]
             parts = [
                 (writer.part_of(data), data)
-                for writer in writers
-                if (value := values[writer.column.name](at)) is not None
+                for writer, value_of in zip(writers, values, strict=True)
+                if (value := value_of(at)) is not None
                 for data in [writer.encode(value)]
             ]
             _check_sample(row, key, last, parts)
@@ -649,40 +630,6 @@ def _check_sample(row: int, key: str | None, last: str, parts: list[tuple[str, b
             f"row {row}: every column is null, so that the sample would have no parts. "
             "Leave the row out, or export to parquet"
         )
-
-
-def _values(batch: pa.RecordBatch, column: Column) -> Callable[[int], Any]:
-    """The value of a column by row, None where it is null."""
-    values = from_arrow_array(column.type, batch.column(column.name))
-    valid = None if values is None else values.valid
-
-    def value(at: int) -> Any:
-        if valid is not None and not valid[at]:
-            return None
-        if isinstance(values, BinaryValues):
-            return values.data[values.offsets[at] : values.offsets[at + 1]].tobytes()
-        if isinstance(values, RaggedValues):
-            return values.row(at)
-        assert isinstance(values, FixedValues), column
-        return values.values[at]
-
-    return value
-
-
-def _shards(samples: Iterator[_Sample], shard_bytes: int) -> Iterator[Iterator[_Sample]]:
-    """Samples in runs of about `shard_bytes`, at least one run; each is walked before the next."""
-
-    def run(sample: _Sample | None) -> Iterator[_Sample]:
-        held = 0
-        while sample is not None:
-            yield sample
-            held += sum(len(data) + 2 * tarfile.BLOCKSIZE for _, data in sample[1])
-            sample = next(samples, None) if held < shard_bytes else None
-
-    first = next(samples, None)
-    yield run(first)
-    while (first := next(samples, None)) is not None:
-        yield run(first)
 
 
 # ------------------------------------------------------------------------------ archives

@@ -92,10 +92,11 @@ class LentReader:
         # Without callbacks: those of a reader that the garbage collector closes are never called.
         self._watched = [weakref.ref(each) for each in lent if each is not None]
         self._reader: pc.CSVStreamingReader | None = None
-        self._opener = opener
+        self._opener: Open | None = opener
 
     def __enter__(self) -> Self:
         assert self._stream is not None, "a stream is lent once"
+        assert self._opener is not None, "a stream is lent once"
         try:
             self._reader = self._opener(self._stream, self._handler)
         except BaseException as problem:
@@ -127,15 +128,10 @@ class LentReader:
         if stream is not None:
             stream.end()
         del stream
-        self._reader = self._handler = None
-        self._opener = _opened
+        self._reader = self._handler = self._opener = None
         until = time.monotonic() + _PATIENCE_SECONDS
         while any(each() is not None for each in self._watched) and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
-
-
-def _opened(*_: object) -> pc.CSVStreamingReader:
-    raise AssertionError("a stream is lent once")
 
 
 class RowsOfOtherWidth:
@@ -240,7 +236,10 @@ def read_csv(
             of the first rows.
     """
     met = Damage(skip=damaged)
-    check_encoding(encoding)
+    try:
+        codecs.lookup(encoding)
+    except LookupError as problem:
+        raise InvalidInputError(f"encoding {encoding!r} is unknown") from problem
     files = Dialect(delimiter, header, encoding, ("", *null_values), text_columns)
     opened: list[pa.Schema] = []
 
@@ -268,22 +267,19 @@ def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
 
 
 def matches_csv(candidate: Candidate) -> bool:
+    return matches_text(candidate, SUFFIXES)
+
+
+def matches_text(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:
     """By suffix alone: text has no mark of its own."""
     if candidate.is_folder:
-        return has_table_files(candidate, SUFFIXES)
-    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+        return has_table_files(candidate, suffixes)
+    return candidate.path.name.lower().endswith(suffixes) and is_text(candidate.head)
 
 
 def is_text(head: bytes) -> bool:
     """Whether bytes may begin a text file: no NUL among them, unless they say that it is UTF-16."""
     return b"\0" not in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-
-
-def check_encoding(encoding: str) -> None:
-    try:
-        codecs.lookup(encoding)
-    except LookupError as problem:
-        raise InvalidInputError(f"encoding {encoding!r} is unknown") from problem
 
 
 @contextmanager
@@ -318,9 +314,7 @@ def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) ->
         types = _types(path, inferred, dialect, known)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
-    if met.skip:
-        return TableFile(schema, None, lambda: _fitting(path, dialect, types, names, met))
-    return TableFile(schema, None, lambda: _batches(path, dialect, types, names))
+    return TableFile(schema, None, lambda: _batches(path, dialect, types, names, met))
 
 
 def _column_names(found: Iterable[str]) -> list[str]:
@@ -392,24 +386,15 @@ def _reader(
 
 
 def _batches(
-    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str]
-) -> Iterator[pa.RecordBatch]:
-    try:
-        with _reading(path, dialect, types) as reader:
-            for batch in reader:
-                yield batch.rename_columns(names)
-    except pa.ArrowException as problem:
-        raise _explained(path, names, str(problem)) from problem
-
-
-def _fitting(
     path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str], met: Damage
 ) -> Iterator[pa.RecordBatch]:
-    """Batches without the rows that do not fit."""
-    passed = RowsOfOtherWidth(path, met, header=dialect.header)
+    """Batches; if damage is to be skipped, of text first, and without the rows that do not fit."""
+    passed = RowsOfOtherWidth(path, met, header=dialect.header) if met.skip else None
+    read_as = types if passed is None else dict.fromkeys(types, pa.string())
     try:
-        with _reading(path, dialect, dict.fromkeys(types, pa.string()), passed) as texts:
-            for batch in skip_misfits(path, texts, types, passed, met):
+        with _reading(path, dialect, read_as, passed) as reader:
+            rows = reader if passed is None else skip_misfits(path, reader, types, passed, met)
+            for batch in rows:
                 yield batch.rename_columns(names)
     except pa.ArrowException as problem:
         raise _explained(path, names, str(problem)) from problem

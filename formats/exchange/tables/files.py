@@ -75,11 +75,7 @@ def json_says(kind: pa.DataType, depth: int = 0) -> bool:
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """The rows of an array as JSON.
-
-    Raises:
-        pa.ArrowInvalid: NaN or an infinity, or a map that has a key twice.
-    """
+    """Rows as JSON. Raises pa.ArrowInvalid: NaN, an infinity, or a map that has a key twice."""
     step = max(1, STEP_BYTES * len(array) // max(1, array.nbytes))
     texts: list[str | None] = []
     for start in range(0, len(array), step):

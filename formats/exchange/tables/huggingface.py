@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
@@ -53,11 +54,12 @@ from tensorrepo.formats.exchange.base import (
     ImportOrigin,
     OpenedSource,
     origin_of,
+    streamed_groups,
     with_split,
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
-from tensorrepo.formats.exchange.images.labels import decode_record, read_text
+from tensorrepo.formats.exchange.images.labels import read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.exchange.tables.files import (
     Adapted,
@@ -74,18 +76,13 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, Unsupported
 
 _ARRAYS = frozenset({"Array2D", "Array3D", "Array4D", "Array5D"})
 _FILES = frozenset({"Audio", "Video", "Pdf"})
-HuggingFaceFeature = (
-    Any  # a mapping with "_type", a mapping of features, or a list with one feature
-)
+HuggingFaceFeature = Any  # a mapping with "_type" or of features, or a list with one feature
 
 
 def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool) -> Adapted:
-    """How a field becomes a column.
+    """How a field of which the features say this, or nothing (None), becomes a column.
 
-    Args:
-        field: field of the Arrow data.
-        feature: what the features say of it; None: nothing.
-        follow: read pictures that are named by a path only: of the user's own process.
+    With `follow`, for the user's own process alone, pictures that are named by a path are read.
 
     Raises:
         UnsupportedError: neither a column type nor JSON holds it.
@@ -105,9 +102,9 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
         return Adapted(column, _embedded(stored, follow=follow))
     if isinstance(field.type, pa.FixedShapeTensorType):
         return adapt_plain(field, field.type)
-    shape = _shape(feature, stored)
-    leaf = _leaf(stored)
-    if shape and _is_number(leaf):
+    dims, leaf = _nesting(stored)
+    shape = tuple(feature["shape"]) if kind in _ARRAYS else dims
+    if shape and len(shape) == len(dims) and None not in shape[1:] and _is_number(leaf):
         dtype = dtype_name(leaf.to_pandas_dtype())
         column = Column(field.name, Tensor(dtype, shape), nullable=field.nullable)
         return Adapted(column, lambda array: blocks(storage(array), shape))
@@ -119,11 +116,7 @@ def storage_type(kind: pa.DataType) -> pa.DataType:
 
 
 def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | None]:
-    """Nested lists as one array a row.
-
-    Args:
-        array: lists of lists, as deep as `shape`.
-        shape: dimensions of a row; only the first dimension may be None.
+    """Nested lists as one array a row, of a `shape` whose first dimension alone may be None.
 
     Raises:
         pa.ArrowInvalid: a list inside is null or has another length.
@@ -154,28 +147,13 @@ def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | 
     ]
 
 
-def _shape(feature: HuggingFaceFeature, stored: pa.DataType) -> tuple[int | None, ...]:
-    """The shape of the arrays of a feature; () when it is none, or not even."""
-    kind = feature.get("_type") if isinstance(feature, Mapping) else None
-    if kind in _ARRAYS:
-        dims = tuple(feature["shape"])
-        return dims if len(_list_dims(stored)) == len(dims) and None not in dims[1:] else ()
-    dims = _list_dims(stored)
-    return dims if dims and None not in dims[1:] else ()
-
-
-def _list_dims(kind: pa.DataType) -> tuple[int | None, ...]:
+def _nesting(kind: pa.DataType) -> tuple[tuple[int | None, ...], pa.DataType]:
+    """The dimensions of nested lists, and what the innermost hold."""
     dims: list[int | None] = []
     while is_any_list(kind):
         dims.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
-    return tuple(dims)
-
-
-def _leaf(kind: pa.DataType) -> pa.DataType:
-    while is_any_list(kind):
-        kind = kind.value_type
-    return kind
+    return tuple(dims), kind
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -373,7 +351,7 @@ def _open_split(folder: Path) -> _Split:
 def _json(path: Path, kind: type[Any]) -> Any:
     with refusals(path, "JSON file"):
         text = read_text(path, "JSON file", _MAX_JSON_BYTES)
-    return decode_record(path, text.encode(), kind)
+    return decode_json(path, text.encode(), kind)
 
 
 def _check_name(where: Path, name: str) -> None:
@@ -453,7 +431,13 @@ def write_huggingface(table: ExportTable, path: Path, *, overwrite: bool = False
     schema = pa.schema([feature.field for feature in features], metadata=metadata)
     with new_folder(path, overwrite=overwrite) as folder:
         names, told = [], xxhash.xxh3_64(json.dumps(forms).encode())
-        for number, shard in enumerate(_shards(table, features, schema)):
+        batches = (
+            _converted(each, features, schema) for each in table.to_batches(max_bytes=BATCH_BYTES)
+        )
+        # `datasets` does not open a stream without any batch.
+        first = next(batches, pa.RecordBatch.from_pylist([], schema))
+        sized = ((batch, batch.nbytes) for batch in chain([first], batches))
+        for number, shard in enumerate(streamed_groups(sized, SHARD_BYTES)):
             names.append(_write_shard(folder, number, shard, schema, told))
         count = len(names)
         final = [f"data-{at:05d}-of-{count:05d}.arrow" for at in range(count)]
@@ -492,32 +476,6 @@ def _write_shard(
             writer.write_batch(batch)
             told.update(f"{number} {batch.num_rows} {batch.nbytes}".encode())
     return name
-
-
-def _shards(
-    table: ExportTable, features: list[_Feature], schema: pa.Schema
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Batches in groups of about `SHARD_BYTES`.
-
-    A group must be walked before the next one is asked for.
-    """
-    batches = (
-        _converted(batch, features, schema) for batch in table.to_batches(max_bytes=BATCH_BYTES)
-    )
-    # `datasets` does not open a stream without any batch.
-    following = list(islice(batches, 1)) or [pa.RecordBatch.from_pylist([], schema)]
-
-    def group() -> Iterator[pa.RecordBatch]:
-        held = 0
-        while following and held < SHARD_BYTES:
-            batch = following.pop()
-            held += batch.nbytes
-            yield batch
-            following.extend(islice(batches, 1))
-
-    yield group()
-    while following:
-        yield group()
 
 
 def _converted(

@@ -13,14 +13,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource, grouped, origin_of
-from tensorrepo.formats.exchange.tables.csv import is_text, open_text
-from tensorrepo.formats.exchange.tables.files import has_table_files, table_files
+from tensorrepo.formats.exchange.tables.csv import matches_text, open_text
+from tensorrepo.formats.exchange.tables.files import table_files
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -52,9 +52,7 @@ def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
 
 
 def matches_jsonl(candidate: Candidate) -> bool:
-    if candidate.is_folder:
-        return has_table_files(candidate, SUFFIXES)
-    return candidate.path.name.lower().endswith(SUFFIXES) and is_text(candidate.head)
+    return matches_text(candidate, SUFFIXES)
 
 
 def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[ColumnBatch]:
@@ -79,16 +77,11 @@ def _lines(files: Sequence[Path], met: Damage) -> Iterator[tuple[Line, int]]:
             for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
                 if text.strip():
                     try:
-                        yield (file, number, _object(file, number, text)), len(text)
+                        where, fault = f"{file}, line {number}", "is not a JSON object"
+                        row = decode_json(where, text, dict[str, Any], fault)
+                        yield (file, number, row), len(text)
                     except InvalidInputError as problem:
                         met.meet(file, number - 1, problem)
-
-
-def _object(file: Path, number: int, text: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise damage(f"{file}, line {number}", f"is not a JSON object: {problem}") from problem
 
 
 def infer_schema(path: Path, rows: Sequence[dict[str, Any]]) -> Schema:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.damage import damage
+from tensorrepo.formats.common.damage import damage, sentence
 from tensorrepo.formats.dataset.schema.arrow_types import (
     TYPE_KEY,
     FixedTensorType,
@@ -102,7 +102,9 @@ def write_lance(table: ExportTable, path: Path, *, overwrite: bool = False) -> N
         except (OSError, ValueError, pa.ArrowException, RuntimeError) as problem:
             if failed:  # what our own rows raised comes back as one of Lance's errors
                 raise failed[0] from None
-            raise InvalidInputError(f"Lance cannot hold these rows: {_first(problem)}") from problem
+            raise InvalidInputError(
+                f"Lance cannot hold these rows: {sentence(problem):.300}"
+            ) from problem
 
 
 def matches_lance(candidate: Candidate) -> bool:
@@ -175,8 +177,3 @@ def _remembering(
     except Exception as problem:
         failed.append(problem)
         raise
-
-
-def _first(problem: BaseException) -> str:
-    lines = str(problem).splitlines()
-    return lines[0][:300] if lines else type(problem).__name__

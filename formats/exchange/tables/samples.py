@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage
-from tensorrepo.formats.common.dtypes import dtype_name
+from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
@@ -108,11 +108,7 @@ def plain(value: object, image_format: str) -> Any:
 
 
 def column_of(name: str, values: Sequence[Any]) -> Column:
-    """The column that holds the first values; None among them makes it nullable.
-
-    Raises:
-        InvalidInputError: they are of kinds that do not go together.
-    """
+    """The column of the first values; None makes it nullable. Raises InvalidInputError: a mix."""
     given = [value for value in values if value is not None]
     kinds = list(dict.fromkeys(map(_kind, given)))
     if not kinds:
@@ -172,17 +168,12 @@ def _from_tensor(tensor: Any) -> Any:
 
 def _bits(tensor: Any, problem: Exception) -> Any:
     """A tensor of a type that torch does not hand to numpy: its bits, under the name they have."""
-    import ml_dtypes
     import torch
 
-    known = {
-        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-        torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
-        torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
-    }
-    if getattr(tensor, "dtype", None) not in known:
+    dtype = SMALL_FLOATS.get(str(tensor.dtype).removeprefix("torch."))
+    if dtype is None:
         raise UnsupportedError(f"a tensor of {tensor.dtype} is not read: {problem}") from problem
-    raw, dtype = known[tensor.dtype]
+    raw = torch.int16 if dtype.itemsize == 2 else torch.uint8
     return np.asarray(tensor.contiguous().view(raw).numpy()).view(dtype)
 
 

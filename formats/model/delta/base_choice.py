@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -27,11 +27,9 @@ from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE, TensorPart
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.history.trees import Entry
 
 DEPTH: Final = 2  # bases that a read of a new model passes through at most
 RUN_DEPTH: Final = 8  # of checkpoints of one run

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     Frames,
@@ -46,6 +47,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
     raw_view,
     tables_of,
     unknown_plane,
+    unpack_plane,
 )
 from tensorrepo.formats.native import planes, rans
 from tensorrepo.formats.native.delta_tokens import (
@@ -57,10 +59,6 @@ from tensorrepo.formats.native.delta_tokens import (
     bits_of,
 )
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorType
-
 
 _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
 assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"
@@ -239,9 +237,7 @@ def decode_against(stored: StoredPlane, base: NDArray[Any], of: Numbers, out: ND
     elif stored.codec == PlaneCodec.LAYERS:
         decode_layers(data, base, of, out)
     elif stored.codec == PlaneCodec.RAW:
-        if data.size != out.nbytes:
-            raise CorruptError(f"raw plane: expected {out.nbytes} bytes, found {data.size}")
-        out.view(np.uint8)[...] = data
+        unpack_plane(stored, out.view(np.uint8))
     else:
         raise unknown_plane(stored.codec)
 

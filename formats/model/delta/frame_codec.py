@@ -25,19 +25,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tensorrepo.repo.errors import CorruptError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorType
-
 
 Frames = Sequence[memoryview]  # of bases: of each the same frame
 PlaneList = Sequence[StoredPlane]

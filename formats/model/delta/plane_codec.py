@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import zstandard
@@ -25,10 +25,7 @@ from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import rans
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Buffer
-
+from tensorrepo.repo.ids import Buffer
 
 CONTEXTS: Final = 256
 MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache

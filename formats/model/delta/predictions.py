@@ -29,11 +29,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.distances import (
     PredictingCodec,
     RowGrid,
@@ -54,10 +55,6 @@ from tensorrepo.formats.model.delta.frame_codec import (
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native.delta_tokens import BEST, Numbers
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorType
-
 
 MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
 """Types that are predicted, and their bits below the exponent."""

@@ -11,13 +11,12 @@ Source:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorReader, TensorType
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 
 SIGNATURE_ITEMS: Final = 256
 LEAST_ELEMENTS: Final = 1 << 16  # of a tensor that has a signature

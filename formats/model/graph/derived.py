@@ -61,15 +61,11 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 def _place(module: str) -> tuple[Any, ...]:
     """Where a module stands: embeddings first, heads last, the rest by name, numbers by value."""
-    key: list[tuple[int, tuple[int, int, str]]] = []
-    for part, natural in zip(module.split("."), natural_key(module), strict=True):
-        key.append((_rank(part.lower()), natural))
-    return tuple(key)
-
-
-def _rank(word: str) -> int:
     ranks = ((_FIRST, 0), (_LATE, 2), (_LAST, 3))
-    return next((rank for pattern, rank in ranks if pattern.search(word)), 1)
+    return tuple(
+        (next((rank for pattern, rank in ranks if pattern.search(part.lower())), 1), natural)
+        for part, natural in zip(module.split("."), natural_key(module), strict=True)
+    )
 
 
 def _free_name(name: str, taken: Mapping[str, object]) -> str:

@@ -109,7 +109,8 @@ def make_graph(
     for node in nodes:
         if node.name in found:
             raise InvalidInputError(f"graph: two nodes are called {node.name!r:.80}")
-        found[node.name] = _canonical(node)
+        inputs, parameters = tuple(sorted(node.inputs)), tuple(sorted(node.parameters))
+        found[node.name] = msgspec.structs.replace(node, inputs=inputs, parameters=parameters)
     graph = Graph(source, _ordered(found), tuple(outputs), dict(config or {}))
     check_graph(graph)
     return graph
@@ -162,12 +163,6 @@ def _check_node(node: GraphNode) -> None:
         check_tensor_name(one.tensor)
         if any(dim < 0 for dim in one.shape):
             raise InvalidInputError(f"{where}: shape {one.shape!s:.80}")
-
-
-def _canonical(node: GraphNode) -> GraphNode:
-    return msgspec.structs.replace(
-        node, inputs=tuple(sorted(node.inputs)), parameters=tuple(sorted(node.parameters))
-    )
 
 
 def _ordered(nodes: Mapping[str, GraphNode]) -> tuple[GraphNode, ...]:
@@ -270,11 +265,7 @@ def module_of(tensor: str) -> str:
 
 
 def nodes_named(graph: Graph, name: str) -> tuple[GraphNode, ...]:
-    """The nodes that a name means: one of that name, else all of a module, else all below it.
-
-    Raises:
-        NotFoundError: none; near names are suggested.
-    """
+    """The nodes that a name means: one, all of a module, or all below it. Raises NotFoundError."""
     exact = tuple(node for node in graph.nodes if node.name == name)
     if exact:
         return exact

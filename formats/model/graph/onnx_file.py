@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,12 +32,9 @@ from tensorrepo.formats.common.protobuf import (
 )
 from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.layout.manifest import Original
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
-
 
 MAX_ITEMS: Final = 1 << 20  # nodes, and initialisers
 MAX_DIMS: Final = 64
@@ -121,11 +118,7 @@ class _Left(Exception):
 
 
 def scan_onnx(ranges: Ranges, where: str) -> OnnxFile:
-    """Walk a file.
-
-    Raises:
-        InvalidInputError: no ONNX model, cut short, or one that lies.
-    """
+    """Walk a file. Raises InvalidInputError: no ONNX model, cut short, or one that lies."""
     scanned = OnnxFile(ProtoFile(ranges, where))
     graphs: list[ProtoField] = []
     for each in scanned.file.whole():
@@ -374,8 +367,8 @@ def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
     """The graph of an ONNX file. Raises InvalidInputError."""
     scanned = scan_onnx(ranges, where)
     parser = _Parser(where)
-    for node in scanned.nodes:
-        parser.add(scanned.file.content(node, MAX_NODE_BYTES))
+    nodes = (scanned.file.content(node, MAX_NODE_BYTES) for node in scanned.nodes)
+    parsed = tuple(parser.node(memoryview(node), 0) for node in nodes)
     values = {
         number: tuple(
             parser.value(memoryview(scanned.file.content(each, MAX_NODE_BYTES)))
@@ -389,7 +382,7 @@ def parse_graph(ranges: Ranges, where: str) -> OnnxGraph:
         values[_GRAPH_INPUT],
         values[_GRAPH_OUTPUT],
         tuple(sorted({*scanned.names, *_sparse_names(scanned)})),
-        tuple(parser.nodes),
+        parsed,
         scanned.metadata.get("opset", {}),
     )
 
@@ -409,11 +402,7 @@ class _Parser:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.nodes: list[OnnxNode] = []
         self._count = 0
-
-    def add(self, message: bytes) -> None:
-        self.nodes.append(self._node(memoryview(message), 0))
 
     def value(self, message: memoryview) -> OnnxValue:
         """A ValueInfoProto."""
@@ -450,7 +439,7 @@ class _Parser:
                 return self._text(content)
         return None
 
-    def _node(self, message: memoryview, depth: int) -> OnnxNode:
+    def node(self, message: memoryview, depth: int) -> OnnxNode:
         self._count += 1
         if self._count > _MAX_NODES or depth > _MAX_NESTING:
             raise InvalidInputError(f"{self.where}: more nodes, or nested deeper, than are read")
@@ -524,7 +513,7 @@ class _Parser:
         name = ""
         for tag, _, _, content in read_fields(message, self.where):
             if tag == 1:
-                nodes.append(self._node(content, depth))
+                nodes.append(self.node(content, depth))
             elif tag == 2:
                 name = self._text(content)
             elif tag == 5:

@@ -17,7 +17,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.graph.derived import derived_graph
@@ -31,12 +31,10 @@ from tensorrepo.formats.model.graph.graph import (
     make_graph,
 )
 from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, OnnxNode, graph_of
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 CONFIG: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 << 20

@@ -17,16 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct, pack
-from typing import TYPE_CHECKING, Final, NewType, Protocol
+from typing import Final, NewType, Protocol
 
 import msgspec
 from blake3 import blake3
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.common.tensors import TensorType
-
 
 Fingerprint = NewType("Fingerprint", bytes)
 

@@ -24,7 +24,7 @@ from tensorrepo.formats.common.canonical import (
 )
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
-from tensorrepo.formats.common.tensors import TYPES, TensorType
+from tensorrepo.formats.common.tensors import TYPES, TensorType, named_bytes
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_from_bytes
@@ -155,11 +155,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_tensor_name(name: str) -> str:
-    """`name`, when it may name a tensor.
-
-    Raises:
-        InvalidInputError: it is no text, empty, too long, or no UTF-8.
-    """
+    """`name`, when it may name a tensor: text of UTF-8, not too long. Raises InvalidInputError."""
     if not isinstance(name, str):
         raise InvalidInputError(f"tensor name {name!r:.80} is not text")
     try:
@@ -190,10 +186,7 @@ def _tensor_type(entry: TypeEntry) -> TensorType:
 
 def _check_tensor(tensor: TensorEntry, element: TensorType) -> None:
     check_tensor_name(tensor.name)
-    try:
-        element.bytes_of(tensor.shape)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {tensor.name!r}: {error}") from error
+    named_bytes(tensor.name, element, tensor.shape)
     check_grid(tensor.shape, [(piece.offset, piece.shape) for piece in tensor.pieces], tensor.name)
     block = element.block_elements
     for piece in tensor.pieces:
@@ -242,10 +235,7 @@ def _is_grid(shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[in
 
 
 def _check_piece(piece: TensorPiece, element: TensorType, name: str) -> None:
-    try:
-        size = element.bytes_of(piece.shape)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r}: {error}") from error
+    size = named_bytes(name, element, piece.shape)
     stored = (piece.fingerprint is None) == (size <= INLINE_BYTES)
     if size <= INLINE_BYTES and (piece.value is None or len(piece.value) != size):
         stored = False

@@ -349,12 +349,9 @@ def _is_later_base(bases: Iterable[MemberRef], index: int) -> bool:
 def _are_singles(
     rows: NDArray[Any], planes: NDArray[Any], begins: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which rows are of one frame, and all that `_check_layout` and `_check_bases` ask for.
+    """Which rows of members, whose planes begin at `begins`, are of one frame and sound.
 
-    Args:
-        rows: rows of the table of members.
-        planes: planes of all of them, one after the other.
-        begins: places where the planes of each member begin.
+    Sound is all that `_check_layout` and `_check_bases` ask for.
     """
     starts, sizes = planes["offset"].astype(np.int64), planes["bytes"].astype(np.int64)
     joined = np.ones(len(planes), np.bool_)

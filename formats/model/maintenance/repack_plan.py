@@ -24,10 +24,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
+from math import inf
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.base_choice import WrittenBase, open_base
@@ -52,10 +54,6 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.objects.envelope import ObjectSource
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
 
@@ -104,11 +102,7 @@ class Inventory:
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, entry: Entry) -> None:
-        """Take stock of one model.
-
-        Raises:
-            CorruptError: it is not whole: what cannot be read is not stored anew.
-        """
+        """Take stock of one model. Raises CorruptError: what cannot be read is not stored anew."""
         base = open_base(self.objects, entry, "repack", cache_bytes=0)
         if base is None:
             raise CorruptError(
@@ -319,7 +313,7 @@ class _Tree:
         return 1 + max((self.depth[base] for base in option.bases), default=-1)
 
 
-def _fits(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> bool:
+def _fits(tree: _Tree, limits: tuple[float, ...], at: int, number: int) -> bool:
     """Whether no model that is within its limit would be over it."""
     effect = tree.effect(at, number)
     return effect is not None and all(
@@ -327,7 +321,7 @@ def _fits(tree: _Tree, limits: tuple[int, ...], at: int, number: int) -> bool:
     )
 
 
-def _grow(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
+def _grow(problem: RepackProblem, limits: tuple[float, ...]) -> _Tree:
     """Tensors join the tree by the smallest option that keeps all models within their limits.
 
     Those that have not joined count as whole: each can still be stored so.
@@ -358,22 +352,13 @@ def _grow(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     return tree
 
 
-def _unlimited(problem: RepackProblem) -> int:
-    """More than any read can cost."""
-    most = sum(max(option.cost for option in options) for options in problem.options)
-    widest = max((len(one.bases) for options in problem.options for one in options), default=1)
-    reads = max((len(model) for model in problem.models), default=1)
-    limit: int = (most + 1) * (reads + 1) * (widest + 1) ** (problem.depth + 1)
-    return limit
-
-
 def _repair(problem: RepackProblem, limits: tuple[int, ...]) -> _Tree:
     """The smallest tree, in which what gains most for a byte is exchanged until limits hold.
 
     Ends: a model over its limit has a tensor that is read through bases at more than its whole
     cost, and storing that whole gains.
     """
-    unlimited = (_unlimited(problem),) * len(problem.models)
+    unlimited = (inf,) * len(problem.models)
     tree = _grow(problem, unlimited)
     _improve(tree, unlimited)
     while tree.excess(limits):
@@ -429,7 +414,7 @@ def _read_by(tree: _Tree, model: int) -> list[int]:
     return sorted(reached)
 
 
-def _improve(tree: _Tree, limits: tuple[int, ...]) -> None:
+def _improve(tree: _Tree, limits: tuple[float, ...]) -> None:
     """Exchange options for smaller ones as long as one fits. Ends: bytes only become fewer."""
     changed = True
     while changed:

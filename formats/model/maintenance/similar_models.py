@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
@@ -16,13 +16,11 @@ from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprint
 from tensorrepo.formats.model.layout.manifest import piece_name
 from tensorrepo.formats.model.layout.placement import ChosenBase
+from tensorrepo.formats.model.maintenance.usage import Reached
 from tensorrepo.formats.model.read.frames import PiecedTensor
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.maintenance.usage import Reached
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,17 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor, decode_placement
 from tensorrepo.formats.model.read.members import MemberReader
 from tensorrepo.formats.model.write.model_writer import INLINE
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-
-if TYPE_CHECKING:
-    from tensorrepo.repo.changes.repository import RepositoryCore
 
 
 @dataclass(frozen=True, slots=True)

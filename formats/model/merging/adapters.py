@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod, sqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -35,13 +35,10 @@ from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
 from tensorrepo.formats.model.merging.blend import Blend
+from tensorrepo.formats.model.merging.recipe import Recipe
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, content_of
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.stored_model import StoredModel
-
 
 Values = NDArray[Any]
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import acos, ceil, frexp, fsum, ldexp, nan, sin, sqrt
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,9 @@ from tensorrepo.formats.common.arguments import first_names
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, read_numbers, rounded
+from tensorrepo.formats.model.merging.recipe import Recipe
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.merging.recipe import Recipe
-    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
-
 
 Values = NDArray[Any]
 
@@ -90,17 +87,11 @@ def ties(
 
 
 def arc_shares(dot: float, one: float, two: float, place: float) -> tuple[float, float]:
-    """What each of two tensors is multiplied by, for a place on the arc between them.
+    """What two tensors of this inner product, and L2 norms `one` and `two`, are multiplied by.
 
-    Args:
-        dot: their inner product.
-        one: the L2 norm of the first.
-        two: that of the second.
-        place: 0 at the first, 1 at the second.
-
-    Returns:
-        Two shares, to 32 binary digits: sine and arc cosine may differ in the last ones between
-        two machines, and what is made again must have the same bits.
+    `place` on the arc between them is 0 at the first, 1 at the second. Shares have 32 binary
+    digits: sine and arc cosine may differ in the last ones between two machines, and what is made
+    again must have the same bits.
     """
     if not one or not two:
         return 1 - place, place
@@ -205,7 +196,7 @@ def blend(recipe: Recipe, parents: Sequence[StoredModel], base: StoredModel | No
     for name in first.keys():  # noqa: SIM118  # a Model is no dict
         if name in aliases:
             continue
-        if not all(_fits(first.spec(name), model, name) for model in models):
+        if not all(has_alike(model, name, first.spec(name).form) for model in models):
             taken.append(name)
         elif len({model.content(name) for model in models}) > 1:
             if _has_mean(first.spec(name)):
@@ -224,7 +215,9 @@ def _check_alike(models: Sequence[StoredModel]) -> None:
     for number, other in enumerate(models[1:], start=2):
         odd = sorted(set(first.keys()) ^ set(other.keys()))
         odd += [
-            name for name in first if name in other and not _fits(first.spec(name), other, name)
+            name
+            for name in first
+            if name in other and not has_alike(other, name, first.spec(name).form)
         ]
         if odd:
             raise InvalidInputError(
@@ -234,8 +227,9 @@ def _check_alike(models: Sequence[StoredModel]) -> None:
             )
 
 
-def _fits(spec: TensorSpec, model: StoredModel, name: str) -> bool:
-    return name in model and model.spec(name).form == spec.form
+def has_alike(model: StoredModel, name: str, form: tuple[TensorType, tuple[int, ...]]) -> bool:
+    """Whether a model has a tensor of that name, type and shape."""
+    return name in model and model.spec(name).form == form
 
 
 def _has_mean(spec: TensorSpec) -> bool:

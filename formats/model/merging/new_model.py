@@ -45,7 +45,7 @@ from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.layout.fingerprints import FRAME_ELEMENTS, frame_bytes
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, rounded
 from tensorrepo.formats.model.merging.adapters import adapt
-from tensorrepo.formats.model.merging.blend import Blend, blend
+from tensorrepo.formats.model.merging.blend import Blend, blend, has_alike
 from tensorrepo.formats.model.merging.recipe import ADAPTER, Recipe, with_recipe
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
@@ -284,14 +284,11 @@ def filled(
     """
     if rule not in RULES:
         raise InvalidInputError(f"no rule {rule!r:.40}: there are {', '.join(RULES)}")
-    if element.name not in ROUNDABLE and rule != "zeros" and not _is_counter(element):
+    counts = element.numpy is not None and element.numpy.kind in "iub"
+    if element.name not in ROUNDABLE and rule != "zeros" and not counts:
         raise InvalidInputError(f"tensor {name!r:.80}: no rule fills {element.name}; give it")
     low, high, summands = _bounds(name, shape, rule if element.name in ROUNDABLE else "zeros")
     return FilledTensor(name, element, shape, low, high, summands, seed)
-
-
-def _is_counter(element: TensorType) -> bool:
-    return element.numpy is not None and element.numpy.kind in "iub"
 
 
 def _bounds(name: str, shape: tuple[int, ...], rule: str) -> tuple[float, float, int]:
@@ -454,18 +451,12 @@ def _given(one: WantedTensor, given: Mapping[str, TensorReader]) -> _Origin | No
 def _donated(
     one: WantedTensor, donors: Sequence[ModelRef], mapped: Sequence[Mapping[str, str]]
 ) -> _Origin | None:
-    for at, donor in enumerate(donors):
-        if _fits(one, donor.model, one.name):
-            return _Origin(donor.model.tensor(one.name), at, one.name)
-    for at, donor in enumerate(donors):
-        name = mapped[at].get(one.name)
-        if name is not None and _fits(one, donor.model, name):
-            return _Origin(donor.model.tensor(name), at, name)
+    names = [(at, one.name) for at in range(len(donors))]
+    names += [(at, known[one.name]) for at, known in enumerate(mapped) if one.name in known]
+    for at, name in names:
+        if has_alike(donors[at].model, name, (one.type, one.shape)):
+            return _Origin(donors[at].model.tensor(name), at, name)
     return None
-
-
-def _fits(one: WantedTensor, model: StoredModel, name: str) -> bool:
-    return name in model and model.spec(name).form == (one.type, one.shape)
 
 
 def _by_prefix(graph: Graph | None, donor: StoredModel) -> dict[str, str]:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from tensorrepo.formats.common.json import as_plain
+from tensorrepo.formats.model.layout.manifest import Manifest
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.layout.manifest import Manifest
 
 KEY: Final = "recipe"
 METHODS: Final = ("average", "slerp", "task-arithmetic", "ties")

@@ -89,7 +89,7 @@ def join_models(path: str, versions: Versions, strategy: str) -> MergedModel:
         return MergedModel(None, contests=joiner.contests)
     for side, model in versions.sides.items():
         same = files == _files(model) and metadata == _metadata(model)
-        if same and aliases == model.aliases and joiner.is_whole(side):
+        if same and aliases == model.aliases and side in joiner.whole:
             return MergedModel(None, side=side)
     source = ModelSource(
         {name: tensor for name, tensor in tensors.items() if name not in aliases},
@@ -115,7 +115,7 @@ class _Joiner:
         self._strategy = strategy
         self._measured = 0
         self._known: dict[str, tuple[Any, ...]] = {}
-        self._whole = set(SIDES)  # whose tensors the joined ones are, all of them
+        self.whole = set(SIDES)  # whose tensors the joined ones are, all of them
 
     def tensors(self) -> dict[str, TensorReader]:
         names = sorted({name for one in self.all if one is not None for name in one.keys()})  # noqa: SIM118  # a Model is no dict
@@ -125,12 +125,12 @@ class _Joiner:
             side = self._side(identities) or (self._strategy if self._strategy in SIDES else None)
             if side is None:
                 tensor = self._contested(name)
-                self._whole.clear()
+                self.whole.clear()
             else:
                 chosen = self._versions.sides[side]
                 tensor = chosen.tensor(name) if name in chosen else None
                 if identities[1] != identities[2]:
-                    self._whole &= {side}
+                    self.whole &= {side}
             if tensor is not None:
                 found[name] = tensor
         return found
@@ -162,7 +162,8 @@ class _Joiner:
             if target is None or target not in tensors:
                 continue
             tied = [side for side, its in zip(SIDES, told[1:], strict=True) if its == target]
-            both = len(tied) == len(SIDES) and self._moved_together(name, target)
+            moved = {self._side(self._identities(one)) for one in (name, target)}
+            both = len(tied) == len(SIDES) and len(moved) == 1
             if both or any(self._is_of(side, name, target) for side in tied):
                 found[name] = target
         return found
@@ -178,14 +179,7 @@ class _Joiner:
     def metrics(self) -> dict[str, Any]:
         """Those of the side whose tensors all of these are; none of weights that nobody ran."""
         sides = self._versions.sides.items()
-        return next((dict(one.metrics) for side, one in sides if side in self._whole), {})
-
-    def is_whole(self, side: str) -> bool:
-        """Whether all tensors are those of one side."""
-        return side in self._whole
-
-    def _moved_together(self, name: str, target: str) -> bool:
-        return self._side(self._identities(name)) == self._side(self._identities(target))
+        return next((dict(one.metrics) for side, one in sides if side in self.whole), {})
 
     def _is_of(self, side: str, *names: str) -> bool:
         """Whether the joined tensors of these names are what that side has."""

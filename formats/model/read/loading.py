@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import index
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -24,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.common.arguments import whole
 from tensorrepo.formats.common.tensors import (
     TYPES_BY_TORCH_NAME,
     TensorOutput,
@@ -32,7 +32,7 @@ from tensorrepo.formats.common.tensors import (
     import_torch,
     torch_of,
 )
-from tensorrepo.formats.model.layout.fingerprints import frame_bytes
+from tensorrepo.formats.model.layout.fingerprints import NamedShape, frame_bytes
 from tensorrepo.formats.model.layout.manifest import TensorEntry
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers
 from tensorrepo.formats.model.read.frames import (
@@ -144,7 +144,7 @@ def _torch_device(device: Any) -> Any:
 
 def _share(shard: Any) -> tuple[int, int, int]:
     try:
-        dim, rank, world = (_whole(one) for one in shard)
+        dim, rank, world = (whole("shard", one) for one in shard)
     except (TypeError, ValueError):
         dim, rank, world = -1, 0, 0
     if dim < 0 or not 0 <= rank < world:
@@ -156,20 +156,11 @@ def _share(shard: Any) -> tuple[int, int, int]:
 
 def _plane_count(planes: Any) -> int:
     try:
-        count = _whole(planes)
-    except TypeError:
-        count = 0
-    if count < 1:
+        return whole("planes", planes, 1)
+    except InvalidInputError as error:
         raise InvalidInputError(
             f"planes={planes!r:.60}: expected at least 1: how many of the most significant bytes"
-        )
-    return count
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError("a bool counts nothing")
-    return index(value)
+        ) from error
 
 
 def _numpy_type(dtype: Any) -> Any:
@@ -193,18 +184,8 @@ def _torch_type(dtype: Any) -> Any:
 _SHOWN = 5
 
 
-class Shaped(Protocol):
-    """What of a stored tensor is compared with the one that it is read into."""
-
-    @property
-    def type(self) -> TensorType: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
 def matching(
-    state: Mapping[str, Any], stored: Mapping[str, Shaped], strict: bool
+    state: Mapping[str, Any], stored: Mapping[str, NamedShape], strict: bool
 ) -> dict[str, Any]:
     """The torch tensors to be filled, by name of the stored tensor; each memory once.
 
@@ -326,14 +307,9 @@ class TensorRead:
         index: ElementIndex | None = None,
         rooms: Mapping[str, memoryview] | None = None,
     ) -> None:
-        """Begin.
+        """Begin with a batch as `batches` gives them, or with part `index` of a single tensor.
 
-        Args:
-            batch: tensors by key, as `batches` gives them; one, where only a part is wanted.
-            options: how they are loaded.
-            pool: threads that read.
-            index: part of the tensor, instead of that which `options` says.
-            rooms: memory for the bytes of tensors by key, where there is some already.
+        `rooms` is memory for the bytes of tensors by key, where there is some already.
         """
         # Memory is taken here and not by the task: what other threads take, malloc gives back to
         # the system as soon as it is free, and the next model's pages are new ones.
@@ -414,6 +390,7 @@ def _target(
 def _tasks(targets: list[_Target], options: LoadOptions) -> Iterable[Callable[[], None]]:
     """What fills the arrays of a batch; in any order, on any thread."""
     first = targets[0]
+    data = first.array.reshape(-1).view(np.uint8).data
     if options.whole and first.index is None and isinstance(first.tensor, StoredFrames):
         batch = [
             (one.tensor, one.array, one.is_mapped)
@@ -423,16 +400,12 @@ def _tasks(targets: list[_Target], options: LoadOptions) -> Iterable[Callable[[]
         if len(batch) == len(targets) and (len(batch) > 1 or len(first.tensor.frames) <= 1):
             return (partial(_read_batch, batch),)
         if first.is_mapped:
-            return _checks(first.tensor, first.array.reshape(-1).view(np.uint8).data)
-    return first.tensor.fills(
-        first.index, first.array.reshape(-1).view(np.uint8).data, options.planes
-    )
-
-
-def _checks(tensor: StoredFrames, whole: memoryview) -> Iterator[Callable[[], None]]:
-    size = frame_bytes(tensor.type)
-    for at in range(len(tensor.frames)):
-        yield partial(tensor.check, at, whole[at * size : (at + 1) * size])
+            size, tensor = frame_bytes(first.tensor.type), first.tensor
+            return (
+                partial(tensor.check, at, data[at * size : (at + 1) * size])
+                for at in range(len(tensor.frames))
+            )
+    return first.tensor.fills(first.index, data, options.planes)
 
 
 def _read_batch(wanted: list[tuple[StoredFrames, Any, bool]]) -> None:

@@ -8,16 +8,17 @@ decoded from a wrong base is a wrong frame.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import cached_property
-from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
@@ -31,15 +32,11 @@ from tensorrepo.formats.model.layout.pack import (
     StoredFrame,
     decode_directory,
 )
+from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.common.tensors import TensorType
-    from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:
@@ -115,7 +112,7 @@ class MemberReader:
         self._members = LazyDict(self._find_member)
         # Packs on this machine, by number: nothing is gained by fetching frames together.
         self.local = LazyDict[int, bool](lambda number: self.mapped_pack(number) is not None)
-        self._decoded = _FrameCache(cache_bytes)
+        self._decoded = LimitedCache[memoryview](cache_bytes)
         self._kept: dict[tuple[Digest, int], Buffer] = {}
 
     def member(self, place: MemberPlace) -> PackMember:
@@ -248,7 +245,7 @@ class MemberReader:
         then decoded frames of a base are kept only where several members need them.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         link = self._links[place[0]]
         large = rooms[0].nbytes >= _READ_BYTES
         if member.codec == RAW and large and self.objects.map(link) is not None:
@@ -328,7 +325,7 @@ class MemberReader:
         whole and verified, and cut short then.
         """
         member = self.member(place)
-        found = self._inside(place, member, frames, rooms)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
         read = max(planes, 2)  # the first plane of a float has no sign, the second one has
         if member.codec == PLANES.name and read < len(found[0].planes):
             taken = [plane for frame in found for plane in frame.planes[:read]]
@@ -372,7 +369,7 @@ class MemberReader:
         mapped = self.objects.map(self._links[place[0]]) if member.codec == RAW else None
         sizes = [one.size_bytes for one in about]
         if mapped is not None:
-            inside = self._inside_sizes(place, member, frames, sizes)
+            inside = self._inside(place, member, frames, sizes)
             starts = [frame.planes[0].offset for frame in inside]
             parts = [mapped[at : at + size] for at, size in zip(starts, sizes, strict=True)]
             if [part.nbytes for part in parts] != sizes:
@@ -385,7 +382,7 @@ class MemberReader:
         rooms = [np.empty(size, np.uint8).data for size in sizes]
         self.frames_into(place, frames, about, rooms, once=once)
         for key, room in zip(keys, rooms, strict=bool(keys)):
-            self._decoded.put(key, room)
+            self._decoded.put(key, room, room.nbytes)
         return rooms
 
     def _fetch(
@@ -422,11 +419,6 @@ class MemberReader:
         return read_spans(self.objects, link, spans)
 
     def _inside(
-        self, place: MemberPlace, member: PackMember, frames: range, rooms: Sequence[memoryview]
-    ) -> tuple[StoredFrame, ...]:
-        return self._inside_sizes(place, member, frames, [room.nbytes for room in rooms])
-
-    def _inside_sizes(
         self, place: MemberPlace, member: PackMember, frames: range, sizes: Sequence[int]
     ) -> tuple[StoredFrame, ...]:
         """The frames asked for, which must be there and of the sizes expected."""
@@ -464,29 +456,3 @@ class MemberReader:
                 f"member {place[1]} of pack {self.packs[place[0]].pack.hex():.12}: codec "
                 f"{member.codec} needs {codec.bases} bases, found {len(bases)}"
             )
-
-
-class _FrameCache:
-    """The decoded frames used last, within a limit of bytes."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._frames: OrderedDict[tuple[int, int, int], memoryview] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: tuple[int, int, int]) -> memoryview | None:
-        with self._lock:
-            found = self._frames.get(key)
-            if found is not None:
-                self._frames.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[int, int, int], frame: memoryview) -> None:
-        with self._lock:
-            if key in self._frames:
-                return
-            self._frames[key] = frame
-            self._bytes += frame.nbytes
-            while self._bytes > self._limit_bytes:
-                self._bytes -= self._frames.popitem(last=False)[1].nbytes

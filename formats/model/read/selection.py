@@ -34,11 +34,7 @@ class ElementSelection:
         return len(self.starts) * self.run
 
     def in_blocks(self, block: int) -> ElementSelection:
-        """The same, counted in blocks of elements.
-
-        Raises:
-            InvalidInputError: a run begins or ends inside a block.
-        """
+        """The same in blocks. Raises InvalidInputError: a run begins or ends inside of one."""
         if self.run % block or (self.starts % block).any():
             raise InvalidInputError(
                 f"a slice of this type begins and ends between {block} elements"
@@ -121,11 +117,7 @@ def select(shape: tuple[int, ...], index: ElementIndex) -> ElementSelection:
 
 
 def index_ranges(shape: tuple[int, ...], index: ElementIndex) -> list[range]:
-    """The indices of every dimension that `index` picks; one for a dimension that it drops.
-
-    Raises:
-        InvalidInputError: as `select`.
-    """
+    """The indices that `index` picks of each dimension; one where it drops it. Errors: `select`."""
     parts = zip(_expand(shape, index), shape, strict=True)
     return [_range(part, dim, at)[0] for at, (part, dim) in enumerate(parts)]
 

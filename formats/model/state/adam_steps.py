@@ -46,13 +46,10 @@ class AdamStep:
 def adam_steps(
     skeleton: Json, tensors: Mapping[str, Any], before: Json = None
 ) -> tuple[AdamStep, ...]:
-    """The steps of every optimizer in a state.
+    """The steps of every optimizer in a state that `take_apart` took apart.
 
-    Args:
-        skeleton: skeleton of the state, as `take_apart` gives it.
-        tensors: tensors by name.
-        before: the skeleton of the checkpoint before: a scheduler may have changed the rate since
-            the step was made.
+    `before` is the skeleton of the checkpoint before: a scheduler may have changed the rate since
+    the step was made.
     """
     earlier: dict[tuple[str, ...], Json] = {}
     with suppress(*_NO_GUESS):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import LOSSY_OF, ProvenanceEdge, details_of
-from tensorrepo.formats.common.tensors import TYPES, TensorReader, TensorType, tensor_of
+from tensorrepo.formats.common.tensors import TYPES, TensorType, tensor_of
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
     fingerprint,
@@ -164,11 +164,7 @@ def shorten_state(
 
 
 def approximation_of(lineage: Iterable[ProvenanceEdge]) -> Approximation | None:
-    """What a model's lineage says of numbers in fewer bits; None where all are as they were.
-
-    Raises:
-        CorruptError: what it says is not to be understood.
-    """
+    """What a lineage says of numbers in fewer bits; None: all as they were. As `details_of`."""
     found = details_of(lineage, LOSSY_OF, Approximation)
     return None if found is None else found[1]
 
@@ -218,7 +214,9 @@ def _shorten(name: str, value: Any, lossy: LossyState) -> tuple[str, float] | No
     if memory.nbytes <= INLINE_BYTES or swapped:
         return None
     digests, most = bytearray(), 0.0
-    for part in _frames(memory, reader):
+    step = frame_bytes(reader.type)
+    for start in range(0, memory.nbytes, step):
+        part = memory[start : start + step]
         digests += frame_digest(part.data)
         bits = part.view(form.units)
         stored = shortened(bits, form, lossy.kept_bits)
@@ -231,12 +229,6 @@ def _shorten(name: str, value: Any, lossy: LossyState) -> tuple[str, float] | No
         most = max(most, far)
         bits[:] = stored
     return fingerprint(reader.type, tuple(reader.shape), bytes(digests)).hex(), most
-
-
-def _frames(memory: NDArray[np.uint8], reader: TensorReader) -> Iterator[NDArray[np.uint8]]:
-    step = frame_bytes(reader.type)
-    for start in range(0, memory.nbytes, step):
-        yield memory[start : start + step]
 
 
 def _moments(skeleton: Json, tensors: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:

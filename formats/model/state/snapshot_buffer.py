@@ -149,10 +149,6 @@ def _room_bytes(name: str, value: Any) -> int:
 
 
 def bytes_of(tensors: Mapping[str, Any]) -> int:
-    """Bytes that copies of the tensors take, of those that are one once.
-
-    Raises:
-        InvalidInputError: one of them cannot be stored; names it.
-    """
+    """Bytes of copies, each memory once. Raises InvalidInputError, which names a tensor."""
     one_each = {_identity(name, value): (name, value) for name, value in tensors.items()}
     return sum(_room_bytes(*one) for one in one_each.values())

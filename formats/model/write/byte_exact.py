@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from hashlib import sha256
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import numpy as np
 
 from tensorrepo.formats.common.damage import refusals
 from tensorrepo.formats.model.layout.manifest import Original
+from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import (
     FileStretch,
     OriginalFile,
@@ -22,9 +23,6 @@ from tensorrepo.formats.model.write.model_source import (
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
-
-if TYPE_CHECKING:
-    from tensorrepo.formats.model.stored_model import StoredModel
 
 TensorChunks = Callable[[str], Iterator[memoryview]]
 _LITERAL_BYTES: Final = 8 << 20  # of a long stretch of a file that is compared at a time
@@ -78,11 +76,10 @@ def _counted(parts: Iterable[bytes | FileStretch | str]) -> tuple[int | str, ...
         if isinstance(part, str):
             counted.append(part)
             continue
-        size = part.stop - part.start if isinstance(part, FileStretch) else len(part)
         if counted and isinstance(counted[-1], int):
-            counted[-1] += size
-        elif size:
-            counted.append(size)
+            counted[-1] += len(part)
+        elif len(part):
+            counted.append(len(part))
     return tuple(counted)
 
 

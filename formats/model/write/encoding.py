@@ -11,14 +11,16 @@ of chunks takes no more than a budget; a tensor that is larger is several chunks
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.tensors import TensorReader, named_bytes
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
@@ -38,12 +40,6 @@ from tensorrepo.formats.model.write.packing import (
     seal,
 )
 from tensorrepo.repo.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from tensorrepo.formats.common.tensors import TensorReader
-
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512
@@ -334,7 +330,8 @@ def batches(
         size = 0
         for name in names:
             reader = tensors[name]
-            part = TensorPart(name, reader, 0, bytes_of(name, reader))
+            size_bytes = named_bytes(name, reader.type, tuple(reader.shape))
+            part = TensorPart(name, reader, 0, size_bytes)
             if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
                 yield batch
                 batch, size = [], 0
@@ -352,10 +349,3 @@ def _rounds(names: Iterable[str], later: Mapping[str, Collection[str]]) -> Itera
         yield (ready := ready or list(waiting))
         for name in ready:
             del waiting[name]
-
-
-def bytes_of(name: str, reader: TensorReader) -> int:
-    try:
-        return reader.type.bytes_of(tuple(reader.shape))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {name!r}: {error}") from error

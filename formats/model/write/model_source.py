@@ -28,6 +28,9 @@ class FileStretch:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
@@ -49,7 +52,6 @@ from tensorrepo.formats.model.layout.manifest import (
 from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, MAX_DEPTH
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
-    PackEntry,
     Placement,
     decode_placement,
     encode_placement,
@@ -94,11 +96,6 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundErro
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 Progress = Callable[[int, int], None]
 
@@ -202,7 +199,9 @@ class TensorWriter:
         for batch in batches(tensors, self._pack_bytes, later):
             contents = self._store_batch(batch)
             for name, (print_, value) in contents.items():
-                entries[name] = _entry(name, tensors[name], print_, value)
+                shape = tuple(tensors[name].shape)
+                piece = TensorPiece((0,) * len(shape), shape, print_, value)
+                entries[name] = TensorEntry(name, tensors[name].type.name, shape, (piece,))
                 done += tensors[name].type.bytes_of(tensors[name].shape)
                 if progress is not None:
                     progress(len(entries), done)
@@ -211,7 +210,10 @@ class TensorWriter:
     def finish(self) -> Placement:
         """Store what was put off, and say where everything lies."""
         wanted = {name: self._known[name] for name in self._deferred}
-        reused = worth_reusing(wanted, self._needed())
+        slots = [slot for stored in self._stored.values() for slot in stored]
+        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
+        needed = [*(at for known in self._reused.values() for at in known), *bases]
+        reused = worth_reusing(wanted, [at.pack for at in with_bases(needed)])
         self._reused.update({name: wanted[name] for name in reused})
         for name, part in self._deferred.items():
             if name in reused:
@@ -223,13 +225,6 @@ class TensorWriter:
         self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
-
-    def _needed(self) -> list[PackEntry]:
-        """The known packs that this model cannot do without."""
-        slots = [slot for stored in self._stored.values() for slot in stored]
-        bases = [base for slot in slots for base in slot.bases if isinstance(base, Location)]
-        reused = [location for at in self._reused.values() for location in at]
-        return [location.pack for location in with_bases([*reused, *bases])]
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
@@ -452,14 +447,6 @@ def _signature(chunk: TensorChunk) -> NDArray[np.uint16] | None:
     return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
 
 
-def _entry(
-    name: str, reader: TensorReader, found: Fingerprint | None, value: bytes | None
-) -> TensorEntry:
-    shape = tuple(reader.shape)
-    piece = TensorPiece((0,) * len(shape), shape, found, value)
-    return TensorEntry(name, reader.type.name, shape, (piece,))
-
-
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
     """Where packed members lie; waits until their packs are stored."""
     located: dict[PackSlot, Location] = {}
@@ -477,7 +464,6 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
     return located[slot]
 
 
-WriteProgress = Callable[[int, int], None]
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 
@@ -500,7 +486,7 @@ def store_model(
     known: Iterable[Entry] = (),
     against: DeltaOptions = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
-    progress: WriteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WrittenModel:
     """Store a model.
 
@@ -570,7 +556,7 @@ def store_tensors(
     known: Iterable[Entry] = (),
     against: DeltaOptions = SIMILAR,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
-    progress: WriteProgress | None = None,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
     """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)

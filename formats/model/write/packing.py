@@ -12,10 +12,13 @@ is reused only from packs that the model needs anyway, or uses half of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint
@@ -42,13 +45,6 @@ from tensorrepo.formats.model.layout.placement import (
 )
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
-
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 PACK_BYTES: Final = 64 << 20
 _JOINED_BELOW: Final = 64 << 10  # smaller parts are copied together

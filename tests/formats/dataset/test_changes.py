@@ -23,6 +23,7 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.column_types import TYPES, tiled, value
 from tests.support.builders.datasets import Rows, same_rows
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 
 
 class Model:
@@ -152,7 +153,7 @@ VERBS = ["append", "delete", "update", "upsert", "add_column", "drop_column", "r
 VERBS += ["compact", "update", "update", "append"]
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kinds=st.lists(
         st.one_of(TYPES, tiled()),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column, set_properties
@@ -20,6 +20,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 from tests.support.reference.merge import merge_versions, version_of
 from tests.support.reference.merge_steps import base_dataset, rows, step
 
@@ -63,6 +64,7 @@ def _numbers(dataset: StoredDataset) -> list[int]:
 WIDTHS = st.sampled_from([3, 300, 9000])
 
 
+@settings(max_examples=examples(10))
 @given(
     st.integers(0, 20),
     st.integers(1, 20),

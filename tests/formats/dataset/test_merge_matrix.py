@@ -22,7 +22,7 @@ from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
-from tests.support.effort import sampled
+from tests.support.effort import examples, sampled
 from tests.support.reference.merge import Version, merge_versions, version_of
 from tests.support.reference.merge_steps import STEPS, base_dataset, step
 
@@ -119,7 +119,7 @@ def _check_statistics(dataset: StoredDataset) -> None:
             assert found.largest is None or counted.max >= found.largest
 
 
-@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 145))
+@pytest.mark.parametrize(("ours", "theirs"), sampled(PAIRS, 90))
 def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
     ours: str, theirs: str
 ) -> None:
@@ -129,7 +129,7 @@ def test_what_both_did_is_there_whoever_merges_or_the_conflict_names_it(
 SOME_STEPS = st.lists(st.sampled_from(NAMES), max_size=4)
 
 
-@settings(suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(SOME_STEPS, SOME_STEPS, st.lists(st.sampled_from(NAMES), max_size=2))
 def test_so_do_versions_that_several_steps_led_to(
     ours: list[str], theirs: list[str], before: list[str]
@@ -138,7 +138,7 @@ def test_so_do_versions_that_several_steps_led_to(
     _check(base, _after(base, ours, 10), _after(base, theirs, 20))
 
 
-@pytest.mark.parametrize("seed", sampled(range(8), 4))
+@pytest.mark.parametrize("seed", sampled(range(8), 2))
 def test_so_do_versions_of_many_leaves(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     for name, size in CUT_BYTES.items():
         monkeypatch.setattr(boundaries, name, size)

@@ -47,7 +47,7 @@ def test_files_are_read_in_any_order_and_as_often_as_asked(tmp_path: Path) -> No
 
 def test_a_child_that_is_killed_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet")
-    connection = child._Child("parquet", [path])
+    connection = child._Child("parquet", [path], {})
     connection.schema(path)
     _signal(connection, signal.SIGKILL)
     with pytest.raises(InvalidInputError, match=r"a\.parquet: ended the process that read it"):
@@ -58,7 +58,7 @@ def test_a_child_that_does_not_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet(tmp_path / "a.parquet")
-    connection = child._Child("parquet", [path])
+    connection = child._Child("parquet", [path], {})
     connection.schema(path)
     _signal(connection, signal.SIGSTOP)
     monkeypatch.setattr(child, "STALL_SECONDS", 0.05)
@@ -86,7 +86,7 @@ def test_what_the_reader_refuses_is_said_in_its_words(tmp_path: Path) -> None:
 
 
 def test_a_child_ends_with_the_last_that_refers_to_it(tmp_path: Path) -> None:
-    connection = child._Child("parquet", [parquet(tmp_path / "a.parquet")])
+    connection = child._Child("parquet", [parquet(tmp_path / "a.parquet")], {})
     assert connection._process is not None
     process = os.dup(connection._process)
     ended = select.poll()
@@ -114,7 +114,7 @@ def test_nothing_is_left_of_a_process_that_imported(tmp_path: Path) -> None:
 def test_a_reader_that_spins_ends_with_its_importer(tmp_path: Path) -> None:
     program = (
         "import time; from pathlib import Path; from tensorrepo.formats.exchange import child;"
-        f"c = child._Child('parquet', [Path({str(parquet(tmp_path / 'a.parquet'))!r})]);"
+        f"c = child._Child('parquet', [Path({str(parquet(tmp_path / 'a.parquet'))!r})], {{}});"
         "text = Path(f'/proc/self/fdinfo/{c._process}').read_text();"
         "print(text.partition('Pid:')[2].split()[0], flush=True); time.sleep(600)"
     )

@@ -72,13 +72,13 @@ def test_looking_names_up_counts_as_time(repo: tr.Repository) -> None:
 
 
 def test_scans_that_end_by_limit_are_any_number(repo: tr.Repository) -> None:
-    assert len(_ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 100))) == 100
+    assert len(_ask(repo, _union("(SELECT n FROM numbers WHERE n <> 7 LIMIT 1)", 50))) == 50
 
 
 def test_tables_of_the_catalog_are_left_by_limit_any_number_of_times(repo: tr.Repository) -> None:
-    query = _union('(SELECT digest FROM catalog."commit" LIMIT 1)', 30)
-    assert len(_ask(repo, query)) == 30
-    assert len(repo.sql(query).arrow()) == 30  # each holds a connection here
+    query = _union('(SELECT digest FROM catalog."commit" LIMIT 1)', 20)
+    assert len(_ask(repo, query)) == 20
+    assert len(repo.sql(query).arrow()) == 20  # each holds a connection here
 
 
 def test_scans_that_ended_are_not_open(repo: tr.Repository) -> None:

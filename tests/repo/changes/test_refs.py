@@ -171,15 +171,6 @@ def test_the_reflog_tells_every_place_of_a_branch() -> None:
     assert moves == [(second, first), (first, second), (None, first)]
 
 
-def test_a_reset_that_expects_another_place_conflicts() -> None:
-    repository = new_repository()
-    first = commit_files(repository, {"files/a": b"one"}).digest
-    second = commit_files(repository, {"files/a": b"two"}).digest
-    with pytest.raises(ConflictError, match="moved"):
-        refs.reset_branch(repository, "main", first, actor=ADA, expected=first)
-    assert tip_of(repository) == second
-
-
 def test_a_commit_whose_subject_reads_like_an_undo_is_none() -> None:
     repository = new_repository()
     commit_files(repository, {"files/a": b"one"})

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -27,6 +27,7 @@ from tensorrepo.repo.log.state import (
 )
 from tests.support.builders.log import Bulks, digest, entry
 from tests.support.builders.log_strategies import records
+from tests.support.effort import examples
 
 HELD = State(
     generation=4,
@@ -301,6 +302,7 @@ def _some_bulk(name: Digest) -> tuple[Update, ...]:
     return (Update("heads/x", None, name),)
 
 
+@settings(max_examples=examples(10))
 @given(st.lists(records(st.integers(1, 6)), max_size=6))
 def test_the_fold_of_any_well_formed_records_is_total_and_comes_back_from_its_bytes(
     found: list[LogRecord],
@@ -317,6 +319,7 @@ def test_the_fold_of_any_well_formed_records_is_total_and_comes_back_from_its_by
     assert set(state.refs.values()) <= set(state.roots())
 
 
+@settings(max_examples=examples(10))
 @given(st.lists(records(st.just(3)), max_size=4))
 def test_void_entries_have_no_effect(found: list[LogRecord]) -> None:
     state = State()

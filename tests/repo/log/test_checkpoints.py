@@ -73,7 +73,7 @@ def test_a_checkpoint_with_pages_takes_one_more_round_trip() -> None:
 
 def test_a_checkpoint_is_small_and_its_record_names_its_bytes() -> None:
     data = BACKEND.read(checkpoint_key(192))
-    assert state_digest(data) == paged_log(BACKEND).record(192).state
+    assert state_digest(data) == next(paged_log(BACKEND).records(192, 193)).state
     assert len(data) < 5000 < BRANCHES * 70
     assert set(newest_pages()) <= page_keys(BACKEND)
 

@@ -202,9 +202,12 @@ def test_every_64th_record_must_state_the_fold(state: str | None) -> None:
         replace(RECORD, gen=0),
         replace(RECORD, state=digest(1)),
         replace(RECORD, gen=64),
-        replace(RECORD, entries=(replace(entry("noop"), txn="a/b"),)),
-        replace(RECORD, entries=(replace(entry("noop"), actor="\ud800"),)),
-        replace(RECORD, entries=(replace(entry("noop"), updates=(Update("", None, None),)),)),
+        replace(RECORD, entries=(msgspec.structs.replace(entry("noop"), txn="a/b"),)),
+        replace(RECORD, entries=(msgspec.structs.replace(entry("noop"), actor="\ud800"),)),
+        replace(
+            RECORD,
+            entries=(msgspec.structs.replace(entry("noop"), updates=(Update("", None, None),)),),
+        ),
     ],
 )
 def test_what_no_reader_would_take_is_not_written(record: LogRecord) -> None:
@@ -214,10 +217,14 @@ def test_what_no_reader_would_take_is_not_written(record: LogRecord) -> None:
 
 def test_a_record_has_at_most_64_kib() -> None:
     room = MAX_RECORD_BYTES - len(encode_record(replace(RECORD, entries=(entry("noop"),))))
-    fits = replace(RECORD, entries=(replace(entry("noop"), note="n" * room),))
+    fits = replace(RECORD, entries=(msgspec.structs.replace(entry("noop"), note="n" * room),))
     assert decode_record(encode_record(fits)) == fits
     with pytest.raises(InvalidInputError, match="bulk"):
-        encode_record(replace(RECORD, entries=(replace(entry("noop"), note="n" * (room + 1)),)))
+        encode_record(
+            replace(
+                RECORD, entries=(msgspec.structs.replace(entry("noop"), note="n" * (room + 1)),)
+            )
+        )
     with pytest.raises(CorruptError, match="at most 65536"):
         decode_record(b" " * (MAX_RECORD_BYTES + 1))
 

@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.incarnations import (
-    GRAVE,
-    GraveTable,
-    decode_gc_list,
-    encode_gc_list,
-    encode_graves,
-    object_key,
-    parse_object_key,
-)
+from tensorrepo.repo.objects.incarnations import GRAVE, GraveTable, object_key, parse_object_key
 from tests.support.builders.log import digest
+from tests.support.builders.stored import encode_graves
 
 DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64).map(Digest)
 # Few prefixes, so that digests meet in their first 8 bytes.
@@ -104,21 +97,3 @@ TABLE = encode_graves((digest(n << 200), n) for n in (1, 2, 3))
 def test_a_malformed_table_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptError, match="grave table"):
         GraveTable(memoryview(payload))
-
-
-@given(st.lists(st.tuples(DIGESTS, st.integers(0, 10**9))))
-def test_a_list_of_condemned_keys_comes_back_sorted_and_unique(
-    incarnations: list[tuple[Digest, int]],
-) -> None:
-    keys = [object_key(name, label) for name, label in incarnations]
-    payload = memoryview(encode_gc_list(keys))
-    assert list(decode_gc_list(payload)) == sorted(set(keys))
-
-
-@pytest.mark.parametrize(
-    "line", ["log/00000000000000000001.json", "repo.json", "../x", "objects/00/x", "", "\xff"]
-)
-def test_a_list_that_names_anything_but_objects_deletes_nothing(line: str) -> None:
-    payload = f"{object_key(digest(1))}\n{line}\n".encode("latin-1")
-    with pytest.raises(CorruptError, match="no key"):
-        list(decode_gc_list(memoryview(payload)))

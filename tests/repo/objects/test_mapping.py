@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.objects import mapping
-from tensorrepo.repo.objects.mapping import MapCache, map_file
+from tensorrepo.repo.objects.mapping import map_file
 
 FOLDER = Path("/proc/self/fd")
 
@@ -69,22 +69,3 @@ def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path: Path) -> 
         map_file(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         map_file(tmp_path / "absent")
-
-
-def test_maps_are_forgotten_by_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping, "_most_bytes", lambda: 25)
-    maps = MapCache()
-    for name in "abc":
-        assert maps.get(name, lambda: memoryview(bytes(10))) is not None
-    assert len(maps) == 2
-    first = maps.get("c", lambda: None)
-    assert first is not None
-    assert maps.get("c", lambda: None) is first
-
-
-def test_where_there_is_no_room_what_is_kept_goes_first() -> None:
-    maps, made = MapCache(), [None, memoryview(b"x")]
-    maps.get("a", lambda: memoryview(bytes(10)))
-    assert maps.get("b", lambda: made.pop(0)) is not None
-    assert len(maps) == 1
-    assert maps.get("c", lambda: None) is None

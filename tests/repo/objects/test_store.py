@@ -7,8 +7,6 @@ import gc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
@@ -26,9 +24,9 @@ from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects import mapping
 from tensorrepo.repo.objects import store as store_module
 from tensorrepo.repo.objects.cache import DiskCache
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, encode_object
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.objects.incarnations import object_key
-from tensorrepo.repo.objects.store import ObjectStore, _Recent
+from tensorrepo.repo.objects.store import ObjectStore
 from tests.support.builders.log import digest
 from tests.support.builders.stored import LARGE, WELL_COMPRESSED, grave, payload_of, place, put
 from tests.support.faults.backends import CountingBackend, WrappedBackend
@@ -353,43 +351,12 @@ def test_a_mapped_object_of_another_size_is_corrupt(tmp_path: Path, size: int) -
 
 
 def test_only_so_many_maps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapping, "MAPS", 3)
+    monkeypatch.setattr(mapping, "MAPPED_BYTES", 3 * mapping.LEAST_MAPPED_BYTES)
     backend = LocalBackend(tmp_path)
     links = [put(backend, Kind.CHUNK, b"%d" % n) for n in range(8)]
     store = ObjectStore(backend)
     assert [bytes(store.map(link) or b"") for link in links] == [b"%d" % n for n in range(8)]
-    assert len(store._maps) == 3
-
-
-ENVELOPES = st.builds(
-    lambda size: Envelope(Kind.BLOB, (), memoryview(bytes(size))), st.integers(0, 3000)
-)
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), ENVELOPES), max_size=40), st.integers(0, 9))
-def test_what_is_remembered_stays_within_its_limit(
-    puts: list[tuple[int, Envelope]], used: int
-) -> None:
-    recent = _Recent(8000)
-    first: dict[Digest, Envelope] = {}
-    for number, envelope in puts:
-        recent.put(digest(number), envelope)
-        recent.get(digest(used))
-        if digest(number) in recent._items:
-            first.setdefault(digest(number), envelope)
-    costs = [store_module._cost(envelope) for envelope in recent._items.values()]
-    assert recent._bytes == sum(costs) <= 8000
-
-
-def test_what_was_used_last_is_remembered_longest() -> None:
-    recent = _Recent(3 * 1500)
-    envelope = Envelope(Kind.BLOB, (), memoryview(bytes(1000)))
-    recent.put(digest(1), envelope)
-    recent.put(digest(2), envelope)
-    recent.get(digest(1))
-    recent.put(digest(3), envelope)
-    recent.put(digest(4), envelope)
-    assert [recent.get(digest(n)) is not None for n in (1, 2, 3, 4)] == [True, False, True, True]
+    assert len(store._maps._items) == 3
 
 
 def test_large_objects_are_not_remembered() -> None:

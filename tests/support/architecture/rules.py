@@ -21,7 +21,12 @@ _DANGLING = re.compile(r"^    (\w+): of\b", re.MULTILINE)
 # Who may do what, by path. A new name here is a decision to be defended in review.
 READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
 PRINT = ("tensorrepo/cli/output.py",)
-LOAD_BY_NAME = ("tensorrepo/lazy.py", "tensorrepo/cli/main.py", "formats/exchange/child_main.py")
+LOAD_BY_NAME = (
+    "tensorrepo/lazy.py",
+    "tensorrepo/cli/main.py",
+    "formats/exchange/child_main.py",
+    "formats/common/tensors.py",  # optional libraries of others, all of them in one function
+)
 # A sampler of stored candidates, a reader of many small files at once, and a writer of merged rows.
 READ_IN_PURE_ROOMS = (
     "formats/dataset/versions/merge_write.py",

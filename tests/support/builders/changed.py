@@ -43,12 +43,10 @@ def edited(
             objects, base, schema or base.schema, groups or base.root.groups, storers, 1 << 20
         )
         first = 0
-        for entry in base.root.leaves:
+        for number, entry in enumerate(base.root.leaves):
             some = {at - first: edits[at] for at in edits if first <= at < first + entry.fragments}
             if some:
-                editor.edit(iter(sorted(some.items())))
-            else:
-                editor.keep()
+                editor.edit(iter(sorted(some.items())), number)
             first += entry.fragments
         return open_dataset(objects, editor.finish().digest)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -13,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from typer.testing import CliRunner
+from typer import main as typer_main
+from typer import testing
 
 from tensorrepo.cli.main import app
 from tensorrepo.repository import Repository
@@ -21,6 +23,9 @@ from tensorrepo.sdk import open_repository
 from tests.support.architecture.sources import ROOT
 from tests.support.processes.forked import FORKED
 from tests.support.processes.prepared import finish_command
+
+# A parser keeps nothing of what it parsed, and making one takes as long as a command.
+testing._get_command = functools.cache(typer_main.get_command)
 
 ADA = "Ada <ada@example.org>"
 
@@ -50,7 +55,7 @@ class Shell:
     def run(self, *words: str) -> Any:
         """A command in this process: its exit code, output and errors."""
         place = [] if "TENSORREPO_DIR" in self.environment else ["-C", str(self.folder)]
-        return CliRunner().invoke(app, [*place, *words], env=self.variables)
+        return testing.CliRunner().invoke(app, [*place, *words], env=self.variables)
 
     def __call__(self, *words: str) -> str:
         """A command that must succeed; gives what it printed."""

@@ -16,8 +16,9 @@ from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.repo.objects.incarnations import encode_gc_list, encode_graves, parse_object_key
+from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.builders.stored import encode_gc_list, encode_graves
 
 COLLECTOR = "Collector <gc@example.org>"
 

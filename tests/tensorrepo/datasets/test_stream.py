@@ -83,7 +83,9 @@ def seen(batches: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (3, "fork")])
+@pytest.mark.parametrize(
+    ("workers", "start"), sampled([(0, None), (1, "fork"), (2, "fork"), (3, "fork")], 2)
+)
 def test_a_loader_gives_the_streams_batches_with_any_workers(
     ds: tr.Dataset, workers: int, start: Any
 ) -> None:
@@ -103,7 +105,7 @@ def test_each_rank_has_its_loader(ds: tr.Dataset) -> None:
     assert together == [sorted(batch[1]) for batch in seen(stream(ds))]
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 3)])
+@pytest.mark.parametrize(("before", "after"), sampled([(1, 2), (0, 2), (2, 0), (2, 3)], 1))
 def test_reading_resumes_with_another_number_of_workers(
     ds: tr.Dataset, before: int, after: int
 ) -> None:
@@ -121,7 +123,8 @@ def test_reading_resumes_with_another_number_of_workers(
 
 
 @pytest.mark.parametrize(
-    ("workers", "start"), [(1, "fork"), (3, "fork"), pytest.param(1, FORKED, id="1-forkserver")]
+    ("workers", "start"),
+    sampled([(2, "fork"), (1, "fork"), (3, "fork"), pytest.param(1, FORKED, id="1-forkserver")], 1),
 )
 def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
     ds: tr.Dataset, workers: int, start: Any
@@ -133,7 +136,7 @@ def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
     assert [seeded(made) for _ in range(3)] == [whole[5:], whole, whole]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 0), (0, 2)])
+@pytest.mark.parametrize(("before", "after"), sampled([(2, 0), (1, 3), (0, 2)], 1))
 def test_a_loaded_place_counts_once_for_all_loaders(
     ds: tr.Dataset, before: int, after: int
 ) -> None:
@@ -167,9 +170,18 @@ def test_another_epoch_reaches_workers_that_persist(ds: tr.Dataset, persistent: 
 
 
 @pytest.mark.parametrize(
-    ("workers", "start"), [(0, None), (2, "fork"), pytest.param(1, FORKED, id="1-forkserver")]
+    ("workers", "start", "persistent"),
+    sampled(
+        [
+            (0, None, False),
+            (2, "fork", True),
+            (2, "fork", False),
+            pytest.param(1, FORKED, True, id="1-forkserver-True"),
+            pytest.param(1, FORKED, False, id="1-forkserver-False"),
+        ],
+        3,
+    ),
 )
-@pytest.mark.parametrize("persistent", [False, True])
 def test_an_epoch_that_the_stream_is_told_reaches_its_loader(
     ds: tr.Dataset, workers: int, start: Any, persistent: bool
 ) -> None:
@@ -260,7 +272,7 @@ def test_a_place_is_asked_for_where_workers_read_ahead(ds: tr.Dataset) -> None:
         torched.state_dict()
 
 
-@pytest.mark.parametrize(("workers", "after"), sampled([*product([0, 1, 2], [0, 1, 5, 12])], 5))
+@pytest.mark.parametrize(("workers", "after"), sampled([*product([0, 1, 2], [0, 1, 5, 12])], 3))
 def test_a_stateful_loader_resumes_amid_an_epoch(ds: tr.Dataset, workers: int, after: int) -> None:
     whole = seen(stream(ds))
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=workers)
@@ -284,7 +296,7 @@ def test_a_workers_own_place_is_for_as_many_workers(ds: tr.Dataset) -> None:
         list(loader(torched, 0))
 
 
-@pytest.mark.parametrize("size", [BATCH - 1, 2 * BATCH])
+@pytest.mark.parametrize("size", sampled([BATCH - 1, 2 * BATCH], 1))
 def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size: int) -> None:
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
     list(islice(first, 3))

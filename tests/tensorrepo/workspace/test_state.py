@@ -94,7 +94,7 @@ def test_the_nearest_workspace_upward_is_found(workspace: Workspace) -> None:
     deep = workspace.root / "a" / "b"
     deep.mkdir(parents=True)
     assert find_workspace(deep) == workspace
-    inner = create_workspace(deep, URL, MAIN, force=True)
+    inner = create_workspace(deep, URL, MAIN)
     assert find_workspace(deep) == inner
     assert find_workspace(deep.parent) == workspace
 
@@ -103,13 +103,6 @@ def test_a_folder_without_workspace_above_has_none(tmp_path: Path) -> None:
     assert find_workspace(tmp_path) is None
     with pytest.raises(NotFoundError, match="tensorrepo init"):
         Workspace(tmp_path).state()
-
-
-def test_a_workspace_inside_another_must_be_forced(workspace: Workspace) -> None:
-    inner = workspace.root / "inner"
-    inner.mkdir()
-    with pytest.raises(ConflictError, match="--force"):
-        create_workspace(inner, URL, MAIN)
 
 
 def test_a_file_in_the_way_of_a_workspace_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ interpreter lock, and what a call costs is shared by all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -33,7 +34,7 @@ from tensorrepo.formats.dataset.streaming.load.prefetch import (
     LostRuns,
     RunPrefetch,
 )
-from tensorrepo.formats.dataset.streaming.options import StreamSetup, load_threads, steps_at_once
+from tensorrepo.formats.dataset.streaming.options import StreamSetup, steps_at_once
 from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
 from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
 from tensorrepo.formats.dataset.streaming.order.schedule import (
@@ -101,44 +102,28 @@ class Assembler:
         teach_allocator()
         items = self.plan.items(seed, epoch)
         walk = _Walk(self, fetcher, items, lost)
-        planned = OrderedMap(
-            self.stretches(share, seed, epoch, items),
-            walk.prepared,
-            threads=1,
-            ahead=2,
-            name="plan",
-        )
-        try:
+        upcoming = self.stretches(share, seed, epoch, items)
+        planned = OrderedMap(upcoming, walk.prepared, threads=1, ahead=2, name="plan")
+        with closing(fetcher), closing(planned):
             yield from walk.groups(planned)
-        finally:
-            planned.close()
-            fetcher.close()
 
     def _fetcher(self, lost: LostRuns) -> RunPrefetch[Loaded]:
-        loader, options = self.loader, self.setup.options
-        tolerant = options.on_error != "raise"
+        loader, setup, options = self.loader, self.setup, self.setup.options
+        ahead_bytes, tolerant = options.ahead_bytes, options.on_error != "raise"
         if not loader.is_local:
             means = means_of(
-                loader.objects,
-                clock=self.setup.clock,
-                cache=self.setup.page_cache,
-                threads=options.threads,
+                loader.objects, clock=setup.clock, cache=setup.page_cache, threads=options.threads
             )
-            return Downloads(
-                loader,
-                means,
-                self.stats,
-                ahead_bytes=options.ahead_bytes,
-                instead=lost.add if tolerant else None,
-            )
+            instead = lost.add if tolerant else None
+            return Downloads(loader, means, self.stats, ahead_bytes=ahead_bytes, instead=instead)
         group_bytes = _LOCAL_GROUP_BYTES
         if loader.is_in_place:
-            group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, options.ahead_bytes // 2))
+            group_bytes = max(group_bytes, min(_IN_PLACE_GROUP_BYTES, ahead_bytes // 2))
         return LocalPrefetch(
             partial(lost.load, loader.load) if tolerant else loader.load,
             loader.size_of,
             threads=self.fetch_threads or 1,
-            ahead_bytes=options.ahead_bytes,
+            ahead_bytes=ahead_bytes,
             group_bytes=group_bytes,
         )
 
@@ -147,7 +132,8 @@ class Assembler:
         """How many threads load runs; None: as many requests as the store bears."""
         if self.setup.options.threads is not None or not self.loader.is_local:
             return self.setup.options.threads
-        return load_threads(in_place=self.loader.is_in_place)
+        # One thread verifies what lies in place faster than another gathers.
+        return 1 if self.loader.is_in_place else 4
 
     @property
     def steps_at_once(self) -> int:
@@ -165,16 +151,10 @@ def plan_stretches(
     epoch: int,
     items: Items,
 ) -> Iterator[StepStretch]:
-    """The stretches of an epoch of one dataset.
+    """The stretches of an epoch of one dataset; see `Assembler.stretches`.
 
-    Args:
-        plan: plan of the dataset.
-        is_local: whether its runs lie in memory or on a local disk.
-        ahead_bytes: decoded bytes that may be fetched ahead.
-        share: steps to walk over.
-        seed: seed of the order.
-        epoch: number of the epoch.
-        items: items of the epoch.
+    `is_local` says whether runs lie in memory or on a local disk; `ahead_bytes`, decoded, may be
+    fetched ahead.
     """
     chosen = plan.arrangement
     # With buckets a lane may give its rows of two blocks far apart.
@@ -204,8 +184,7 @@ def plan_stretches(
     return (placed(stretch, items) for stretch in counted)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prepared:
+class _Prepared(NamedTuple):
     """A stretch, and the numbers of its rows in the dataset."""
 
     stretch: StepStretch

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints, is_small_float
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.common.tensors import is_torch
+from tensorrepo.formats.common.tensors import import_library, is_torch
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -33,22 +33,21 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import PackedValues
-from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 
 OutputForm = Literal["numpy", "torch", "jax", "arrow"]
 _JAX_BYTES = 4  # of a number, at most, unless jax_enable_x64 is set
-_WIDER = "set jax.config.update('jax_enable_x64', True) before the stream is opened"
+_WIDER = (
+    "set jax.config.update('jax_enable_x64', True) before the stream is opened, leave the column "
+    "out with columns=, or take output='numpy' and convert it in a transform"
+)
 
 
 def as_jax(array: NDArray[Any], name: str = "") -> Any:
     """An array of JAX, on its default device; of the same memory on a CPU where it is aligned.
 
     JAX makes 32-bit numbers of 64-bit ones unless ``jax_enable_x64`` is set. Nobody may change
-    `array` afterwards.
-
-    Args:
-        array: array of numbers.
-        name: name of the column, for errors.
+    `array`, of the column `name`, afterwards.
 
     Raises:
         UnsupportedError: jax is not installed.
@@ -83,8 +82,7 @@ def check_moments(columns: Iterable[Column], output: OutputForm) -> None:
     if moments and not _jax_is_wide():
         raise InvalidInputError(
             f"column {moments[0]!r} holds moments, which are 64-bit numbers, and JAX would cut "
-            f"them to 32 bits: {_WIDER}, leave the column out with columns=, or take "
-            "output='numpy' and convert it in a transform"
+            f"them to 32 bits: {_WIDER}"
         )
 
 
@@ -96,9 +94,7 @@ def _check_fits(array: NDArray[Any], name: str) -> None:
         where = f"column {name!r}" if name else f"an array of {array.dtype}"
         raise InvalidInputError(
             f"{where} holds {most if most > narrow.max else least}, and JAX would make a "
-            f"{narrow.dtype} of it, which reaches from {narrow.min} to {narrow.max}: {_WIDER}, "
-            "leave the column out with columns=, or take output='numpy' and convert it in a "
-            "transform"
+            f"{narrow.dtype} of it, which reaches from {narrow.min} to {narrow.max}: {_WIDER}"
         )
 
 
@@ -107,14 +103,11 @@ def _jax_is_wide() -> bool:
 
 
 def _jax() -> Any:
-    try:
-        import jax
-    except ImportError as error:
-        raise UnsupportedError(
-            "output='jax' needs jax, which is not installed: `pip install 'tensorrepo[jax]'`, or "
-            "the build for your accelerator as JAX's own pages say"
-        ) from error
-    return jax
+    return import_library(
+        "jax",
+        "output='jax' needs jax, which is not installed: `pip install 'tensorrepo[jax]'`, or "
+        "the build for your accelerator as JAX's own pages say",
+    )
 
 
 def pins(pin: bool | None, output: OutputForm) -> bool:
@@ -317,7 +310,8 @@ class BatchForm:
         for column, values in columns:
             if self._is_plain(values, column):
                 name, array = column.name, values.values
-                as_handed_out = self._maker(array.dtype, name)
+                is_torch_output, to_jax = self.output == "torch", partial(self._array, name=name)
+                as_handed_out = to_torch(array.dtype) if is_torch_output else to_jax
                 for batch, (low, high) in zip(made, parts, strict=True):
                     batch[name] = as_handed_out(array[low:high])
             else:
@@ -334,10 +328,6 @@ class BatchForm:
         """Whether each batch is handed out its part of one array: then this takes little Python."""
         fixed = isinstance(values, FixedValues) and values.valid is None
         return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
-
-    def _maker(self, dtype: np.dtype[Any], name: str) -> Callable[[NDArray[Any]], Any]:
-        """Makes of arrays of one type what is handed out."""
-        return to_torch(dtype) if self.output == "torch" else partial(self._array, name=name)
 
     def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
         name = column.name

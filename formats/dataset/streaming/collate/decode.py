@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 from operator import index
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,17 +110,12 @@ class Decode:
         return height, width
 
     @property
-    def channels(self) -> int:
-        return CHANNELS[self.mode]
-
-    @property
     def row_shape(self) -> tuple[int, ...] | None:
         """Of what is handed out for a row; None where pictures keep their size."""
         if self.shape is None:
             return None
-        if self.layout == "CHW":
-            return self.channels, *self.shape
-        return *self.shape, self.channels
+        channels = CHANNELS[self.mode]
+        return (channels, *self.shape) if self.layout == "CHW" else (*self.shape, channels)
 
 
 Images = bool | Decode | Mapping[str, Decode | bool] | None
@@ -164,13 +159,6 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
     return decodes
 
 
-class Meter(NamedTuple):
-    """Told how long decoding took, by `clock`; called by any thread."""
-
-    clock: Callable[[], float]
-    spent: Callable[[float], None]
-
-
 class Decoder:
     """Decodes the picture columns of batches. Thread-safe."""
 
@@ -204,13 +192,20 @@ class Decoder:
         return frozenset(self._columns)
 
     def begin(
-        self, batch: Batch, key: int, bad: ErrorPolicy, finish: Callable[[Batch], Any], meter: Meter
+        self,
+        batch: Batch,
+        key: int,
+        bad: ErrorPolicy,
+        finish: Callable[[Batch], Any],
+        clock: Callable[[], float],
+        spent: Callable[[float], None],
     ) -> list[Callable[[], list[Any]]]:
         """What is to be done for a batch, by several threads: calls that give what is finished.
 
         `key` is that of the epoch for images. The call that is done last gives
         ``[finish(batch)]``, the others nothing. In `batch` the columns are `BinaryValues`;
-        finished, they are what `Decode` says, as `hand_over` gives it.
+        finished, they are what `Decode` says, as `hand_over` gives it. `spent` is told how long
+        decoding took, by `clock`.
         """
         chances = None
         if any(how.fit == "random" or how.flip for how, _ in self._columns.values()):
@@ -219,7 +214,7 @@ class Decoder:
             _Job(name, how, reader, batch[name], chances, self._pool)
             for name, (how, reader) in self._columns.items()
         ]
-        return _Gathering(batch, jobs, bad, finish, self._hand_over, meter).calls()
+        return _Gathering(batch, jobs, bad, finish, self._hand_over, clock, spent).calls()
 
 
 class _Job:
@@ -263,17 +258,16 @@ class _Job:
         """Decode `data` as row `at`."""
         if self._out is None:
             picture = self._reader.read(data, lambda high, wide: self._target(at, high, wide, None))
-            planes = self.how.layout == "CHW"
-            self._found[at] = (
-                np.ascontiguousarray(picture.transpose(2, 0, 1)) if planes else picture
-            )
+            if self.how.layout == "CHW":
+                picture = np.ascontiguousarray(picture.transpose(2, 0, 1))
+            self._found[at] = picture
             return
         target = self._out[at]
         if self.how.layout == "HWC":
             self._reader.read(data, lambda high, wide: self._target(at, high, wide, target))
             return
         assert self.how.shape is not None, "there would be no array otherwise"
-        upright = np.empty((*self.how.shape, self.how.channels), np.uint8)
+        upright = np.empty((*self.how.shape, CHANNELS[self.how.mode]), np.uint8)
         self._reader.read(data, lambda high, wide: self._target(at, high, wide, upright))
         target[...] = upright.transpose(2, 0, 1)
 
@@ -316,14 +310,16 @@ class _Job:
             assert numbers is not None, "they are drawn where they are needed"
             return Target(crops.drawn(height, width, numbers, how.area, how.ratio), there, flip)
         if there is None or how.fit == "stretch":
-            return Target(crops.whole(height, width), there, flip)
+            return Target(crops.Box(0, 0, height, width), there, flip)
         size = there.shape[0], there.shape[1]
         if how.fit == "crop":
             return Target(crops.middle(height, width, size), there, flip)
         high, wide = crops.inside(height, width, size)
         there[...] = 0
         top, left = (size[0] - high) // 2, (size[1] - wide) // 2
-        return Target(crops.whole(height, width), there[top : top + high, left : left + wide], flip)
+        return Target(
+            crops.Box(0, 0, height, width), there[top : top + high, left : left + wide], flip
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -335,7 +331,8 @@ class _Gathering:
     bad: ErrorPolicy
     finish: Callable[[Batch], Any]
     hand_over: Callable[[Picture], Any]
-    meter: Meter
+    clock: Callable[[], float]
+    spent: Callable[[float], None]
     lock: Lock = field(default_factory=Lock)
     left: int = 0
 
@@ -351,9 +348,9 @@ class _Gathering:
         return [partial(self._call, *portion) for portion in portions]
 
     def _call(self, job: _Job, start: int, stop: int) -> list[Any]:
-        began = self.meter.clock()
+        began = self.clock()
         job.decode(start, stop)
-        self.meter.spent(self.meter.clock() - began)
+        self.spent(self.clock() - began)
         with self.lock:
             self.left -= 1
             if self.left:
@@ -373,14 +370,13 @@ class _Gathering:
                 )
                 if substitute is None:
                     left_out.add(at)
-            batch[job.name] = self._handed_over(job.result())
+            pictures = job.result()
+            batch[job.name] = (
+                [None if each is None else self.hand_over(each) for each in pictures]
+                if isinstance(pictures, list)
+                else self.hand_over(pictures)
+            )
         if left_out:
             self.bad.check_left(len(batch.rows) - len(left_out), len(batch.rows), batch.position)
-            kept = np.setdiff1d(np.arange(len(batch.rows)), sorted(left_out))
-            batch = batch.part(kept)
+            batch = batch.part(np.setdiff1d(np.arange(len(batch.rows)), sorted(left_out)))
         return batch
-
-    def _handed_over(self, pictures: Picture | list[Picture | None]) -> Any:
-        if not isinstance(pictures, list):
-            return self.hand_over(pictures)
-        return [None if each is None else self.hand_over(each) for each in pictures]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
 
@@ -28,22 +29,18 @@ _COUNTING = Lock()  # of all streams: bad rows are rare
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """Decides about the bad rows of one iteration, and counts them. Thread-safe."""
+    """Decides about the bad rows of one iteration, and counts them. Thread-safe.
 
-    def __init__(self, on_error: OnBadRow, stats: StreamStats) -> None:
-        """Prepare.
+    Attributes:
+        on_error: "raise", "skip", or called with the error and the row's id, by any thread: what
+            it returns replaces the row's value, None leaves the row out.
+        stats: counts of bad rows, in which others may count at the same time.
+    """
 
-        Args:
-            on_error: "raise", "skip", or called with the error and the row's id, by any thread:
-                what it returns replaces the row's value, None leaves the row out.
-            stats: counts of bad rows, in which others may count at the same time.
-        """
-        self._on_error, self._stats = on_error, stats
-
-    @property
-    def tolerant(self) -> bool:
-        return self._on_error != "raise"
+    on_error: OnBadRow
+    stats: StreamStats
 
     def replacement(
         self,
@@ -65,7 +62,7 @@ class ErrorPolicy:
         """
         row, row_id = int(batch.rows[at]), format_row_id(batch.row_ids[at])
         where = row_id if column is None else f"{row_id}, column {column!r}"
-        if not self.tolerant:
+        if self.on_error == "raise":
             raise CorruptError(
                 f"row {row} (id {where}): {error}. on_error='skip' leaves such rows out and counts "
                 "them."
@@ -84,15 +81,19 @@ class ErrorPolicy:
                     f"row {row} (id {where}): what on_error gave for it cannot be used either: "
                     f"{wrong}. The row itself: {error}"
                 ) from wrong
-        self._count(cause, f"{where}: {error}", replaced=substitute is not None)
+        with _COUNTING:
+            counts = self.stats.skipped if substitute is None else self.stats.replaced
+            counts[cause] = counts.get(cause, 0) + 1
+            if len(self.stats.bad) < _NAMED:
+                self.stats.bad.append(f"{where}: {error}")
         return substitute
 
     def _asked(self, error: Error, row: int, row_id: str, column: str | None) -> Any:
         """What the user's function gives; None where there is none."""
-        if not callable(self._on_error):
+        if not callable(self.on_error):
             return None
         try:
-            return self._on_error(error, row_id)
+            return self.on_error(error, row_id)
         except Exception as raised:
             place = "" if column is None else f", column {column!r}"
             raised.add_note(f"raised by on_error, for row {row} (id {row_id}{place}): {error}")
@@ -104,15 +105,8 @@ class ErrorPolicy:
             return
         raise CorruptError(
             f"no row is left of the step that ends at position {position}: all {rows} rows of this "
-            f"rank were bad. The first bad row of this pass was {self._stats.bad[0]}"
+            f"rank were bad. The first bad row of this pass was {self.stats.bad[0]}"
         )
-
-    def _count(self, cause: Cause, reason: str, *, replaced: bool) -> None:
-        with _COUNTING:
-            counts = self._stats.replaced if replaced else self._stats.skipped
-            counts[cause] = counts.get(cause, 0) + 1
-            if len(self._stats.bad) < _NAMED:
-                self._stats.bad.append(reason)
 
 
 def report(stream: str, stats: StreamStats) -> None:

@@ -84,8 +84,8 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
     if isinstance(values, FixedValues):
         values_at = _address(values.values, owner)
     else:
-        values_at = _address(values.offsets, owner)
-        items_at = _address(_items_of(values), owner)
+        items = values.data if isinstance(values, BinaryValues) else values.elements
+        values_at, items_at = _address(values.offsets, owner), _address(items, owner)
     if isinstance(values, RaggedValues) and values.dims is not None:
         dims_at = _address(values.dims, owner)
     if nullable:
@@ -222,11 +222,6 @@ def _closed(live: Ints) -> Ints:
     return np.full(live.size, _CLOSED, dtype=np.int64)
 
 
-def _items_of(values: ColumnValues) -> NDArray[Any]:
-    assert not isinstance(values, FixedValues), "fixed rows have no items"
-    return values.data if isinstance(values, BinaryValues) else values.elements
-
-
 def address_of(array: NDArray[Any]) -> int:
     """Where the first item of `array` lies in memory."""
     address: int = array.__array_interface__["data"][0]
@@ -237,9 +232,6 @@ def _address(array: NDArray[Any], owner: list[Any]) -> Ints:
     array = np.ascontiguousarray(array)
     owner.append(array)
     return np.array([address_of(array)])
-
-
-_NO_OFFSET = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,14 +283,11 @@ class PackedRuns:
         pad: float | None,
         lost: Container[int] = (),
     ) -> None:
-        """Prepare.
+        """Prepare for the items of an epoch.
 
-        Args:
-            items: items of the epoch.
-            first_row: the live row that each run of the plan begins with.
-            element: type of the elements.
-            pad: value that fills up the last item of a run; None: 0.
-            lost: runs that could not be loaded, whose items nobody will look at.
+        `first_row` is the live row that each run of the plan begins with; `pad` (None: 0) fills up
+        the last item of a run. Nobody will look at the items of `lost` runs, which could not be
+        loaded.
         """
         self._items, self._first_row = items, first_row
         self._element, self._pad = element, 0 if pad is None else pad
@@ -379,7 +368,7 @@ def _number(ends: list[Ints], lengths: Ints, out: NDArray[np.int32]) -> None:
     counts = np.array([len(each) for each in ends], np.int64)
     starts = offsets_of(counts)[:-1]
     number = np.arange(counts.sum()) - np.repeat(starts - 1, counts)
-    stop = np.minimum(np.concatenate([_NO_OFFSET, *ends]), np.repeat(lengths, counts))
+    stop = np.minimum(np.concatenate([np.zeros(0, np.int64), *ends]), np.repeat(lengths, counts))
     elements = np.diff(stop, prepend=0)
     elements[starts] = stop[starts]
     flat = np.repeat(number.astype(np.int32), elements)

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.images.headers import (
     HARMLESS,
@@ -44,7 +45,7 @@ from tensorrepo.formats.images.headers import (
     tidied,
     tiff_fields,
 )
-from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
 if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
@@ -75,11 +76,7 @@ def chances(key: int, draws: NDArray[np.uint64] | Ints) -> NDArray[np.float64]:
     return scaled_down
 
 
-def whole(height: int, width: int) -> Box:
-    return Box(0, 0, height, width)
-
-
-def middle(height: int, width: int, size: tuple[int, int]) -> Box:
+def middle(height: int, width: int, size: tuple[float, float]) -> Box:
     """The largest box in the middle that has the shape of `size`, (height, width)."""
     high, wide = size
     cut_height = min(height, max(1, round(width * high / wide)))
@@ -123,9 +120,7 @@ def drawn(
             left = int(how_far * (width - cut_width + 1))
             return Box(top, left, cut_height, cut_width)
     shape = min(max(width / height, ratio[0]), ratio[1])
-    cut_height = min(height, max(1, round(width / shape)))
-    cut_width = min(width, max(1, round(height * shape)))
-    return Box((height - cut_height) // 2, (width - cut_width) // 2, cut_height, cut_width)
+    return middle(height, width, (1, shape))
 
 
 def scaled(box: Box, of: tuple[int, int], to: tuple[int, int]) -> Box:
@@ -167,23 +162,18 @@ class PictureReader:
     """Decodes pictures of one mode. Thread-safe: each thread has scratch memory of its own."""
 
     def __init__(self, mode: str, *, exact: bool, orient: bool, max_pixels: int) -> None:
-        """Prepare.
-
-        Args:
-            mode: "RGB", "L" or "RGBA".
-            exact: decode at full size and resize with Pillow.
-            orient: turn pictures as their EXIF orientation says.
-            max_pixels: larger pictures are refused before they are decoded.
+        """Prepare; `Decode` describes the arguments.
 
         Raises:
             UnsupportedError: a library is missing; says what to install.
         """
         self._mode, self._orient, self._max_pixels = mode, orient, max_pixels
         self._exact = exact or mode == "RGBA"
-        self._jpeg, self._pillow = needed("simplejpeg"), needed("PIL.Image")
+        self._jpeg, self._pillow = _needed("simplejpeg"), _needed("PIL.Image")
         self._formats = raster_formats(self._pillow)
-        self._files = needed("PIL.ImageFile")
-        self._cv2 = None if self._exact else needed("cv2")
+        self._files = _needed("PIL.ImageFile")
+        without = ", or Decode(exact=True), which does without it"
+        self._cv2 = None if self._exact else _needed("cv2", without)
         self._scratch = local()
 
     def read(self, data: memoryview, place: Place) -> Picture:
@@ -228,8 +218,9 @@ class PictureReader:
         shrink = 1 if self._exact else _shrink(target)
         direct = target.out
         everything = turn == 1 and target.box == (0, 0, height, width)
-        if inks or not everything or not _is_plain(direct, height, width):
-            direct = None
+        if direct is not None:
+            fits = direct.shape[:2] == (height, width) and direct.flags.c_contiguous
+            direct = direct if fits and everything and not inks else None
         size = -(-height // shrink), -(-width // shrink)
         try:
             pixels = self._decoded(data, size, shrink, target, direct, inks=inks)
@@ -390,33 +381,10 @@ class PictureReader:
         return room
 
 
-def needed(module: str) -> Any:
-    """An optional library.
-
-    Raises:
-        UnsupportedError: it is not installed.
-    """
-    try:
-        if module == "PIL.Image":
-            from PIL import Image
-
-            return Image
-        if module == "PIL.ImageFile":
-            from PIL import ImageFile
-
-            return ImageFile
-        if module == "simplejpeg":
-            import simplejpeg
-
-            return simplejpeg
-        import cv2
-    except ImportError as error:
-        raise UnsupportedError(
-            f"decoding images needs {module}, which cannot be loaded ({error}): "
-            "pip install 'tensorrepo[images]'"
-            + (", or Decode(exact=True), which does without it" if module == "cv2" else "")
-        ) from error
-    return cv2
+def _needed(module: str, otherwise: str = "") -> Any:
+    """An optional library. Raises UnsupportedError where it is not installed."""
+    missing = f"decoding images needs {module}, which cannot be loaded: "
+    return import_library(module, f"{missing}pip install 'tensorrepo[images]'{otherwise}")
 
 
 def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
@@ -465,15 +433,8 @@ def turned(pixels: Picture, orientation: int) -> Picture:
         return pixels
     if orientation > 4:
         pixels = pixels.transpose(1, 0, 2)
-    up_down, left_right = _MIRRORED[orientation]
+    up_down, left_right = orientation in {3, 4, 7, 8}, orientation in {2, 3, 6, 7}
     return np.ascontiguousarray(pixels[:: -1 if up_down else 1, :: -1 if left_right else 1])
-
-
-# Whether the picture is then mirrored top to bottom, and left to right; from 5 on rows are columns.
-_MIRRORED = {
-    1: (False, False), 2: (False, True), 3: (True, True), 4: (True, False),
-    5: (False, False), 6: (False, True), 7: (True, True), 8: (True, False),
-}  # fmt: skip
 
 
 def _shrink(target: Target) -> int:
@@ -485,10 +446,6 @@ def _shrink(target: Target) -> int:
     while shrink < _LARGEST_SHRINK and min(rows, columns) >= 2 * shrink:
         shrink *= 2
     return shrink
-
-
-def _is_plain(out: Picture | None, height: int, width: int) -> bool:
-    return out is not None and out.shape[:2] == (height, width) and out.flags.c_contiguous
 
 
 def _spread(down: float) -> float:

@@ -87,22 +87,15 @@ class BatchFrame:
 
     def __init__(self, value: Any, parts: Sequence[str] = ()) -> None:
         self._pieces: list[tuple[int, NDArray[np.uint8]]] = []
-        self._used = 0
+        self.bytes = 0
         if parts:
             inside = [self._node(each, name) for each, name in zip(value, parts, strict=True)]
             node: Any = _extension(_Kind.TUPLE, inside)
         else:
             node = self._node(value, "what is handed out")
-        self._description = np.frombuffer(msgspec.msgpack.encode(node), np.uint8)
-        self.description_at = self._placed(self._description)
-
-    @property
-    def description_bytes(self) -> int:
-        return len(self._description)
-
-    @property
-    def bytes(self) -> int:
-        return self._used
+        description = np.frombuffer(msgspec.msgpack.encode(node), np.uint8)
+        self.description_at = self._placed(description)
+        self.description_bytes = len(description)
 
     def write(self, memory: NDArray[np.uint8]) -> None:
         """Copy everything into `memory`, which has at least `bytes` bytes."""
@@ -110,9 +103,9 @@ class BatchFrame:
             memory[at : at + len(piece)] = piece
 
     def _placed(self, piece: NDArray[np.uint8]) -> int:
-        at = -(-self._used // _ALIGNMENT) * _ALIGNMENT
+        at = -(-self.bytes // _ALIGNMENT) * _ALIGNMENT
         self._pieces.append((at, piece))
-        self._used = at + len(piece)
+        self.bytes = at + len(piece)
         return at
 
     def _node(self, value: Any, where: str) -> Any:
@@ -180,11 +173,7 @@ def read_frame(
 ) -> Any:
     """What `BatchFrame` wrote into `memory`: its arrays and tensors are views of it.
 
-    Args:
-        memory: memory that holds the frame.
-        description_at: first byte of its description.
-        description_bytes: length of the description.
-        identify: finds the row ids of batches.
+    `identify` finds the row ids of batches.
     """
     described = memory[description_at : description_at + description_bytes]
     return _Reader(memory, identify).decode(described.data)
@@ -262,12 +251,12 @@ class SharedBlock:
 
     def __init__(self) -> None:
         self._fd = _file_without_name()
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
 
     @property
     def capacity(self) -> int:
         """Bytes of the block, as this process knows it."""
-        return self._memory.nbytes
+        return self.memory.nbytes
 
     def grow(self, needed: int) -> None:
         """Have room for `needed` bytes at least."""
@@ -279,29 +268,25 @@ class SharedBlock:
     def map(self, size: int) -> None:
         """See the first `size` bytes, which the other process made. Older views stay valid."""
         if size != self.capacity:
-            self._memory = np.frombuffer(mmap.mmap(self._fd, size), np.uint8)
-
-    @property
-    def memory(self) -> NDArray[np.uint8]:
-        return self._memory
+            self.memory = np.frombuffer(mmap.mmap(self._fd, size), np.uint8)
 
     def lend(self, size: int, returned: Callable[[], None]) -> NDArray[np.uint8]:
         """The first `size` bytes; `returned` is called when nothing refers to them any more."""
-        return np.asarray(_Lease(self._memory[:size], returned))
+        return np.asarray(_Lease(self.memory[:size], returned))
 
     def close(self) -> None:
         """Give the descriptor back. What was lent stays valid."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
 
     def __getstate__(self) -> Any:
         return DupFd(self._fd)
 
     def __setstate__(self, duplicate: Any) -> None:
         self._fd = duplicate.detach()
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
 
 
 class _Lease:
@@ -374,13 +359,10 @@ class ProcessItems:
         finish: Callable[[Any], Any],
         stats_moved: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Prepare.
+        """Prepare for the `errand` of a child; the rest is called in this process.
 
-        Args:
-            errand: work of the child.
-            identify: finds the row ids of batches, in this process.
-            finish: last change to what came over, made in this process.
-            stats_moved: callback for what the child counted, with every item.
+        `identify` finds the row ids of batches, `finish` makes the last change to what came over,
+        and `stats_moved` is told with every item what the child counted.
         """
         self._errand = errand
         self._identify = identify

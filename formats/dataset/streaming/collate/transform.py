@@ -26,7 +26,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import (
     pinned,
     with_leaves_changed,
 )
-from tensorrepo.formats.dataset.streaming.collate.decode import Decoder, Meter
+from tensorrepo.formats.dataset.streaming.collate.decode import Decoder
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
@@ -84,7 +84,7 @@ def items_ahead(
         items, do = _calls(reading.groups, decoding), lambda call: call()
         ahead = max(prefetch * decoding.portions, threads + 1)
     elif work is not None:
-        items, do = _single(reading.groups), partial(_worked, work)
+        items, do = _single(reading.groups), lambda batch: [(batch.position, work(batch))]
         ahead = max(prefetch, threads + 1)
     else:
         # One more than are ready: the thread makes the next one meanwhile.
@@ -106,10 +106,6 @@ def _in_turn(
 
 def _handed_out(group: list[Batch]) -> list[PositionedItem]:
     return [(batch.position, batch) for batch in group]
-
-
-def _worked(work: Work, batch: Batch) -> list[PositionedItem]:
-    return [(batch.position, work(batch))]
 
 
 def _calls(
@@ -247,17 +243,11 @@ def _transformed(transform: Work, batch: Batch) -> Any:
 def decoding_of(
     decoder: Decoder, work: Work | None, setup: StreamSetup, stats: StreamStats, key: int
 ) -> Decoding:
-    """How the images of a batch are decoded, and what is done to it then.
+    """How the images of a batch are decoded, and the `work` that is done to it then.
 
-    Args:
-        decoder: decoder of the stream.
-        work: function applied to a decoded batch.
-        setup: setup of the stream.
-        stats: counts of the time and of bad images.
-        key: key of the epoch's crops and flips.
+    `key` is that of the epoch's crops and flips.
     """
-    bad = ErrorPolicy(setup.options.on_error, stats)
-    clock, lock = setup.clock, Lock()
+    bad, lock = ErrorPolicy(setup.options.on_error, stats), Lock()
 
     def finish(batch: Batch) -> PositionedItem:
         return batch.position, batch if work is None else work(batch)
@@ -266,9 +256,7 @@ def decoding_of(
         with lock:
             stats.decode_seconds += seconds
 
-    def begin(batch: Batch) -> list[Callable[[], list[PositionedItem]]]:
-        return decoder.begin(batch, key, bad, finish, Meter(clock, spent))
-
+    begin = partial(decoder.begin, key=key, bad=bad, finish=finish, clock=setup.clock, spent=spent)
     return Decoding(begin, decoder.portions)
 
 
@@ -276,8 +264,4 @@ def finish_of(options: StreamOptions) -> Callable[[Any], Any]:
     """What is done last, in the process of the user, to what is handed out."""
     if options.output == "jax":
         return partial(with_leaves_changed, change=numbers_as_jax)
-    return partial(with_leaves_changed, change=pinned) if options.pins else _unchanged
-
-
-def _unchanged(item: Any) -> Any:
-    return item
+    return partial(with_leaves_changed, change=pinned) if options.pins else lambda item: item

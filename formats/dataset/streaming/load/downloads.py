@@ -173,12 +173,9 @@ class Downloads(RunPrefetch[T]):
     ) -> None:
         """Prepare; threads start when runs are first expected.
 
-        Args:
-            runs: loader of the runs.
-            means: reader of the store, with the number of attempts and requests.
-            stats: counts of requests, written behind the lock.
-            ahead_bytes: decoded bytes that may be loaded, or be loading, and not waited for yet.
-            instead: substitute for a run that could not be loaded, or raises the error.
+        `stats` are written behind the lock. So many decoded bytes may be loaded, or be loading, and
+        not waited for yet. `instead` gives a substitute for a run that could not be loaded, or
+        raises the error.
         """
         super().__init__(runs.size_of, ahead_bytes)
         self._runs, self._means, self._stats, self._instead = runs, means, stats, instead
@@ -254,19 +251,16 @@ class Downloads(RunPrefetch[T]):
     def _admit(self) -> None:
         """Begin with runs that may be ahead while few jobs wait, some at a time."""
         for _ in range(_ADMITTED_AT_ONCE):
-            if not self._may_admit():
+            if not self._expected or self._closed or self._jobs.waiting >= _WAITING:
                 return
-            number = self._expected.popleft()
+            number = self._expected[0]
             size_bytes = self._size_of(number)
+            if not self._fits(size_bytes):
+                return
+            self._expected.popleft()
             self._outstanding_bytes += size_bytes
             self._begin(RunJob(number, self._order, size_bytes, self._runs.reads_more(number)))
             self._order += 1
-
-    def _may_admit(self) -> bool:
-        """Whether the next run may be ahead."""
-        if not self._expected or self._closed or self._jobs.waiting >= _WAITING:
-            return False
-        return self._fits(self._size_of(self._expected[0]))
 
     def _begin(self, run: RunJob) -> None:
         new = []
@@ -280,11 +274,10 @@ class Downloads(RunPrefetch[T]):
                 waiting.append(run)
         if not run.missing:
             self._loadable(run)
-        if self._means.cache is not None:
-            kept = [piece for piece in new if piece.tag is not None]
+        kept = [piece for piece in new if piece.tag is not None and self._means.cache is not None]
+        if kept:
+            self._jobs.work(Look(run.order, kept))
             new = [piece for piece in new if piece.tag is None]
-            if kept:
-                self._jobs.work(Look(run.order, kept))
         self._ask(run.order, new)
 
     def _ask(self, order: int, pieces: Sequence[PagePiece]) -> None:

@@ -19,13 +19,11 @@ of a mix. Pieces carry the number of their part in front of their keys.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +42,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache, PageReader
+from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
@@ -54,6 +52,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPl
 from tensorrepo.formats.native.rows import BEST, LEAST_SUMMED_BYTES, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, ReadsOnce
 
 _SUM_BYTES = 4
@@ -69,12 +68,10 @@ class MappedPages:
         copier: RowCopier = BEST,
         by_row: bool = True,
     ) -> None:
-        """Prepare.
+        """Prepare to use what `reader`, whose store maps chunks, would read.
 
-        Args:
-            reader: reader of the column; its store maps chunks.
-            copier: copies the rows later. Rows are proved one by one where that costs it little.
-            by_row: whether that is allowed: damage is then found as late as rows are gathered.
+        Rows are proved one by one where that costs `copier`, which copies them later, little, and
+        `by_row` allows it: damage is then found as late as rows are gathered.
         """
         index = reader.index
         self._reader, self._copier = reader, copier
@@ -114,7 +111,10 @@ class MappedPages:
             for page in pages.tolist():
                 self._prove_whole(page)
             return InMemory(runs, rows, values_at, None, None, None, [(self,)] * len(pages))
-        self._check_bounds(pages, chunks)
+        # Nothing is read behind the end of a file that was cut since a page of it was proved.
+        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
+        for page in pages[ends > self._payload_bytes[chunks]].tolist():
+            self._prove_whole(page)
         tables = self._sum_tables(pages, rows, at)
         owners = [(self, tables)] * len(pages)
         sums_at = address_of(tables) + _SUM_BYTES * (np.cumsum(rows) - rows)
@@ -152,26 +152,17 @@ class MappedPages:
             start += length
         return tables
 
-    def _check_bounds(self, pages: Ints, chunks: Ints) -> None:
-        """Nothing is read behind the end of a file that was cut since a page of it was proved."""
-        ends = (self._offset[pages] + self._stored_bytes[pages]).astype(np.int64)
-        for page in pages[ends > self._payload_bytes[chunks]].tolist():
-            self._prove_whole(page)
-
     def _prove_whole(self, page: int) -> None:
         """Compare a page with its xxh3, and where its values lie with where they must."""
         entry = self._entries[page]
         data = self._page(page)
         with self._reader.locating(page):
             verify_page(data, entry)
-            self._check_directory(data, entry)
-
-    def _check_directory(self, data: memoryview, entry: NDArray[Any]) -> None:
-        expected = expected_bytes(entry, self._reader.index.storage)
-        fields = DIRECTORY.unpack_from(data)
-        ends = DIRECTORY.size + sum(map(padded, expected))
-        if fields[0::5] != expected or any(fields[1::5]) or len(data) != ends:
-            raise CorruptError("its directory contradicts its entry")
+            expected = expected_bytes(entry, self._reader.index.storage)
+            fields = DIRECTORY.unpack_from(data)
+            ends = DIRECTORY.size + sum(map(padded, expected))
+            if fields[0::5] != expected or any(fields[1::5]) or len(data) != ends:
+                raise CorruptError("its directory contradicts its entry")
 
     def _blame(self, page: int, row: int) -> None:
         """Say what is wrong with a page of which a row is not what its sum says."""
@@ -217,13 +208,9 @@ class RunLoader:
         *,
         by_row: bool = True,
     ) -> None:
-        """Prepare.
+        """Prepare to read the runs of `plan`; `nullable` columns are asked for their validity.
 
-        Args:
-            dataset: dataset to read.
-            plan: its runs.
-            nullable: says of each of the plan's columns whether validity is asked for.
-            by_row: whether rows of mapped pages may be proved when they are gathered, not loaded.
+        With `by_row`, rows of mapped pages may be proved when they are gathered, not loaded.
         """
         self.objects = dataset.objects
         self._run_bytes = plan.run_bytes
@@ -256,11 +243,11 @@ class RunLoader:
 
     def arrived(self, piece: PagePiece, data: memoryview) -> None:
         """A piece is there, proved as far as its tag can tell; called on any thread."""
-        self._columns[_column_of(piece)].arrived(piece, data)
+        self._columns[piece.key[0]].arrived(piece, data)
 
     def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
         """What is to be raised when a piece stays damaged."""
-        return self._columns[_column_of(piece)].damaged(piece, error)
+        return self._columns[piece.key[0]].damaged(piece, error)
 
     def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
         """All rows of some runs, column by column in the order of the plan.
@@ -286,10 +273,6 @@ def _is_local(dataset: StoredDataset, plan: ColumnPlan) -> bool:
     return stored is None or dataset.objects.map(stored) is not None
 
 
-def _column_of(piece: PagePiece) -> int:
-    return piece.key[0]
-
-
 class _ColumnLoader:
     def __init__(
         self,
@@ -308,16 +291,15 @@ class _ColumnLoader:
         self._nullable = nullable
         self._deleted = live_rows(dataset)
         self._reader = page_reader(dataset, plan.name)
-        self._cut: Bools = runs.live != runs.stop - runs.start
         self._odd = self._odd_runs(runs)
-        self._changed = self._cut | self._odd
+        self._changed: Bools = self._odd | (runs.live != runs.stop - runs.start)
+        self._is_shared = plan.reading in ("resident", "page")
         most = plan.index.pages if plan.reading == "resident" else _PAGES_KEPT
         self._kept = LimitedCache[tuple[ColumnValues, int]](most)
         self.is_local = _is_local(dataset, plan)
         self._row_bytes = plan.index.storage.row_bytes
         entries = plan.index.entries
         self._offset, self._stored_bytes = entries["offset"], entries["stored_bytes"]
-        self._checksum = entries["checksum"]
         self._tags = plan.index.tags
         self._mapped = MappedPages(self._reader, by_row=by_row)
         in_place = self.is_local and not nullable
@@ -375,8 +357,12 @@ class _ColumnLoader:
             if not isinstance(link, ObjectLink):
                 continue
             if self._plan.reading == "rows":
-                yield from self._pieces_of_rows(page, run, link)
-            elif not self._is_kept(page):
+                entry, storage = self._plan.index.entries[page], self._plan.index.storage
+                both = rows_at(entry, storage, *self._within(page, run))
+                for what, (start, stop) in enumerate(both):
+                    yield PagePiece((self._place, page, run, what), link, start, stop, None)
+            # A page that is let go of before it is used is read again.
+            elif not self._is_shared or self._kept.get(page) is None:
                 start = self._offset.item(page)
                 stop = start + self._stored_bytes.item(page)
                 yield PagePiece((self._place, page), link, start, stop, self._tags[page].tobytes())
@@ -392,14 +378,6 @@ class _ColumnLoader:
     def damaged(self, piece: PagePiece, error: CorruptError) -> CorruptError:
         return self._reader.located(piece.key[1], error)
 
-    @property
-    def _is_shared(self) -> bool:
-        return self._plan.reading in ("resident", "page")
-
-    def _is_kept(self, page: int) -> bool:
-        # A page that is let go of before it is used is read again.
-        return self._is_shared and self._kept.get(page) is not None
-
     # ------------------------------------------------------------------ rows without their page
 
     def _within(self, page: int, run: int) -> tuple[int, int]:
@@ -407,11 +385,6 @@ class _ColumnLoader:
         first, end = self._plan.index.first_row[page : page + 2].tolist()
         start, stop = self._start.item(run), self._stop.item(run)
         return max(start, first) - first, min(stop, end) - first
-
-    def _pieces_of_rows(self, page: int, run: int, link: ObjectLink) -> Iterator[PagePiece]:
-        entry, storage = self._plan.index.entries[page], self._plan.index.storage
-        for what, (start, stop) in enumerate(rows_at(entry, storage, *self._within(page, run))):
-            yield PagePiece((self._place, page, run, what), link, start, stop, None)
 
     def _rows_of(self, page: int, run: int, fetched: Fetched) -> ColumnValues:
         """The rows of a page that are of a run: proved by their sums, else from the whole page."""
@@ -477,9 +450,6 @@ class _ColumnLoader:
         stored = fetched.get((self._place, page))
         if stored is None:
             stored = page_bytes(self._dataset, self._plan.index, page)
-        return self._decoded(page, stored)
-
-    def _decoded(self, page: int, stored: memoryview) -> ColumnValues:
         entry = self._plan.index.entries[page]
         with self._reader.locating(page):
             if self.is_local:
@@ -492,44 +462,37 @@ def loader_of(
 ) -> RunLoader | RoutedLoader:
     """Loader of the runs of a plan; see `RunLoader`."""
     if isinstance(plan, GroupedPlan):
-        return GroupLoader(dataset.objects, plan, tuple(nullable), by_row=by_row)
+        return _group_loader(dataset.objects, plan, nullable, by_row=by_row)
     return RunLoader(dataset, plan, nullable, by_row=by_row)
 
 
-class RoutedLoader(ABC):
+class RoutedLoader:
     """Loads runs by the loaders of their parts, whose numbers pieces carry. Thread-safe.
 
-    Methods are those of `RunLoader`.
-
-    Attributes:
-        objects: reader of the chunks of all parts.
-        columns: number of columns of a run.
-        is_local: whether loading is a matter of memory, not of a network.
-        is_in_place: whether loading is little more than verifying.
+    Methods and attributes are those of `RunLoader`.
     """
 
     def __init__(
         self,
         objects: ObjectSource | RoutedObjects,
-        columns: int,
         examples: Sequence[RunLoader | RoutedLoader],
+        find: Callable[[int], tuple[int, int]],
+        loader: Callable[[int], RunLoader | RoutedLoader],
+        places: Callable[[int], Sequence[int]],
     ) -> None:
-        """Prepare; each part's loader is like one of `examples`."""
-        self.objects, self.columns = objects, columns
+        """Prepare.
+
+        Args:
+            objects: reader of the chunks of all parts.
+            examples: loaders that those of all parts are like.
+            find: gives the number of the part that has a run, and the run's number there.
+            loader: gives the loader of a part.
+            places: gives the place of each column among those of a part's loader.
+        """
+        self.objects = objects
+        self._find, self._loader, self._places = find, loader, places
         self.is_local: bool = all(loader.is_local for loader in examples)
         self.is_in_place: bool = all(loader.is_in_place for loader in examples)
-
-    @abstractmethod
-    def _find(self, run: int) -> tuple[int, int]:
-        """Number of the part that has a run, and the run's number there."""
-
-    @abstractmethod
-    def _loader(self, part: int) -> RunLoader | RoutedLoader:
-        """Loader of a part."""
-
-    @abstractmethod
-    def _places(self, part: int) -> Sequence[int]:
-        """Place of each column among those of the part's loader."""
 
     def size_of(self, run: int) -> int:
         part, own = self._find(run)
@@ -553,7 +516,7 @@ class RoutedLoader(ABC):
         return self._loader(piece.key[0]).damaged(piece._replace(key=piece.key[1:]), error)
 
     def load(self, runs: list[int], fetched: Fetched = NOTHING) -> list[list[InMemory]]:
-        columns: list[list[InMemory]] = [[] for _ in range(self.columns)]
+        columns: list[list[InMemory]] = []
         by_part: dict[int, dict[int, int]] = {}  # numbers of all by numbers in the part
         for run in runs:
             part, own = self._find(run)
@@ -561,73 +524,57 @@ class RoutedLoader(ABC):
         for part, numbers in by_part.items():
             pieces = {key[1:]: data for key, data in fetched.items() if key[0] == part}
             loaded = self._loader(part).load(list(numbers), pieces)
-            for column, place in zip(columns, self._places(part), strict=True):
+            places = self._places(part)
+            columns = columns or [[] for _ in places]
+            for column, place in zip(columns, places, strict=True):
                 for rows in loaded[place]:
                     named = np.array([numbers[own] for own in rows.runs.tolist()], np.int64)
                     column.append(rows._replace(runs=named))
         return columns
 
 
-class GroupLoader(RoutedLoader):
+def _group_loader(
+    objects: ObjectSource, plan: GroupedPlan, nullable: Sequence[bool], *, by_row: bool
+) -> RoutedLoader:
     """Loads the slots of a grouped plan by the loaders of its open groups."""
+    lock, columns = Lock(), range(len(nullable))
 
-    def __init__(
-        self, objects: ObjectSource, plan: GroupedPlan, nullable: tuple[bool, ...], *, by_row: bool
-    ) -> None:
-        """Prepare; as for `RunLoader`."""
-        self._plan, self._nullable, self._by_row = plan, nullable, by_row
-        self._lock = Lock()
-        # Other groups are taken to be like the sample.
-        super().__init__(objects, len(nullable), [self._made(plan.sample)])
+    def made(group: OpenGroup) -> RunLoader:
+        return RunLoader(group.dataset, group.plan, nullable, by_row=by_row)
 
-    def _made(self, group: OpenGroup) -> RunLoader:
-        return RunLoader(group.dataset, group.plan, self._nullable, by_row=self._by_row)
-
-    def _find(self, run: int) -> tuple[int, int]:
-        return self._plan.slots.where(run)
-
-    def _loader(self, part: int) -> RunLoader:
-        group = self._plan.store.get(part)
+    def loader(part: int) -> RunLoader:
+        group = plan.store.get(part)
         if not group.loader:
-            made = self._made(group)
-            with self._lock:
+            fresh = made(group)
+            with lock:
                 if not group.loader:
-                    group.loader.append(made)
-        loader: RunLoader = group.loader[0]
-        return loader
+                    group.loader.append(fresh)
+        kept: RunLoader = group.loader[0]
+        return kept
 
-    def _places(self, part: int) -> range:  # noqa: ARG002  groups are of one dataset
-        return range(self.columns)
+    # Other groups are taken to be like the sample.
+    return RoutedLoader(objects, [made(plan.sample)], plan.slots.where, loader, lambda _: columns)
 
 
-class MixLoader(RoutedLoader):
-    """Loads runs that are numbered one dataset after the other."""
+def mix_loader(
+    loaders: Sequence[RunLoader | RoutedLoader],
+    places: Sequence[Sequence[int]],
+    bounds: Sequence[int],
+) -> RoutedLoader:
+    """Loads runs that are numbered one dataset after the other.
 
-    def __init__(
-        self,
-        loaders: Sequence[RunLoader | RoutedLoader],
-        places: Sequence[Sequence[int]],
-        bounds: Sequence[int],
-    ) -> None:
-        """Prepare.
+    Args:
+        loaders: loader of each dataset.
+        places: per dataset, place of each column of the mix among its own.
+        bounds: number of the first run of each dataset, and of all runs.
+    """
 
-        Args:
-            loaders: loader of each dataset.
-            places: per dataset, place of each column of the mix among its own.
-            bounds: number of the first run of each dataset, and of all runs.
-        """
-        super().__init__(RoutedObjects(loaders), len(places[0]), loaders)
-        self._loaders, self._columns_of, self._bounds = loaders, places, bounds
+    def find(run: int) -> tuple[int, int]:
+        dataset = bisect_right(bounds, run) - 1
+        return dataset, run - bounds[dataset]
 
-    def _find(self, run: int) -> tuple[int, int]:
-        dataset = bisect_right(self._bounds, run) - 1
-        return dataset, run - self._bounds[dataset]
-
-    def _loader(self, part: int) -> RunLoader | RoutedLoader:
-        return self._loaders[part]
-
-    def _places(self, part: int) -> Sequence[int]:
-        return self._columns_of[part]
+    objects = RoutedObjects(loaders)
+    return RoutedLoader(objects, loaders, find, loaders.__getitem__, places.__getitem__)
 
 
 class RoutedObjects:

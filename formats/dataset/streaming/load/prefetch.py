@@ -19,14 +19,8 @@ from itertools import chain
 from threading import Condition, Lock, Thread
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
-    BinaryValues,
-    ColumnValues,
-    FixedValues,
-    RaggedValues,
+    blank_values,
 )
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, in_memory
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
@@ -44,11 +38,9 @@ class RunPrefetch(ABC, Generic[T]):
     """
 
     def __init__(self, size_of: Callable[[int], int], ahead_bytes: int) -> None:
-        """Prepare.
+        """Prepare; so many bytes may be loaded, or be loading, and not taken yet.
 
-        Args:
-            size_of: decoded bytes of a run.
-            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
+        `size_of` gives the decoded bytes of a run.
         """
         self._size_of, self._ahead_bytes = size_of, ahead_bytes
         self._expected: deque[int] = deque()
@@ -106,12 +98,7 @@ class LocalPrefetch(RunPrefetch[T]):
     ) -> None:
         """Prepare; the threads start when runs are first expected.
 
-        Args:
-            load: loader of the value of some runs; called on any thread.
-            size_of: decoded bytes of a run.
-            threads: number of threads that load.
-            ahead_bytes: bytes that may be loaded, or be loading, and not taken yet.
-            group_bytes: bytes of the runs that are loaded at once, or of a single larger one.
+        `load`, called on any of them, loads runs of about `group_bytes` at once, or a larger one.
         """
         super().__init__(size_of, ahead_bytes)
         self._load, self._group_bytes = load, group_bytes
@@ -232,7 +219,7 @@ class LostRuns(dict[int, Error]):
         self[run] = error
         rows = int(self._plan.live[run])
         return [
-            [in_memory(run, _zeros(column.index.storage, rows), nullable=nullable)]
+            [in_memory(run, blank_values(column.index.storage, rows), nullable=nullable)]
             for column, nullable in zip(self._plan.columns, self._nullable, strict=True)
         ]
 
@@ -240,14 +227,3 @@ class LostRuns(dict[int, Error]):
 def _is_outage(error: Error) -> bool:
     """Whether it may be gone when the same is asked again: nothing is lost then."""
     return isinstance(error, StorageError) and error.transient
-
-
-def _zeros(storage: Storage, rows: int) -> ColumnValues:
-    """Rows of zeros, or empty ones. Zeros take no memory before they are read."""
-    if storage.layout is ColumnLayout.FIXED:
-        return FixedValues(np.zeros((rows, *storage.row_shape), storage.element))
-    offsets = np.zeros(rows + 1, np.int64)
-    if storage.layout is ColumnLayout.BINARY:
-        return BinaryValues(offsets, np.zeros(0, np.uint8))
-    dims = np.zeros((rows, storage.unknown_dims), np.uint32) if storage.stores_dims else None
-    return RaggedValues(offsets, np.zeros(0, storage.element), storage.shape, dims)

@@ -279,9 +279,8 @@ class Concurrency:
         if began < self._moved:
             return  # of the limit before
         if answers.began is None:
-            answers.began = (
-                now  # the next `limit` answers take one round trip, or what the link says
-            )
+            # The next `limit` answers take one round trip, or what the link says.
+            answers.began = now
             return
         answers.taken.append((began, now - began))
         answers.bytes += size_bytes

@@ -206,12 +206,7 @@ def _text(value: str | int | tuple[float, ...]) -> str:
 
 
 def blend_of(source_rows: Sequence[int], batch_size: int, wish: MixWish) -> SourceBlend:
-    """The blend that a caller asks for.
-
-    Args:
-        source_rows: rows of each source.
-        batch_size: rows of a step, of all ranks together.
-        wish: shares of the sources, as the caller asks for them.
+    """The blend that a caller asks for, in steps of `batch_size` rows of all ranks together.
 
     Raises:
         InvalidInputError: a source would never come, or is not spoken of.
@@ -287,14 +282,10 @@ class Parts:
 
 
 def parts_of(step: Ints, source: Ints, before: Ints, source_rows: Ints, world: int) -> Parts:
-    """The parts of some steps.
+    """The parts of some steps, by the step, ascending from 0, and the source of each row.
 
-    Args:
-        step: number of the step of each row, ascending from 0.
-        source: source of each row.
-        before: rows of each source before these steps, earlier epochs counted too.
-        source_rows: rows of an epoch of each source.
-        world: ranks that share every step.
+    `before` are the rows of each source before these steps, earlier epochs counted too;
+    `source_rows` those of an epoch of each. Every step is shared by `world` ranks.
     """
     sources, steps = len(source_rows), int(step[-1]) + 1
     counts = np.bincount(step * sources + source, minlength=steps * sources)
@@ -389,9 +380,7 @@ class _Pass:
     def rows(self, located: Located, reached: int) -> tuple[Ints, Ints, Bools]:
         """Run (of all sources) and live row of each, and whether its run is not done with.
 
-        Args:
-            located: places of the rows.
-            reached: position up to which the rows of all ranks were found.
+        `reached` is the position up to which the rows of all ranks were found.
         """
         run, item = located.run, located.place
         if self._shuffled is not None:
@@ -486,30 +475,31 @@ class _Walk:
         own = rank_cut(parts, share.rank, self._turns)
         short_rows = (stop - start) % share.batch_size if share.last == "pad" else 0
         lent = bool(0 < short_rows < share.world) and _lend(parts, own, share.rank)
-        places = self._places(source)
+        counts = np.bincount(source, minlength=len(self._sources))
+        by_source = np.argsort(source, kind="stable")
+        places = np.split(by_source, np.cumsum(counts)[:-1])  # of each source in the piece
         by_pass: list[_Rows] = [
             self._rows_of_pass(parts, own, group, places) for group in _groups_of_passes(parts)
         ]
         at, run, row, busy = (np.concatenate(column) for column in zip(*by_pass, strict=True))
         by_place = np.argsort(at)
         at, run, row, busy = at[by_place], run[by_place], row[by_place], busy[by_place]
-        self._before = self._before + np.bincount(source, minlength=len(self._sources))
-        self._leave_passes()
+        self._before = self._before + counts
+        # Passes that are behind all steps to come are forgotten.
+        epochs = self._before // self._source_rows
+        for key in [key for key in self._passes if key[1] < epochs[key[0]]]:
+            self.left.append(self._passes.pop(key).returning)
         piece = StepRows(first_step, ends, 0, step[at], run, row, busy)
         return self._padded(piece, busy, lent=lent) if short_rows else piece
-
-    def _places(self, source: Ints) -> list[Ints]:
-        """Where the rows of each source are among those of a piece."""
-        by_source = np.argsort(source, kind="stable")
-        counts = np.bincount(source, minlength=len(self._sources))
-        return np.split(by_source, np.cumsum(counts)[:-1])
 
     def _rows_of_pass(
         self, parts: Parts, own: tuple[Ints, Ints], group: Ints, places: list[Ints]
     ) -> _Rows:
         """Rows of this rank in the parts of one pass."""
         number, epoch = int(parts.source[group[0]]), int(parts.epoch[group[0]])
-        source, epoch_pass = self._sources[number], self._pass(number, epoch)
+        source, epoch_pass = self._sources[number], self._passes.get((number, epoch))
+        if epoch_pass is None:
+            epoch_pass = self._passes[number, epoch] = _Pass(source, epoch, self._share)
         low, rows = int(parts.start[group[0]]), parts.rows[group]
         reached = low + int(rows.sum())
         located = epoch_pass.order.locate(low, reached)
@@ -518,21 +508,6 @@ class _Walk:
         # How many rows of the source came in this piece before each of these.
         nth = located.position + (epoch * source.rows - int(self._before[number]))
         return places[number][nth], *epoch_pass.rows(located, reached)
-
-    def _pass(self, number: int, epoch: int) -> _Pass:
-        epoch_pass = self._passes.get((number, epoch))
-        if epoch_pass is None:
-            epoch_pass = _Pass(self._sources[number], epoch, self._share)
-            self._passes[number, epoch] = epoch_pass
-        return epoch_pass
-
-    def _leave_passes(self) -> None:
-        """Forget those that are behind all steps to come."""
-        epochs = self._before // self._source_rows
-        for source, epoch in list(self._passes):
-            if epoch < epochs[source]:
-                left = self._passes.pop((source, epoch))
-                self.left.append(left.returning)
 
     def _padded(self, piece: StepRows, busy: Bools, *, lent: bool) -> StepRows:
         """The piece with its last step filled up: each of its own rows again, in turn."""

@@ -18,23 +18,23 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch, Identify
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.feed import (
     DatasetFeed,
-    MixState,
     Pass,
     Resumed,
-    decode_mix_state,
+    decoded_as,
     encode_state,
     tuning_of,
 )
-from tensorrepo.formats.dataset.streaming.load.loaders import MixLoader, remote_bytes
+from tensorrepo.formats.dataset.streaming.load.loaders import mix_loader, remote_bytes
 from tensorrepo.formats.dataset.streaming.mix.blend import (
     MixSource,
     MixWish,
@@ -105,6 +105,28 @@ def _remade(
     return mix([remake(**changes) for remake in remakes], **keywords)
 
 
+MIX_FORMAT = "tensorrepo mix state v1"
+
+
+class MixState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A place in an epoch of a mix, how its sources take turns, and the order of each.
+
+    `wish` is what was asked for; shares and slots follow from it, the sources and a batch size.
+    """
+
+    sources: tuple[dict[str, Any], ...]
+    shares: tuple[int, ...]
+    cycle_slots: int
+    slot_rows: int
+    rows: int
+    rest: tuple[int, ...]
+    wish: MixWish
+    seed: int
+    epoch: int
+    position: int
+    format: str = MIX_FORMAT
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedSource:
     """One dataset of a mix: its feed, and the epoch that it begins with."""
@@ -164,9 +186,9 @@ class MixFeed:
 
     def identify(self, rows: Ints, source: Ints) -> NDArray[Any]:
         """The id of each row, which is one of its own source."""
-        identifies: list[Identify] = [each.feed.identify for each in self.sources]
         by_source = {
-            each: identifies[each](rows[source == each]) for each in np.unique(source).tolist()
+            each: self.sources[each].feed.identify(rows[source == each])
+            for each in np.unique(source).tolist()
         }
         ids = np.empty(len(rows), dtype=next(iter(by_source.values())).dtype)
         for each, own in by_source.items():
@@ -195,18 +217,19 @@ class MixFeed:
         ]
         loaders = [part.loader for part in parts]
         first_runs = _starts(source.plan.runs for source in self.sources)
+        first_rows = np.array(_starts(source.feed.dataset.rows for source in self.sources))
+        source_rows = np.array([source.rows for source in self.sources])
+        mark = partial(self._mark, epoch, first_rows, source_rows)
         return replace(
             parts[0],
             plan=self.plan,
-            loader=MixLoader(loaders, places, first_runs),
+            loader=mix_loader(loaders, places, first_runs),
             columns=tuple(
                 (replace(schema.column(name), nullable=name in nullable), names.index(name))
                 for name in self.columns
             ),
             nullable=tuple(name in nullable for name in names),
-            form=replace(
-                parts[0].form, identify=self.identify, mark=partial(self._mark, epoch, *self._marks)
-            ),
+            form=replace(parts[0].form, identify=self.identify, mark=mark),
             stretches=partial(self._stretches, first_runs),
         )
 
@@ -228,14 +251,8 @@ class MixFeed:
             first_rows=FIRST_ROWS,
         )
 
-    @property
-    def _marks(self) -> tuple[Ints, Ints]:
-        """First row of each source among those of all, and rows of an epoch of each."""
-        starts = _starts(source.feed.dataset.rows for source in self.sources)
-        return np.array(starts), np.array([source.rows for source in self.sources])
-
     def _mark(self, epoch: Pass, starts: Ints, source_rows: Ints, batch: Batch) -> None:
-        """Note the sources of a batch's rows, which count those of all sources."""
+        """Note the sources of a batch's rows, which count those of all from `starts` on."""
         # A packed batch has found its rows by itself.
         batch.source = np.searchsorted(starts, batch.rows, side="right") - 1
         batch.rows = batch.rows - starts[batch.source]
@@ -251,19 +268,23 @@ class MixFeed:
             MixState(
                 wish=self.wish,
                 sources=tuple(source.feed.state(source.first, 0) for source in self.sources),
-                shares=self.blend.shares,
-                cycle_slots=self.blend.cycle_slots,
-                slot_rows=self.blend.slot_rows,
-                rows=self.blend.rows,
-                rest=self.blend.rest,
+                **asdict(self.blend),
                 seed=epoch.seed,
                 epoch=epoch.epoch,
                 position=position,
             )
         )
 
-    def resumed(self, state: dict[str, Any]) -> Resumed[MixFeed]:
-        saved = decode_mix_state(state, sources=len(self.sources))
+    def resumed(self, state: dict[str, Any]) -> Resumed:
+        saved, sources = decoded_as(state, MixState, MIX_FORMAT), len(self.sources)
+        if len(saved.sources) != sources:
+            raise InvalidInputError(
+                f"the state is of a mix of {len(saved.sources)} sources, this one has {sources}: "
+                "mix the same streams, in the same order, to resume"
+            )
+        words = 0 <= saved.seed < 1 << 64 and 0 <= saved.epoch < 1 << 64
+        if len(saved.shares) != sources or not 0 <= saved.position <= saved.rows or not words:
+            raise InvalidInputError(f"the state contradicts itself or has no such row: {saved}")
         blend = SourceBlend(
             saved.shares, saved.cycle_slots, saved.slot_rows, saved.rows, saved.rest
         )
@@ -274,8 +295,8 @@ class MixFeed:
             )
         pairs = zip(self.sources, saved.sources, strict=True)
         resumed = [source.feed.resumed(dict(own)) for source, own in pairs]
-        sources = tuple(_source(each) for each in resumed)
-        feed = replace(self, sources=sources, blend=blend, plan=_joined_plan(sources))
+        mixed = tuple(_source(each) for each in resumed)
+        feed = replace(self, sources=mixed, blend=blend, plan=_joined_plan(mixed))
         return Resumed(feed, Pass(saved.seed, saved.epoch), saved.position)
 
     def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> MixExplanation:  # noqa: ARG002
@@ -328,7 +349,7 @@ class MixExplanation:
         return "\n".join(lines)
 
 
-def _source(resumed: Resumed[Any]) -> MixedSource:
+def _source(resumed: Resumed) -> MixedSource:
     assert isinstance(resumed.feed, DatasetFeed), "sources of a mix are datasets"
     return MixedSource(resumed.feed, resumed.epoch)
 
@@ -386,10 +407,11 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
         raise InvalidInputError(
             f"source {number} of the mix sorts rows by length, which is done within one stream only"
         )
-    if _packed_size(stream) != _packed_size(first):
+    wanted, size = (each.options.sampling.pack or 0 for each in (first, stream))
+    if wanted != size:
         raise InvalidInputError(
-            f"streams of a mix have the same pack=: it is {_packed_size(first)} in the first and "
-            f"{_packed_size(stream)} in source {number} (0: items are rows)"
+            f"streams of a mix have the same pack=: it is {wanted} in the first and {size} in "
+            f"source {number} (0: items are rows)"
         )
     if plan.packing is not None and plan.selection is not None:
         raise InvalidInputError(
@@ -397,11 +419,6 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
         )
     if not stream.rows:
         raise InvalidInputError(f"source {number} of the mix has no rows")
-
-
-def _packed_size(stream: BatchStream) -> int:
-    packing = _feed(stream).plan.packing
-    return 0 if packing is None else packing.size
 
 
 def _feed(stream: BatchStream) -> DatasetFeed:

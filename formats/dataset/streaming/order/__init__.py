@@ -1,4 +1,1 @@
-"""Orders and schedules: which row comes when, as pure functions of seed and epoch.
-
-Touches no storage.
-"""
+"""Orders and schedules: which row comes when, by seed and epoch alone. Touches no storage."""

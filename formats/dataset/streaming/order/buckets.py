@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +51,7 @@ class Buckets:
     def order(self, key: int, lengths: NDArray[np.uint32], band: Ints) -> Ints:
         """Which item of a block stands at each place.
 
-        Args:
-            key: key of the block.
-            lengths: lengths of its items, in the order below.
-            band: band of each item.
+        `lengths` and `band` are those of its items, in the order below.
         """
         group = band // (self.bands // self.groups)
         if (np.bincount(group, minlength=self.groups) * self.groups == self.rows).all():
@@ -105,17 +102,10 @@ class Bucketed:
         epoch: int,
         lanes: int,
     ) -> None:
-        """Sort `base`.
+        """Sort `base`, of whose `items` `lengths` are known by live row of the dataset.
 
-        Args:
-            base: order below.
-            items: meaning of its items.
-            lengths: length of every live row of the dataset.
-            first_row: live row that each run of the order begins with.
-            buckets: size of the blocks.
-            seed: seed of the order.
-            epoch: epoch of the order.
-            lanes: number of runs that are open at the same time.
+        `first_row` is the live row that each run of the order begins with; so many `lanes` are the
+        runs that are open at the same time.
         """
         self._base, self._items = base, items
         self._lengths, self._first_row = lengths, first_row
@@ -147,19 +137,17 @@ class Bucketed:
         return runs, (until // size + 1) * size
 
     def _block(self, block: int) -> Located:
-        if self._newest is None or self._newest[0] != block:
-            self._newest = block, self._sorted(block)
-        return self._newest[1]
-
-    def _sorted(self, block: int) -> Located:
+        if self._newest is not None and self._newest[0] == block:
+            return self._newest[1]
         size = self._buckets.rows
         located = self._base.locate(block * size, min((block + 1) * size, self.rows))
         item = self._unshuffled(located, block)
         row = self._first_row[located.run] + self._items.rows(located.run, item)
         key = number(epoch_key(self._seed, self._epoch, Purpose.BUCKETS), block)
         turn = self._buckets.order(key, self._lengths[row], located.band)
-        moved = replace(located, place=item).select(turn)
-        return replace(moved, position=located.position)
+        moved = located._replace(place=item).select(turn)
+        self._newest = block, moved._replace(position=located.position)
+        return self._newest[1]
 
     def _unshuffled(self, located: Located, block: int) -> Ints:
         """The items that stand at the places of the base order's runs."""

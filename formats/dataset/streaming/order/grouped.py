@@ -37,15 +37,12 @@ class GroupStore(Protocol):
     @property
     def rows(self) -> Ints:
         """Live rows of each group, at least one."""
-        ...
 
     def prepare(self, groups: list[int]) -> None:
         """Read what is not there of these, side by side."""
-        ...
 
     def runs(self, group: int) -> GroupRuns:
         """The runs of a group."""
-        ...
 
 
 GROUP_RUNS = 1024  # on average
@@ -157,37 +154,15 @@ class SlottedLanes(GroupedLanes):
         return self.slots.of(self.store.runs(group), places)
 
 
-def slotted_lanes(
-    store: GroupStore,
-    slots: RunSlots,
-    run_rows: int,
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    bands: int,
-) -> SlottedLanes:
-    """Lay out one epoch over groups that nobody has looked into; as `grouped_lanes` does."""
-    unknown = Grouping(store.rows, _NO_RUNS, lambda group: store.runs(group).live, run_rows)
-    unread = grouped_lanes(unknown, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+def slotted(unread: GroupedLanes, store: GroupStore, slots: RunSlots) -> SlottedLanes:
+    """The same epoch over groups that nobody has looked into."""
     return SlottedLanes(**_fields(unread), store=store, slots=slots)
 
 
 def grouped_lanes(
     groups: Grouping, *, seed: int, epoch: int, lanes: int, bands: int
 ) -> GroupedLanes:
-    """Lay out one epoch: time and memory by the group.
-
-    Args:
-        groups: groups of the runs.
-        seed: seed of the whole training.
-        epoch: number of the pass over the data.
-        lanes: K, even.
-        bands: C, a divisor of K.
-
-    Raises:
-        ValueError: lanes are odd, or bands do not divide them.
-    """
+    """Lay out one epoch, as `paired_lanes` does: time and memory by the group."""
     laid, fraction = lay_out(groups.rows, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
     size = np.diff(laid.cut)
     spread = groups.run_rows * fraction >> 32
@@ -238,11 +213,9 @@ class RunSlots:
     """
 
     def __init__(self, capacity: int, known: Callable[[int], GroupRuns | None]) -> None:
-        """Prepare.
+        """Prepare for `TURNS` times the runs of a turn; memory is touched when it is used.
 
-        Args:
-            capacity: `TURNS` times the runs of a turn. Memory is touched when it is used.
-            known: the group of this number, if it is still open.
+        `known` gives the group of a number, if it is still open.
         """
         self.live = np.zeros(capacity, np.int64)
         self.first_row = np.zeros(capacity, np.int64)
@@ -297,9 +270,8 @@ class RunSlots:
         numbers = (names >> np.uint64(32)).astype(np.int64)
         places = (names & np.uint64(0xFFFFFFFF)).astype(np.int64)
         for group_number in np.unique(numbers).tolist():
-            group = self._known(group_number)
-            if group is not None:
-                mine = places[numbers == number]
-                mine = mine[group.slot[mine] == slots[numbers == number]]
-                group.slot[mine] = -1
+            if (group := self._known(group_number)) is not None:
+                of_group = numbers == group_number
+                mine = places[of_group]
+                group.slot[mine[group.slot[mine] == slots[of_group]]] = -1
         self._free = np.concatenate((self._free, slots))

@@ -46,19 +46,15 @@ class RowChoice(Protocol):
     @property
     def total(self) -> int:
         """Items: all rows, each as often as it comes."""
-        ...
 
     def before(self, rows: Ints) -> Ints:
         """Items before each of `rows`, which are in ``[0, self.rows]``."""
-        ...
 
     def row_of(self, items: Ints) -> Ints:
         """The row of each of `items`, which are in ``[0, total)``."""
-        ...
 
     def counts(self, start: int, stop: int) -> Ints:
         """How often each of the rows ``[start, stop)`` comes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +210,13 @@ def given_weights(given: NDArray[Any], chosen: RowBits | None, epoch_rows: int |
     if not weights.any():
         raise InvalidInputError("all weights are 0: no row would ever come")
     units = _scaled(weights, epoch_rows) if epoch_rows else np.rint(np.ldexp(weights, UNIT_BITS))
-    return _checked(units)
+    if units.max() > MOST_TIMES << UNIT_BITS:
+        row = int(units.argmax())
+        raise InvalidInputError(
+            f"row {row} would come {units[row] / 2**UNIT_BITS:.3g} times an epoch; at most "
+            f"{MOST_TIMES:,} times are possible. Scale the weights with epoch_rows=."
+        )
+    return Weights(units.astype(np.uint64))
 
 
 def _scaled(weights: NDArray[np.float64], epoch_rows: int) -> NDArray[np.float64]:
@@ -223,16 +225,6 @@ def _scaled(weights: NDArray[np.float64], epoch_rows: int) -> NDArray[np.float64
     whole = np.rint(np.ldexp(weights, _MANTISSA_BITS - exponent))
     scale = (epoch_rows << UNIT_BITS) / exact_sum(whole.astype(np.uint64))
     return np.rint(whole * scale)
-
-
-def _checked(units: NDArray[np.float64]) -> Weights:
-    if units.max() > MOST_TIMES << UNIT_BITS:
-        row = int(units.argmax())
-        raise InvalidInputError(
-            f"row {row} would come {units[row] / 2**UNIT_BITS:.3g} times an epoch; at most "
-            f"{MOST_TIMES:,} times are possible. Scale the weights with epoch_rows=."
-        )
-    return Weights(units.astype(np.uint64))
 
 
 def balanced_weights(kind: NDArray[Any], rows_of_kind: Ints, length: int) -> Weights:
@@ -276,7 +268,6 @@ class Items(Protocol):
 
     def rows(self, run: Ints, item: Ints) -> Ints:
         """What each item of each run, as the order numbers it, is: a live row inside the run."""
-        ...
 
 
 def items_total(items: Items) -> int:
@@ -323,10 +314,7 @@ class RowItems:
 def row_items(first_row: Ints, live: Ints, choice: RowChoice | None) -> RowItems:
     """The items of runs that begin with these live rows of the dataset and have so many.
 
-    Args:
-        first_row: int64 ``(runs,)``.
-        live: int64 ``(runs,)``, all above 0.
-        choice: multiplicity of each row; None: once.
+    `live` are above 0; without a `choice` each row comes once.
     """
     if choice is None:
         every = EveryRow(int(live.sum()))

@@ -68,9 +68,8 @@ class OrderKernel:
         Raises:
             ValueError: a permutation does not fit there.
         """
-        if not keys.size == counts.size == at.size or bool(
-            ((counts < 0) | (at < 0) | (counts > out.size - at)).any()
-        ):
+        fit = keys.size == counts.size == at.size
+        if not fit or ((counts < 0) | (at < 0) | (counts > out.size - at)).any():
             raise ValueError("permutations that do not fit where they should go")
         for alike in _alike(counts):
             count = counts[alike]
@@ -200,18 +199,8 @@ class NativeOrder(OrderKernel):
         lanes, bands_of_all, stride, key, start, cut, first = rings
         most = len(blocks) * len(bands) * (lanes // bands_of_all)
         out = np.empty((4, most), dtype=np.int64)
-        rows = kernels.walk_lanes(
-            start,
-            cut,
-            first,
-            lanes,
-            bands_of_all,
-            stride,
-            key,
-            (blocks.start, blocks.stop),
-            (bands.start, bands.stop),
-            out,
-        )
+        at, own = (blocks.start, blocks.stop), (bands.start, bands.stop)
+        rows = kernels.walk_lanes(start, cut, first, lanes, bands_of_all, stride, key, at, own, out)
         return Walked(*out[:, :rows])
 
     def opened(self, run: Ints, is_open: Bools) -> Ints:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
 _GOLDEN_32 = 2654435769  # 2^32 divided by the golden ratio
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Where the rows of some positions lie: four arrays of one length, positions ascending.
 
     `run` is the run of a row and `place` its place there: a place of the run's own permutation
@@ -49,9 +48,7 @@ class Located:
     place: Ints
 
     def select(self, chosen: Bools | Ints | slice) -> Located:
-        return Located(
-            self.position[chosen], self.band[chosen], self.run[chosen], self.place[chosen]
-        )
+        return Located(*(each[chosen] for each in self))
 
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -67,25 +64,20 @@ class Order(Protocol):
     @property
     def bands(self) -> int:
         """Ranks share a step by bands: neighbouring positions of a band are of the same runs."""
-        ...
 
     @property
     def whole_rows(self) -> int:
         """Up to which position every band comes equally often."""
-        ...
 
     @property
     def permuted(self) -> bool:
         """Whether `Located.place` still has to go through the run's own permutation."""
-        ...
 
     def locate(self, start: int, stop: int, bands: range | None = None) -> Located:
         """The rows at positions ``[start, stop)``, of these bands only."""
-        ...
 
     def returning(self, bands: range) -> tuple[Ints, Ints]:
         """Runs that may be left and come back to, and from where on they are not any more."""
-        ...
 
 
 def choose_lanes(window_bytes: int, run_bytes: int, batch_size: int) -> tuple[int, int]:
@@ -118,6 +110,7 @@ class PairedLanes:
     start: Ints  # row of the line where it begins; one more: all rows
     cut: Ints  # row of the line where each ring begins; one more: all rows
     first: Ints  # where both lanes of a ring start, counted from its cut
+    permuted = True
 
     @property
     def rows(self) -> int:
@@ -126,14 +119,6 @@ class PairedLanes:
     @property
     def whole_rows(self) -> int:
         return self.rows // self.lanes * self.lanes
-
-    @property
-    def permuted(self) -> bool:
-        return True
-
-    @property
-    def lanes_a_band(self) -> int:
-        return self.lanes // self.bands
 
     def row_names(self, runs: Ints) -> NDArray[np.uint64]:
         """The numbers by which the rows of these runs are shuffled."""
@@ -145,15 +130,12 @@ class PairedLanes:
         if start >= stop:
             return _NOTHING
         blocks = range(start // self.lanes, -(-stop // self.lanes))
-        found = BEST.walk(self._rings(), blocks, range(self.bands) if bands is None else bands)
-        mine = slice(*np.searchsorted(found.position, (start, stop)).tolist())
-        position, band, piece, place = (each[mine] for each in found)
+        stride, key = stride_of(self.bands), epoch_key(self.seed, self.epoch, Purpose.LANES)
+        rings = Rings(self.lanes, self.bands, stride, key, self.start, self.cut, self.first)
+        walked = BEST.walk(rings, blocks, range(self.bands) if bands is None else bands)
+        mine = slice(*np.searchsorted(walked.position, (start, stop)).tolist())
+        position, band, piece, place = (each[mine] for each in walked)
         return Located(position, band, *self._runs_at(piece, place))
-
-    def _rings(self) -> Rings:
-        key = epoch_key(self.seed, self.epoch, Purpose.LANES)
-        stride = stride_of(self.bands)
-        return Rings(self.lanes, self.bands, stride, key, self.start, self.cut, self.first)
 
     def _runs_at(self, piece: Ints, place: Ints) -> tuple[Ints, Ints]:
         """Run and place of rows that are at these places of these pieces of the line."""
@@ -168,9 +150,8 @@ class PairedLanes:
         Returns:
             The runs, each once, and the position where the last block begins that needs it.
         """
-        rings = np.unique(
-            np.arange(bands.start * self.lanes_a_band, bands.stop * self.lanes_a_band) // 2
-        )
+        each = self.lanes // self.bands
+        rings = np.unique(np.arange(bands.start * each, bands.stop * each) // 2)
         inner = self.cut[rings[0] : rings[-1] + 2]
         divided = np.unique(np.searchsorted(self.start, inner[1:-1], side="right") - 1)
         divided = divided[self.start[divided] < self.rows]
@@ -327,12 +308,7 @@ def stride_of(bands: int) -> int:
 
 def joined(pieces: list[Located]) -> Located:
     """Located rows, one piece after the other."""
-    return Located(
-        *(
-            np.concatenate([getattr(piece, name) for piece in pieces])
-            for name in ("position", "band", "run", "place")
-        )
-    )
+    return Located(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 @lru_cache(maxsize=2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
@@ -22,9 +23,6 @@ from tensorrepo.formats.dataset.streaming.order.kernel import BEST, OrderKernel
 from tensorrepo.formats.dataset.streaming.order.orders import Located, Order, PairedLanes, joined
 from tensorrepo.formats.dataset.streaming.order.random_numbers import low_bits_of, numbers
 from tensorrepo.repo.errors import InvalidInputError
-
-Names = Callable[[Ints], NDArray[np.uint64]]
-
 
 _NO_RUNS = np.zeros(0, dtype=np.int64)
 
@@ -44,10 +42,7 @@ class OpenRuns:
     def closed(self, run: Ints, busy: Bools, following: Ints) -> Ints:
         """Places in `run` where a run comes last that is not needed soon. It is closed now.
 
-        Args:
-            run: the run of each row of a piece.
-            busy: whether that run comes again, however long that takes: it stays open.
-            following: the runs of the next piece, which stay open too.
+        Runs that are `busy` come again, however long that takes: they stay open, as do `following`.
         """
         return self._kernel.closed(run, busy, following, self._open, self._marks)
 
@@ -201,13 +196,10 @@ class StepRows:
         )
 
     def stretch(self, row: Ints, new: Ints, done: Ints, stale: Ints = _NO_RUNS) -> StepStretch:
-        """The stretch of these steps.
+        """The stretch of these steps, given the live row of each row inside its run.
 
-        Args:
-            row: live row of each row inside its run.
-            new: places of rows whose run opens with them.
-            done: places of rows whose run closes with them.
-            stale: runs that close before the first step.
+        Runs open with the rows at the places `new`, close with those at `done`, and `stale` ones
+        close before the first step.
         """
         return StepStretch(
             first_step=self.first_step,
@@ -247,11 +239,14 @@ def stretches(
             others grow.
     """
     shuffled = run_rows(order, key, live)
-    uses, until = OpenRuns(live.size), _needed_until(order, live.size, share)
+    uses = OpenRuns(live.size)
+    # For each run the position up to which it comes again after a while; 0 where it does not.
+    until = np.zeros(live.size, dtype=np.int64)
+    returning, positions = order.returning(share.bands(order.bands))
+    until[returning] = positions
     pieces = _pieces(order, share, first_rows or stretch_rows, stretch_rows)
-    piece = next(pieces, None)
-    while piece is not None:
-        following = next(pieces, None)
+    for piece, following in pairwise(chain(pieces, [None])):
+        assert piece is not None, "only the last one has none behind it"
         new, row = uses.opened(piece.run), piece.row
         if shuffled is not None:
             shuffled.open(piece.run[new])
@@ -262,15 +257,6 @@ def stretches(
         if shuffled is not None:
             shuffled.close(piece.run[done])
         yield piece.stretch(row, new, done)
-        piece = following
-
-
-def _needed_until(order: Order, runs: int, share: Share) -> Ints:
-    """For each run the position up to which it comes again after a while; 0 where it does not."""
-    until = np.zeros(runs, dtype=np.int64)
-    returning, positions = order.returning(share.bands(order.bands))
-    until[returning] = positions
-    return until
 
 
 def _pieces(order: Order, share: Share, rows: int, most_rows: int) -> Iterator[StepRows]:
@@ -342,7 +328,7 @@ class RunRows:
     All permutations lie in one array, in slots whose size is a power of two.
     """
 
-    def __init__(self, key: int, live: Ints, names: Names) -> None:
+    def __init__(self, key: int, live: Ints, names: Callable[[Ints], NDArray[np.uint64]]) -> None:
         """Prepare for runs of `live` rows; `names` gives the numbers that shuffle them."""
         self._key = key
         self._live = live

@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.pages.page import (
     decode_table,
     expected_bytes,
 )
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     column_index,
@@ -35,9 +36,9 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, PageReader
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ColumnLayout
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
 from tensorrepo.formats.dataset.selecting.row_bits import RowBits, bits_of, both, spans
 from tensorrepo.formats.dataset.selecting.select_rows import (
@@ -75,9 +76,7 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
             number that is no length.
     """
     storage = dataset.schema.column(name).storage
-    is_number = (
-        storage.layout is ColumnLayout.FIXED and not storage.shape and storage.element.kind in "iu"
-    )
+    is_number = _holds_single(storage, "iu")
     if not is_number and storage.layout not in (ColumnLayout.RAGGED, ColumnLayout.BINARY):
         raise InvalidInputError(
             f"column {name!r} tells no lengths: its rows are neither of different lengths nor "
@@ -88,6 +87,12 @@ def row_lengths(dataset: StoredDataset, name: str) -> RowLengths:
     read_bytes = _fill_numbers(reader, lengths) if is_number else _fill_lengths(reader, lengths)
     dead = live_rows(dataset).dead
     return RowLengths(name, np.delete(lengths, dead) if len(dead) else lengths, read_bytes)
+
+
+def _holds_single(storage: Storage, kinds: str) -> bool:
+    """Whether each row is one value of an element type of these kinds."""
+    fixed = storage.layout is ColumnLayout.FIXED
+    return fixed and not storage.shape and storage.element.kind in kinds
 
 
 def page_elements(dataset: StoredDataset, name: str) -> Ints | None:
@@ -156,7 +161,10 @@ def _tables(reader: PageReader, pages: range) -> dict[int, memoryview]:
     for page in pages:
         if reader.link(page) is None or int(reader.index.entries["codec"][page]) != PAGE_PLAIN:
             continue
-        chunk, start, stop = _place_of_table(reader, page)
+        entry = reader.index.entries[page]
+        sizes = expected_bytes(entry, reader.storage(page))
+        start = int(entry["offset"]) + buffer_starts(sizes)[TABLE]
+        chunk, stop = int(reader.index.chunk[page]), start + sizes[TABLE]
         payload = reader.payload(chunk)
         if payload is None:
             far[page] = ByteRange(chunk, start, stop)
@@ -166,16 +174,8 @@ def _tables(reader: PageReader, pages: range) -> dict[int, memoryview]:
     return near | dict(zip(far, fetched, strict=True))
 
 
-def _place_of_table(reader: PageReader, page: int) -> tuple[int, int, int]:
-    entry = reader.index.entries[page]
-    sizes = expected_bytes(entry, reader.storage(page))
-    start = int(entry["offset"]) + buffer_starts(sizes)[TABLE]
-    return int(reader.index.chunk[page]), start, start + sizes[TABLE]
-
-
 def _of_table(reader: PageReader, page: int, table: memoryview) -> Ints:
-    entry = reader.index.entries[page]
-    storage = reader.storage(page)
+    entry, storage = reader.index.entries[page], reader.storage(page)
     try:
         offsets, _ = decode_table(table, int(entry["rows"]), storage, int(entry["min"]))
     except CorruptError:
@@ -312,13 +312,11 @@ def choose(dataset: StoredDataset, sampling: Sampling) -> RowSelection | None:
         InvalidInputError: nothing that names rows, no weights, or both kinds of weights.
         NotFoundError: no such row, row id or column.
     """
-    rows, where, epoch_rows = sampling.rows, sampling.where, sampling.epoch_rows
-    weights, balance = sampling.weights, sampling.balance
+    weights, balance, epoch_rows = sampling.weights, sampling.balance, sampling.epoch_rows
     if isinstance(weights, Mapping):
-        balance = _balance(weights, balance)
-        weights = None
+        balance, weights = _balance(weights, balance), None
     _check_weights(weights, balance, epoch_rows)
-    chosen, texts = _chosen(dataset, rows, where)
+    chosen, texts = _chosen(dataset, sampling.rows, sampling.where)
     weighted = None
     if balance is not None:
         weighted, text = _balanced(dataset, balance, chosen, epoch_rows)
@@ -388,8 +386,7 @@ def _named_rows(dataset: StoredDataset, rows: Any) -> RowBits:
 
 
 def _fitting_rows(dataset: StoredDataset, where: Where) -> RowBits:
-    numbers = condition_rows(dataset, where)
-    if numbers is not None:
+    if (numbers := condition_rows(dataset, where)) is not None:
         return bits_of(dataset.rows, numbers)
     return _bits_of_physical(dataset, choose_rows(dataset, where).rows)
 
@@ -427,12 +424,7 @@ def _given(dataset: StoredDataset, weights: Any, chosen: RowBits | None) -> NDAr
 def _weight_column(
     dataset: StoredDataset, column: Column, chosen: RowBits | None
 ) -> NDArray[np.float64]:
-    storage = column.storage
-    if (
-        storage.layout is not ColumnLayout.FIXED
-        or storage.shape
-        or storage.element.kind not in "biuf"
-    ):
+    if not _holds_single(column.storage, "biuf"):
         raise InvalidInputError(f"column {column.name!r} holds no weights: one number per row")
     weights = np.empty(dataset.rows, np.float64)
     for first, values in _column(dataset, column):
@@ -491,10 +483,7 @@ def _classes(
 ) -> tuple[NDArray[Any], Ints]:
     """The class of every row, the number beyond the last for rows not chosen; rows of each."""
     storage = column.storage
-    scalar = (
-        storage.layout is ColumnLayout.FIXED and not storage.shape and storage.element.kind in "biu"
-    )
-    if not scalar and storage.layout is not ColumnLayout.BINARY:
+    if not _holds_single(storage, "biu") and storage.layout is not ColumnLayout.BINARY:
         raise InvalidInputError(
             f"column {column.name!r} has no classes: whole numbers, bools, labels or text have"
         )

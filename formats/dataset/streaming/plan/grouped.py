@@ -32,13 +32,15 @@ from tensorrepo.formats.dataset.read import (
     open_part,
     page_reader,
 )
-from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS, LimitedCache
+from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
 from tensorrepo.formats.dataset.streaming.order.grouped import (
     GROUP_RUNS,
     TURNS,
+    Grouping,
     GroupRuns,
     RunSlots,
-    slotted_lanes,
+    grouped_lanes,
+    slotted,
 )
 from tensorrepo.formats.dataset.streaming.order.items import EveryRow, Items, RowItems
 from tensorrepo.formats.dataset.streaming.order.orders import Order, choose_lanes
@@ -49,6 +51,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     StreamPlan,
     make_plan,
 )
+from tensorrepo.repo.objects.cache import LimitedCache
 
 _LEAVES_BYTES = 4 << 20  # of leaves that are kept: neighbouring groups are often of one
 _SPARE_GROUPS = 16  # open beyond one a lane
@@ -300,16 +303,13 @@ class GroupedPlan(StreamPlan):
         )
 
     def order(self, seed: int, epoch: int, items: Items | None = None) -> Order:  # noqa: ARG002
-        chosen = self.arrangement
-        return slotted_lanes(
-            self.store,
-            self.slots,
-            chosen.run_rows,
-            seed=seed,
-            epoch=epoch,
-            lanes=chosen.lanes,
-            bands=chosen.bands,
+        chosen, store = self.arrangement, self.store
+        unread = Grouping(
+            store.rows, np.zeros(0, np.int64), lambda at: store.runs(at).live, chosen.run_rows
         )
+        lanes, bands = chosen.lanes, chosen.bands
+        laid = grouped_lanes(unread, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
+        return slotted(laid, store, self.slots)
 
 
 def plan_groups(
@@ -356,16 +356,9 @@ def plan_groups(
         return None
     own_bytes = max(1, window_bytes // (2 * lanes))
     table = GroupTable(dataset, names, leading, own_bytes, chosen.group_rows, parts)
-    return _planned(table, chosen, window_bytes, eager)
-
-
-def _planned(
-    table: GroupTable, chosen: Arrangement, window_bytes: int, eager: Callable[[], StreamPlan]
-) -> GroupedPlan:
-    sample = table.open(0)
-    store = OpenGroups(table, 0)
-    stored = {each.id: each.stored_bytes for each in table.dataset.root.statistics}
-    groups = table.dataset.rows / int(sample.runs.live.sum())
+    sample, store = table.open(0), OpenGroups(table, 0)
+    stored = {each.id: each.stored_bytes for each in dataset.root.statistics}
+    groups = dataset.rows / int(sample.runs.live.sum())
     columns = tuple(
         replace(column, sampled=(groups, stored[column.index.id])) for column in sample.plan.columns
     )

@@ -50,7 +50,6 @@ OrderKind = Literal["pages", "resident", "global", "buffer", "storage"]
 Shuffle = Literal["pages", "global", "buffer"] | bool
 ColumnReading = Literal["leading", "whole", "resident", "rows", "page"]
 
-KINDS: tuple[OrderKind, ...] = ("pages", "resident", "global", "buffer", "storage")
 _MOST_WINDOW_ROWS = 1 << 22  # a window is shuffled in memory, 8 bytes a row
 MOST_RUNS = 4 << 20  # that are shuffled one by one
 _REQUESTS_OF_ROWS = 2  # for the rows, and for the sums that prove them
@@ -111,7 +110,7 @@ class ColumnPlan:
         """Stored bytes that an epoch reads of it."""
         if self.reading == "rows":
             return self._of_all(self.rows_bytes)
-        stored = np.concatenate(([0], np.cumsum(self.index.entries["stored_bytes"].astype(int))))
+        stored = offsets_of(self.index.entries["stored_bytes"].astype(np.int64))
         if self.reading == "resident":
             return self._of_all(int(stored[-1]))
         return self._of_all(int((stored[self.stop_page] - stored[self.first_page]).sum()))
@@ -146,6 +145,13 @@ class ColumnPlan:
         np.add.at(used, self.first_page, 1)
         np.add.at(used, self.stop_page, -1)
         return int(self.index.entries["stored_bytes"][np.cumsum(used)[:-1] > 0].sum())
+
+    def explained(self) -> ColumnExplanation:
+        read_bytes = self.read_bytes
+        share = read_bytes / max(1, self.stored_bytes)
+        return ColumnExplanation(
+            self.name, self.reading, self.pages, self.requests, read_bytes, share
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,15 +258,11 @@ class StreamPlan:
             groups = grouping(counts, self._groups(items.runs), chosen.run_rows)
             return grouped_lanes(groups, seed=seed, epoch=epoch, lanes=lanes, bands=bands)
         first_item = offsets_of(counts)
-        if not len(counts):
-            return RowOrder(first_item)
-        match chosen.kind:
-            case "resident" | "global":
-                return Scattered(first_item, seed, epoch)
-            case "buffer":
-                return Buffered(first_item, seed, epoch, chosen.window_rows)
-            case _:
-                return RowOrder(first_item)
+        if chosen.kind in ("resident", "global") and len(counts):
+            return Scattered(first_item, seed, epoch)
+        if chosen.kind == "buffer" and len(counts):
+            return Buffered(first_item, seed, epoch, chosen.window_rows)
+        return RowOrder(first_item)
 
     def _groups(self, runs: Ints) -> Ints:
         """The group of each run: that in which its fragment begins."""
@@ -403,14 +405,13 @@ def _plan_column(
     leads: bool,
     far: bool,
 ) -> ColumnPlan:
-    first_page, stop_page = _pages_of_runs(index.first_row, start, stop)
+    bounds = index.first_row
+    first_page, stop_page = _pages_of_runs(bounds, start, stop)
     reading: ColumnReading = "page"
     if leads:
         reading = "leading"
-    elif _end_with_runs(index.first_row, first_page, start) and _end_with_runs(
-        index.first_row, stop_page, stop
-    ):
-        reading = "whole"
+    elif (bounds[first_page] == start).all() and (bounds[stop_page] == stop).all():
+        reading = "whole"  # its pages end where runs end
     elif index.raw_bytes * _RESIDENT_SHARE <= window_bytes:
         reading = "resident"
     whole = ColumnPlan(name, index, reading, first_page, stop_page)
@@ -427,11 +428,6 @@ def _has_single_rows(index: ColumnIndex) -> bool:
     plain = (entries["codec"] == PAGE_PLAIN) & (entries["flags"] & HAS_ROW_SUMS != 0)
     alike = index.storage.layout is ColumnLayout.FIXED and not index.stored_as.any()
     return alike and bool(plain.all())
-
-
-def _end_with_runs(bounds: Ints, page: Ints, row: Ints) -> bool:
-    """Whether each of these pages begins with the row of a run's bound."""
-    return bool((bounds[page] == row).all())
 
 
 def _pages_of_runs(bounds: Ints, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
@@ -543,7 +539,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
     """What reading one epoch by `plan` means."""
     items = plan.items(seed, epoch)
     order = plan.order(seed, epoch, items)
-    columns = tuple(_explain_column(column) for column in plan.columns)
+    columns = tuple(column.explained() for column in plan.columns)
     open_runs = plan.arrangement.lanes or plan.runs
     return Explanation(
         order=plan.arrangement.kind,
@@ -589,14 +585,6 @@ def _explain_lengths(lengths: RowLengths | None) -> str:
     return (
         f"of {lengths.column!r}: {bytes_text(lengths.read_bytes)} were read to know them, "
         f"{bytes_text(lengths.values.nbytes)} are kept"
-    )
-
-
-def _explain_column(column: ColumnPlan) -> ColumnExplanation:
-    read_bytes, stored_bytes = column.read_bytes, max(1, column.stored_bytes)
-    name, reading, pages = column.name, column.reading, column.pages
-    return ColumnExplanation(
-        name, reading, pages, column.requests, read_bytes, read_bytes / stored_bytes
     )
 
 

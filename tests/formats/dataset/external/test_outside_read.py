@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tensorrepo.formats.dataset.external import outside_read
 from tensorrepo.formats.dataset.external.outside import Stat
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside, OutsideFile
 from tensorrepo.repo.errors import (
@@ -209,8 +210,11 @@ def test_it_reads_like_a_file(tmp_path: Path) -> None:
     assert buffer == DATA[10:14]
 
 
-def test_a_read_larger_than_allowed_is_refused(tmp_path: Path) -> None:
-    file = _file(tmp_path, most_bytes=100)
+def test_a_read_larger_than_allowed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside_read, "MOST_READ_BYTES", 100)
+    file = _file(tmp_path)
     with pytest.raises(CorruptError, match="lies"):
         file.read(101)
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column
@@ -27,6 +27,7 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tests.support.builders.changed import edited, patched, waiting, without
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 from tests.support.golden.dataset import Making, small_cuts
 from tests.support.second_readers.comparison import agrees
 
@@ -242,6 +243,7 @@ def _draw_edit(data: st.DataObject, written: Written, at: int) -> FragmentEdit:
     return FragmentEdit(deletions, pages, patches)
 
 
+@settings(max_examples=examples(8))
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=14),
     st.sampled_from([0, 64, 300, 48 << 10]),

@@ -20,7 +20,7 @@ from tensorrepo.formats.common.buffer_codecs import AUTO, CODEC_NAMES, Codec, Co
 from tensorrepo.formats.common.dtypes import CODES, element_dtype
 from tensorrepo.formats.dataset.pages import tile_io
 from tensorrepo.formats.dataset.pages.tile_io import (
-    TileRange,
+    ByteRange,
     TileSource,
     TileStore,
     cover_tiles,
@@ -48,7 +48,7 @@ class Chunks:
     def __init__(self, storage: Storage, pool: ThreadPoolExecutor, **options: Any) -> None:
         self.storage = storage
         self.payloads: list[bytes] = []
-        self.requests: list[TileRange] = []
+        self.requests: list[ByteRange] = []
         self.store = TileStore(storage, self._keep, encoders=pool, **options)
 
     def _keep(self, parts: Sequence[memoryview]) -> int:
@@ -64,7 +64,7 @@ class Chunks:
         page = encode_tile_table(numbered, self.storage)
         return decode_tile_table(page.data.data, page.entry, self.storage, len(used))
 
-    def read(self, ranges: Sequence[TileRange]) -> list[bytes]:
+    def read(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         self.requests += ranges
         return [self.payloads[each.chunk][each.start : each.stop] for each in ranges]
 
@@ -220,11 +220,11 @@ def test_tiles_are_asked_for_in_batches(
     table = chunks.add([row])
     calls: list[int] = []
 
-    def read(ranges: Sequence[TileRange]) -> list[bytes]:
+    def read(ranges: Sequence[ByteRange]) -> list[bytes]:
         calls.append(sum(each.nbytes for each in ranges))
         return chunks.read(ranges)
 
-    assert equal(read_region(table, 0, ..., CUBE, TileSource(read, each=pool.map)), row)
+    assert equal(read_region(table, 0, ..., CUBE, TileSource(read)), row)
     assert len(calls) > 20
     assert max(calls) <= 20_000
 
@@ -239,7 +239,7 @@ def test_ranges_cover_their_tiles_with_little_waste(tiles: list[tuple[int, int, 
     spans = []
     for chunk, gap, size in tiles:
         start = starts.get(chunk, 0) + gap // 10
-        spans.append(TileRange(chunk, start, start + size))
+        spans.append(ByteRange(chunk, start, start + size))
         starts[chunk] = start + size
     covers, of = cover_tiles(spans)
     for span, at in zip(spans, of, strict=True):

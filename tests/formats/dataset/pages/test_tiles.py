@@ -25,6 +25,7 @@ from tensorrepo.formats.dataset.pages.tiles import (
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import TiledValues, concat_tiled, offsets_of
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
+from tensorrepo.repo.ids import content_tag
 
 STORAGE = Storage(ColumnLayout.TILED, "int16", (None, 5), (2, 3))
 SHAPES = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
@@ -127,7 +128,8 @@ def test_a_region_of_a_huge_row_costs_what_it_touches() -> None:
 def test_a_table_comes_back() -> None:
     values = _table()
     page = encode_tile_table(values, STORAGE)
-    verify_page(page.data.data, page.entry, page.tag)
+    verify_page(page.data.data, page.entry)
+    assert page.tag == content_tag(page.data.data)
     found = decode_tile_table(page.data.data, page.entry, STORAGE, 2)
     assert found.offsets.tolist() == [0, 4, 4, 8]
     assert found.tiles.tobytes() == values.tiles.tobytes()

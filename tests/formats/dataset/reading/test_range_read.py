@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorrepo.formats.dataset.reading.range_read import ByteRange, fetch
+from tensorrepo.formats.dataset.pages.tile_io import ByteRange
+from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.ranges import REQUEST_BYTES

@@ -16,7 +16,6 @@ from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.reading.page_reader import (
     DecodedPageCache,
     PageReader,
-    empty_values,
 )
 from tensorrepo.formats.dataset.reading.row_read import (
     read_chosen,
@@ -27,7 +26,7 @@ from tensorrepo.formats.dataset.reading.row_read import (
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Tensor
 from tensorrepo.formats.dataset.schema.types import Storage
-from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.formats.dataset.schema.values import ColumnValues, blank_values, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.columns import MappedObjects, Pages, presented
@@ -126,7 +125,7 @@ def test_rows_are_what_pages_and_patches_say(
     assert given_rows.has(reader.take(np.array(chosen, np.int64)), chosen)
     whole = concat(list(reader.scan(range(reader.index.pages))))
     assert given_rows.has(whole, range(count))
-    pieces = [empty_values(reader.index), *reader.range(start, stop)]
+    pieces = [blank_values(reader.index.storage, 0), *reader.range(start, stop)]
     assert given_rows.has(concat(pieces), range(start, stop))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column, widen_column
@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import find_rows, ranges_w
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 
 a, b = pc.field("a"), pc.field("b")
 PAGE = 16  # rows, of 8 bytes: what `page_bytes` below makes
@@ -170,6 +171,7 @@ REALS = st.lists(
 )
 
 
+@settings(max_examples=examples(12))
 @given(numbers=NUMBERS, reals=REALS, where=PREDICATES, dead=st.sets(st.integers(0, 39)),
        set_to=st.integers(-3, 3), patched=st.sets(st.integers(0, 39), max_size=2))  # fmt: skip
 def test_no_row_is_lost(

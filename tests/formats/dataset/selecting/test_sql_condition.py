@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.schema.schema import (
@@ -25,6 +25,7 @@ from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.effort import examples
 
 SCHEMA = Schema.of(
     {
@@ -172,6 +173,7 @@ def test_conditions_beyond_reason_are_refused(text: str) -> None:
         read_condition(text, SCHEMA)
 
 
+@settings(max_examples=examples(12))
 @given(st.text(alphabet="ntok1()'\"`<>=!,. andornotisull", max_size=30))
 def test_any_text_is_a_condition_or_refused(text: str) -> None:
     with suppress(InvalidInputError):

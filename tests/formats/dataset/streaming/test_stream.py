@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.buffer_codecs import Codec
@@ -29,6 +29,7 @@ from tests.support.builders.streams import (
     rows_of,
     stream_threads,
 )
+from tests.support.effort import examples
 
 STORES = [MappedObjects, MemoryObjects]
 SHUFFLES = ["pages", "global", "buffer", False]
@@ -53,6 +54,7 @@ def _no_thread_is_left() -> Any:
 # ------------------------------------------------------------------------------ rows
 
 
+@settings(max_examples=examples(10))
 @given(
     datasets(max_rows=60),
     st.sampled_from(STORES),

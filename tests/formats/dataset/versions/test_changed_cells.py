@@ -20,6 +20,7 @@ from tensorrepo.formats.dataset.evolve import (
     widen_column,
 )
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart, FragmentPart, WaitingPage
+from tensorrepo.formats.dataset.metadata.span_write import Fragment
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit, TreeEditor
 from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter
 from tensorrepo.formats.dataset.pages.page import encode_page
@@ -70,7 +71,7 @@ def _found(old: StoredDataset, new: StoredDataset) -> dict[str, list[int]]:
     names = {column.id: column.name for column in new.schema.columns}
     return {
         names[column]: sorted(cells.base_rows.tolist())
-        for column, cells in changed_cells(old, new).items()
+        for column, cells in changed_cells(VersionPair.of(old, new)).items()
     }
 
 
@@ -92,8 +93,8 @@ def test_cells_and_rows_are_sorted_by_id(objects: MemoryObjects, base: StoredDat
     grown = stored(objects, SCHEMA, [more], 7, base=base, page_bytes=256)
     new = _updated(objects, grown, [440, 3, 410, 17], n=-1)
     new = _open(objects, delete_rows(objects, new, [5, 430, 2]))
-    cells = changed_cells(grown, new)[base.schema.column("n").id]
-    deleted = changed_rows(grown, new).deleted
+    cells = changed_cells(VersionPair.of(grown, new))[base.schema.column("n").id]
+    deleted = changed_rows(VersionPair.of(grown, new)).deleted
     for ids, rows in ((cells.ids, cells.base_rows), (deleted.ids, deleted.rows)):
         assert ids.tolist() == sorted(ids.tolist())
         assert row_id_table(grown).find(ids).tolist() == rows.tolist()
@@ -154,7 +155,7 @@ def test_deletions_on_both_sides_leave_what_one_side_deleted(
 ) -> None:
     old = _open(objects, delete_rows(objects, base, [1, 2, 3]))
     new = _open(objects, delete_rows(objects, base, [2, 3, 4]))
-    found = changed_rows(old, new)
+    found = changed_rows(VersionPair.of(old, new))
     assert found.deleted.rows.tolist() == [4]
     assert found.added.rows.tolist() == [1]
     assert _found(old, new) == {}
@@ -173,7 +174,7 @@ def test_compaction_moves_rows_and_changes_none(
     compacted = _open(objects, compact_dataset(objects, worn, everything=True))
     assert _found(worn, compacted) == {}
     assert _found(base, compacted) == {"n": [4]}
-    rows = changed_rows(base, compacted)
+    rows = changed_rows(VersionPair.of(base, compacted))
     assert (rows.deleted.rows.tolist(), rows.added.rows.tolist()) == ([0, 300], [])
 
 
@@ -243,7 +244,7 @@ def _many(objects: MemoryObjects, values: Sequence[int]) -> StoredDataset:
             page = encode_page(FixedValues(np.array([number])), column.storage)
             waiting = WaitingPage(0, lambda page=page: page, page.data.nbytes)  # type: ignore[misc]  # bound now
             part = FragmentPart((ColumnPart(column.id, column.storage, [waiting]),))
-            tree.add_fragment(uids.getrandbits(64), 1, {column.id: part})
+            tree.add(Fragment(uids.getrandbits(64), 1, {column.id: part}))
         return _open(objects, tree.finish({}))
 
 
@@ -274,7 +275,7 @@ def test_rows_of_parts_are_mapped_to_those_of_the_whole(
     objects, old = large
     worn = _open(objects, delete_rows(objects, old, [1, 8000]))
     new = _updated(objects, worn, [8100, 8997], n=-1)
-    cells = changed_cells(worn, new)[old.schema.column("n").id]
+    cells = changed_cells(VersionPair.of(worn, new))[old.schema.column("n").id]
     assert sorted(cells.base_rows.tolist()) == [8102, 8999]
     pair = VersionPair.of(worn, new)
     first = int(pair.new.first_row[0])
@@ -290,7 +291,7 @@ def test_rows_that_were_appended_are_added_and_nothing_else(
 ) -> None:
     objects, old = large
     new = _open(objects, write_dataset(objects, old.schema, [{"n": [1, 2]}], base=old))
-    found = changed_rows(old, new)
+    found = changed_rows(VersionPair.of(old, new))
     assert sorted(found.added.rows.tolist()) == [FRAGMENTS, FRAGMENTS + 1]
     assert found.deleted.rows.tolist() == []
     assert _found(old, new) == {}
@@ -303,7 +304,7 @@ def test_other_boundaries_of_leaves_are_no_change(
     compacted = _open(objects, compact_dataset(objects, old, everything=True))
     assert len(compacted.root.leaves) == 1
     assert _found(old, compacted) == {}
-    assert changed_rows(old, compacted).added.rows.tolist() == []
+    assert changed_rows(VersionPair.of(old, compacted)).added.rows.tolist() == []
 
 
 # ------------------------------------------------------------------------------ tiles
@@ -378,4 +379,4 @@ def test_rows_of_the_same_file_are_not_read(tmp_path: Path) -> None:
     new = opened(place.objects, delete_rows(place.objects, old, [0]).digest, place.outside)
     path.unlink()
     assert _found(old, new) == {}
-    assert changed_rows(old, new).deleted.rows.tolist() == [0]
+    assert changed_rows(VersionPair.of(old, new)).deleted.rows.tolist() == [0]

@@ -17,6 +17,7 @@ from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders import model_files
 from tests.support.builders.models import stored
+from tests.support.effort import sampled
 
 FILES: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "safetensors": ("m.safetensors", model_files.write_safetensors),
@@ -124,7 +125,7 @@ def test_a_file_cut_anywhere_is_never_taken_for_a_whole_one(kind: str, tmp_path:
     path = made(kind, tmp_path)
     data = path.read_bytes()
     cuts = sorted({*range(min(64, len(data))), *range(64, len(data), max(len(data) // 60, 1))})
-    found = {outcome(path, data[:cut]) for cut in cuts}
+    found = {outcome(path, data[:cut]) for cut in sampled(cuts, 50)}
     assert found <= {"refused", "kept"}
 
 
@@ -133,7 +134,7 @@ def test_no_flipped_byte_makes_another_error(kind: str, tmp_path: Path) -> None:
     path = made(kind, tmp_path)
     data = path.read_bytes()
     places = sorted({*range(min(128, len(data))), *range(128, len(data), max(len(data) // 150, 1))})
-    for at in places:
+    for at in sampled(places, 70):
         outcome(path, data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
 
 

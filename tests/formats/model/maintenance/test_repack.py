@@ -13,11 +13,12 @@ from tensorrepo.formats.model.maintenance.repack import RepackOptions, RepackRep
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.changes import gc_fence
-from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest
+from tests.support.builders.histories import copied
 from tests.support.builders.repositories import ADA, again, new_repository
 from tests.support.reference.collector import condemn, delete, supersede
 
@@ -57,14 +58,21 @@ def repacked(repository: RepositoryCore, **wishes: Any) -> RepackReport:
     return repack_models(repository, RepackOptions(ADA, 0, **wishes), lambda: next(ticks) * 1e-9)
 
 
-@pytest.fixture
-def history() -> tuple[RepositoryCore, list[Digest]]:
+History = tuple[RepositoryCore, list[Digest]]
+
+
+@pytest.fixture(scope="module")
+def made() -> History:
     """A repository of five steps, each stored whole."""
     repository = new_repository()
     return repository, [committed(repository, step) for step in range(5)]
 
 
-History = tuple[RepositoryCore, list[Digest]]
+@pytest.fixture
+def history(made: History) -> History:
+    """A copy of it."""
+    repository, commits = made
+    return open_repository(copied(repository.backend), drivers={}), commits
 
 
 def assert_equal_bits(repository: RepositoryCore, commits: list[Digest]) -> None:

@@ -87,4 +87,4 @@ def test_a_box_stays_inside_the_smaller_picture(
 @pytest.mark.parametrize("shrink", [2, 4, 8])
 def test_a_whole_picture_stays_whole_when_it_is_scaled(shrink: int) -> None:
     to = -(-375 // shrink), -(-500 // shrink)
-    assert pixels.scaled(pixels.whole(375, 500), (375, 500), to) == pixels.whole(*to)
+    assert pixels.scaled(Box(0, 0, 375, 500), (375, 500), to) == (0, 0, *to)

@@ -18,7 +18,6 @@ from tensorrepo.formats.dataset.streaming.collate.pixels import (
     PictureReader,
     Target,
     middle,
-    whole,
 )
 from tensorrepo.formats.images.headers import tidied
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -87,7 +86,7 @@ def reader(mode: str = "RGB", *, exact: bool = False, max_pixels: int = 1 << 20)
 def read(data: bytes, mode: str = "RGB") -> Pixels:
     """All of a picture in its own size."""
     return reader(mode).read(
-        memoryview(data), lambda high, wide: Target(whole(high, wide), None, False)
+        memoryview(data), lambda high, wide: Target(Box(0, 0, high, wide), None, False)
     )
 
 
@@ -205,7 +204,9 @@ def test_a_turned_picture_is_cut_and_shrunk_as_it_is_shown(orientation: int) -> 
 def test_orientation_can_be_left_alone() -> None:
     data = with_orientation(jpeg(COLOURS), 6)
     alone = PictureReader("RGB", exact=False, orient=False, max_pixels=1 << 20)
-    found = alone.read(memoryview(data), lambda high, wide: Target(whole(high, wide), None, False))
+    found = alone.read(
+        memoryview(data), lambda high, wide: Target(Box(0, 0, high, wide), None, False)
+    )
     assert found.shape == COLOURS.shape
 
 
@@ -329,7 +330,7 @@ def test_a_picture_with_more_pixels_than_allowed_is_refused(form: str) -> None:
     data = encoded(COLOURS, form)
     small = reader(max_pixels=120 * 160 - 1)
     with pytest.raises(CorruptError, match=r"120 x 160 pixels is larger than max_pixels=19,199"):
-        small.read(memoryview(data), lambda high, wide: Target(whole(high, wide), None, False))
+        small.read(memoryview(data), lambda high, wide: Target(Box(0, 0, high, wide), None, False))
 
 
 def test_a_bomb_is_refused_before_it_is_decoded() -> None:
@@ -361,7 +362,7 @@ def test_numbers_of_32_bits_are_refused() -> None:
 def test_a_jpeg_of_the_right_size_is_decoded_in_place() -> None:
     out = np.zeros((3, 120, 160, 3), np.uint8)
     reader().read(
-        memoryview(jpeg(COLOURS)), lambda high, wide: Target(whole(high, wide), out[1], False)
+        memoryview(jpeg(COLOURS)), lambda high, wide: Target(Box(0, 0, high, wide), out[1], False)
     )
     assert shades_apart(out[1], by_pillow(jpeg(COLOURS))) == 0
     assert not out[[0, 2]].any()
@@ -371,7 +372,7 @@ def test_a_place_with_gaps_is_filled_and_nothing_else() -> None:
     out = np.zeros((100, 100, 3), np.uint8)
     there = out[10:70, 20:100]
     reader().read(
-        memoryview(jpeg(COLOURS)), lambda high, wide: Target(whole(high, wide), there, True)
+        memoryview(jpeg(COLOURS)), lambda high, wide: Target(Box(0, 0, high, wide), there, True)
     )
     assert there.any()
     there[...] = 0

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.streaming.order.grouped import (
+    TURNS,
     GroupedLanes,
     Grouping,
+    GroupRuns,
+    RunSlots,
     grouped_lanes,
     grouping,
 )
@@ -145,3 +148,15 @@ def test_only_groups_that_lanes_are_in_are_looked_into() -> None:
 def test_odd_lanes_and_bands_that_do_not_divide_are_refused(lanes: int, bands: int) -> None:
     with pytest.raises(ValueError, match="even lanes"):
         order_of([[5]], seed=0, epoch=0, lanes=lanes, bands=bands, run_rows=5)
+
+
+def test_a_slot_that_went_to_another_run_is_not_that_of_the_first_any_more() -> None:
+    counts = np.array([4, 4])
+    group = GroupRuns(0, counts, np.array([0, 4]), counts)
+    slots = RunSlots(2, {0: group}.get)
+    first = int(slots.of(group, np.array([0]))[0])
+    for _ in range(TURNS):
+        slots.begin()
+    assert int(slots.of(group, np.array([1]))[0]) == first
+    again = int(slots.of(group, np.array([0]))[0])
+    assert (slots.where(first), slots.where(again)) == ((0, 1), (0, 0))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.buffer_codecs import Codec
@@ -424,6 +424,7 @@ def whole(dataset: StoredDataset, edited: StoredDataset) -> dict[Any, list[Any]]
     }
 
 
+@settings(max_examples=effort.examples(8))
 @given(
     st.integers(0, 1),
     st.integers(0, len(SAMPLINGS) - 1),
@@ -483,6 +484,7 @@ def tables(draw: st.DrawFn) -> tuple[StoredDataset, list[int], list[int]]:
     return without(ds.objects, ds, dead) if dead else ds, left, counts
 
 
+@settings(max_examples=effort.examples(8))
 @given(
     tables(),
     st.sampled_from(SHUFFLES),

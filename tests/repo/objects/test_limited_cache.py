@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.reading.page_reader import LimitedCache
+from tensorrepo.repo.objects.cache import LimitedCache
 
 
 def test_a_failed_load_is_tried_again() -> None:
@@ -49,3 +49,22 @@ def test_a_forked_process_loads_what_a_thread_it_lacks_was_loading() -> None:
     finally:
         forked.set()
         thread.join()
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3000)), max_size=40), st.integers(0, 9))
+def test_what_is_kept_stays_within_its_limit(puts: list[tuple[int, int]], used: int) -> None:
+    cache: LimitedCache[int] = LimitedCache(8000)
+    for key, size in puts:
+        cache.put(key, size, size)
+        cache.get(used)
+    assert cache._bytes == sum(size for size, _ in cache._items.values()) <= 8000
+
+
+def test_what_was_used_last_is_kept_longest() -> None:
+    cache: LimitedCache[str] = LimitedCache(3)
+    cache.put(1, "a", 1)
+    cache.put(2, "b", 1)
+    cache.get(1)
+    cache.put(3, "c", 1)
+    cache.put(4, "d", 1)
+    assert [cache.get(key) is not None for key in (1, 2, 3, 4)] == [True, False, True, True]
