@@ -53,7 +53,7 @@ demo: $(VENV)/$(if $(filter s3,$(STORE)),.dev,.demo) ## run the story of README.
 # side by side, for mypy and sphinx keep one core busy each.
 test: $(VENV)/.dev ## lint, types, strict docs, tests in the profile dev; the slowest go to build/durations.txt
 	@$(MAKE) -j3 lint typecheck docs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --slowest build/durations.txt $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --slowest=build/durations.txt $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## ruff, rules and format; figures of the architecture
 	$(BIN)/ruff check $(SOURCES)
