@@ -28,7 +28,6 @@ from tensorrepo.formats.dataset.changing.spool import Spool, SpoolWriter
 from tensorrepo.formats.dataset.evolve import add_column, drop_column, widen_column
 from tensorrepo.formats.dataset.merge import merge_sides
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, scan
-from tensorrepo.formats.dataset.schema.coerce import null_values
 from tensorrepo.formats.dataset.schema.equality import in_form_of
 from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, InputBatch, Schema
@@ -37,6 +36,7 @@ from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     FixedValues,
     RaggedValues,
+    blank_values,
     valid_rows,
 )
 from tensorrepo.formats.dataset.schema.widen import can_widen
@@ -311,7 +311,7 @@ class _StoredRows:
         names = [column.wide.name for column in columns.shared]
         physical, digests = [np.zeros(0, np.int64)], [new_lanes(0)]
         key_columns = columns.key(key)
-        keys = [[key_array(column, null_values(column, 0))] for column in key_columns]
+        keys = [[key_array(column, blank_values(column.storage, 0))] for column in key_columns]
         for rows, values in scan(dataset, names) if names else ():
             lanes = new_lanes(len(rows))
             forms = {
