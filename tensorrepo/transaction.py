@@ -233,8 +233,9 @@ class Transaction:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
         lineage = training_edges(trained_on)
-        declared = self._base(base if base is not None else parent)
-        origin = declared if parent is None else self._model(parent, "parent")
+        origin = None if parent is None else self._model(parent, "parent")
+        declared = origin if base is None else self._base(base)
+        origin = declared if origin is None else origin
         if origin is not None and adapter_of is None:
             edge = ProvenanceEdge(FINE_TUNED_FROM, origin.path, origin.digest, origin.commit)
             lineage.insert(0, edge)

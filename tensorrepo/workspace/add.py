@@ -12,6 +12,7 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
@@ -584,11 +585,13 @@ def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None)
 
 
 def _name_of(session: WorkspaceSession, digest: Digest) -> str:
-    """The path of a model at HEAD, else its digest."""
+    """The path of a model that is staged or at HEAD, else its digest."""
     tree = tree_of(session.repository.objects, session.base())
-    paths = (
-        path for path, each in session.repository.entries(tree, "models/") if each.digest == digest
+    staged = session.here.staging().entries.items()
+    entries = chain(
+        ((path, each.entry) for path, each in staged), session.repository.entries(tree, "models/")
     )
+    paths = (path for path, each in entries if each is not None and each.digest == digest)
     return next(paths, f"model {digest:.12}")
 
 

@@ -105,6 +105,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "redo": (("undo",), ("redo",)),
     "reset": (("reset", "v1"),),
     "doctor": (("doctor",),),
+    "fsck": (("fsck",),),
     "resolve": (("resolve",),),
     "version": (("version",),),
 }

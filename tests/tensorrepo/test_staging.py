@@ -86,7 +86,10 @@ def test_nor_one_before_the_checkpoint_of_a_long_add_that_went_on(
 
 def test_models_that_are_added_before_a_commit_share_what_they_can(models: Shell) -> None:
     models("add", "one.safetensors", "--model", "one")
-    assert "against model" in models.run("add", "two.safetensors", "--model", "two").output
+    assert (
+        "stored as differences from"
+        in models.run("add", "two.safetensors", "--model", "two").output
+    )
     models("commit", "-m", "Both")
     assert depths(models, "two") == {0, 1}
     assert np.array_equal(models.repository().model("two")["w"], TUNED)
@@ -119,4 +122,7 @@ def test_what_is_staged_without_a_lease_is_no_base(models: Shell) -> None:
     lose_lease(models)
     core = models.repository().context.core
     delete(core, condemn(core))
-    assert "against model" not in models.run("add", "two.safetensors", "--model", "two").output
+    assert (
+        "stored as differences from"
+        not in models.run("add", "two.safetensors", "--model", "two").output
+    )

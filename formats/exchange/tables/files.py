@@ -174,7 +174,8 @@ def read_tables(
         opened = open_files(name, files)
     else:
         opened = {file: open_file(file) for file in files}
-    opened = with_partitions(path, opened)
+    with naming_file(path):
+        opened = with_partitions(path, opened)
     first = opened[files[0]].schema
     for file, table in opened.items():
         if not table.schema.equals(first):

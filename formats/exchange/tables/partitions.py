@@ -21,6 +21,8 @@ def with_partitions(folder: Path, opened: Mapping[Path, TableFile]) -> dict[Path
     such folder. Where files have a column of that name themselves, it is theirs.
     """
     told = [_pairs(folder, file) for file in opened]
+    if not any(told):
+        return dict(opened)
     own = {name for table in opened.values() for name in table.schema.names}
     names = [name for name in dict.fromkeys(chain.from_iterable(told)) if name not in own]
     if not names:
