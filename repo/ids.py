@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NewType
 
 from blake3 import blake3
@@ -37,7 +37,12 @@ _CONTENT = blake3(derive_key_context="tensorrepo content v1")
 def object_digest(parts: Sequence[Buffer]) -> Digest:
     """Name of the object whose bytes are `parts`, one after the other."""
     large = any(memoryview(part).nbytes >= _PARALLEL_BYTES for part in parts)
-    hasher = (_OBJECT_PARALLEL if large else _OBJECT).copy()
+    return streamed_digest(parts, parallel=large)
+
+
+def streamed_digest(parts: Iterable[Buffer], *, parallel: bool = False) -> Digest:
+    """The same of parts that come one by one; `parallel` hashes each on all cores."""
+    hasher = (_OBJECT_PARALLEL if parallel else _OBJECT).copy()
     for part in parts:
         hasher.update(part)
     return Digest(hasher.hexdigest())

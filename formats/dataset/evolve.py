@@ -194,6 +194,11 @@ def add_lineage(
     return _put(objects, dataset, lineage=with_edges(dataset.root.lineage, edges))
 
 
+def without_lineage(objects: ObjectSink, dataset: StoredDataset) -> ObjectLink:
+    """The same rows, of which nothing is said: what they came from is not linked by them."""
+    return _put(objects, dataset, lineage=())
+
+
 # ------------------------------------------------------------------------------ schemas
 
 

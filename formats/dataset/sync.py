@@ -2,7 +2,8 @@
 
 Rows are matched by a key, or aligned by what they hold (`versions.align`); matched rows keep their
 ids. One pass over the dataset gives digests of its rows, one over the source tells which of its
-rows are new or changed: those wait in a spool. Memory holds 16 bytes for each row, and keys.
+rows are new or changed: those wait in a spool. Memory holds some 60 bytes for each stored row, 16
+for each row of the source, and keys.
 
 Columns are compared in the wider of the two types; a column is widened only when a row needs it.
 Columns that the source lacks stay, columns that are new are added behind the others.
@@ -63,6 +64,7 @@ class SyncReport:
 
     Attributes:
         link: the new root; the old one when nothing differs.
+        rows: number of rows of the source.
         inserted: number of rows that the source has and the dataset had not.
         updated: number of rows of which a cell differs.
         deleted: number of rows that the source has no more.
@@ -73,6 +75,7 @@ class SyncReport:
     """
 
     link: ObjectLink
+    rows: int
     inserted: int
     updated: int
     deleted: int
@@ -107,8 +110,8 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
         is_natural: whether rows are aligned by what they hold as well where the key is no key.
         drop_columns: whether columns that the source lacks are dropped.
         codec: codec of new rows.
-        budget_bytes: bound of the memory used, beside 16 bytes a row on both sides, the keys and
-            one batch.
+        budget_bytes: bound of the memory used, beside some 60 bytes a stored row, 16 a row of the
+            source, the keys and one batch.
         misfits: what to do about rows that do not fit, and then the report of them; None: raise.
         progress: called after every batch with rows and bytes of the source so far.
 
@@ -131,6 +134,7 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
         link = edit.store(source, drop_columns=drop_columns, codec=codec, budget_bytes=budget_bytes)
     return SyncReport(
         link,
+        rows=source.rows,
         inserted=int((aligned.partner < 0).sum()),
         updated=int(((aligned.partner >= 0) & ~aligned.is_equal).sum()),
         deleted=len(aligned.deleted),

@@ -74,7 +74,7 @@ def check_objects(
         state: refs, and placements that took the place of others.
         totals: counters, which grow while the check goes on.
         tips: commits to begin with; None: those of all refs.
-        prefix: beginning of the paths whose entries are checked; "": all.
+        prefix: path of the one entry, or of the folder of entries, that is checked; "": all.
         deep: whether every byte is read.
         progress: callback that receives the counters now and then.
     """
@@ -112,44 +112,60 @@ class _Check:
         for stored in self._store.backend.list("objects/"):
             if (parsed := parse_object_key(stored.key)) is not None:
                 self._sizes.setdefault(parsed[0], set()).add(stored.bytes)
-        waiting: list[tuple[int, Digest, Commit]] = []  # a heap, the newest first
+        waiting: list[tuple[int, Digest, Commit, list[ObjectLink]]] = []  # a heap, newest first
         found = yield from self._commits(tips)
         while True:
-            for digest, commit in found:
-                heappush(waiting, (-commit.generation, digest, commit))
+            for digest, commit, pages in found:
+                heappush(waiting, (-commit.generation, digest, commit, pages))
             if not waiting:
                 return
-            _, digest, commit = heappop(waiting)
+            _, digest, commit, pages = heappop(waiting)
             self._totals.commits += 1
+            yield from self._closure([(each.digest, each) for each in pages], _Owner(digest))
             yield from self._entries(digest, commit.tree, prefix)
             found = yield from self._commits(commit.parents)
 
     def _commits(
         self, digests: Iterable[Digest]
-    ) -> Generator[ObjectFault, None, list[tuple[Digest, Commit]]]:
-        """Those that were not seen yet. One that cannot be read hides what lies behind it."""
+    ) -> Generator[ObjectFault, None, list[tuple[Digest, Commit, list[ObjectLink]]]]:
+        """Those that were not seen yet, and the pages of their trees.
+
+        A commit that cannot be read hides what lies behind it.
+        """
         found = []
         for digest in digests:
             if digest in self._seen:
                 continue
             self._see(digest)
             try:
-                self._get(digest)
-                found.append((digest, read_commit(self._store, digest)))
+                links = self._get(digest).links
+                pages = [link for link in links if link.kind is Kind.TREE_PAGE]
+                found.append((digest, read_commit(self._store, digest), pages))
             except (CorruptError, NotFoundError) as error:
                 yield ObjectFault(digest, Kind.COMMIT, str(error), digest, "", None)
         return found
 
     def _entries(self, commit: Digest, tree: bytes, prefix: str) -> Iterator[ObjectFault]:
-        pages = [link for link in self._get(commit).links if link.kind is Kind.TREE_PAGE]
-        yield from self._closure([(each.digest, each) for each in pages], _Owner(commit))
         try:
             for path, entry in iterate(self._store, tree, prefix):
-                owner = _Owner(commit, path, entry)
-                roots = [each for each in (entry.digest, entry.storage) if each is not None]
-                yield from self._closure([(each, None) for each in roots], owner)
+                if not prefix or path == prefix or path.startswith(f"{prefix.rstrip('/')}/"):
+                    yield from self._entry(_Owner(commit, path, entry), entry)
         except (CorruptError, NotFoundError):
             pass  # a page of the tree, which was told by now
+
+    def _entry(self, owner: _Owner, entry: Entry) -> Iterator[ObjectFault]:
+        roots: list[tuple[Digest, ObjectLink | None]] = [(entry.digest, None)]
+        if entry.kind is Kind.BLOB and entry.digest not in self._seen:
+            # It may be larger than memory: its header tells what a parent would.
+            try:
+                roots = [(entry.digest, self._store.describe(entry.digest))]
+            except (CorruptError, NotFoundError) as error:
+                self._see(entry.digest)
+                yield _fault(entry.digest, entry.kind, str(error), owner)
+                return
+        if entry.storage is not None:
+            roots.append((entry.storage, None))
+        yield from self._closure(roots, owner)
 
     def _closure(
         self, pending: list[tuple[Digest, ObjectLink | None]], owner: _Owner
@@ -206,7 +222,7 @@ class _Check:
 
     def _read(self, link: ObjectLink) -> str:
         try:
-            self._store.fetch(link.digest)
+            self._store.verify(link)
         except (CorruptError, NotFoundError) as error:
             return str(error)
         return ""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
-from tensorrepo.repo.ids import Buffer, Digest, content_tag
+from tensorrepo.repo.ids import Buffer, Digest, content_tag, streamed_digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (
@@ -33,6 +33,7 @@ T = TypeVar("T")
 _REMEMBERED_BYTES = 64 << 20
 REMEMBER_UPTO_BYTES = 1 << 20
 _REMEMBERED_LINKS = 1 << 17
+VERIFY_BYTES = 8 << 20
 
 
 class ObjectStore:
@@ -82,6 +83,35 @@ class ObjectStore:
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object from the store itself, past every cache. Raises as `get` does."""
         return self._from_store(digest)
+
+    def verify(self, link: ObjectLink) -> None:
+        """Read all of an object from the store itself, in steps where it is large.
+
+        Raises:
+            NotFoundError: it is not there.
+            CorruptError: no incarnation of it has its digest.
+        """
+        if link.kind.compressible or link.bytes <= VERIFY_BYTES:
+            self.fetch(link.digest)
+            return
+        damaged: str | None = None
+        for key in self._keys(link.digest):
+            steps = range(0, link.bytes, VERIFY_BYTES)
+            try:
+                parts = (
+                    self.backend.read_range(key, start, min(start + VERIFY_BYTES, link.bytes))
+                    for start in steps
+                )
+                found = streamed_digest(parts)
+                size = self.backend.size(key)
+            except NotFoundError:
+                continue
+            if found == link.digest and size == link.bytes:
+                return
+            damaged = f"{key} in {self.backend.url}: its bytes have digest {found:.12}"
+        if damaged is None:
+            raise self._missing(link.digest)
+        raise CorruptError(f"{damaged}. Restore the object from a copy of the repository.")
 
     def describe(self, digest: Digest) -> ObjectLink:
         """What a parent says of the object, if one was read; else from its own header."""

@@ -26,6 +26,7 @@ from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.exchange import AdoptionRequest
 from tensorrepo.workspace.add import (
+    SYNC_MODES,
     Added,
     AddMode,
     AddRequest,
@@ -130,6 +131,10 @@ def add_command(
     prefer: SideName | None = "ours" if ours else "theirs" if theirs_source else None
     if ours and theirs_source:
         raise InvalidInputError("give one of --ours and --theirs-source")
+    if prefer is not None and request.mode is not AddMode.SYNC:
+        raise InvalidInputError("--ours and --theirs-source settle what --sync finds changed twice")
+    if key is not None and request.mode not in SYNC_MODES:
+        raise InvalidInputError("--key goes with --sync, --mirror or --replace")
     parse_codec(codec)
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorrepo import connect
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
-from tensorrepo.formats.common.arguments import encodable, flag
+from tensorrepo.formats.common.arguments import check_instance, chosen, encodable, flag
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
@@ -312,6 +312,9 @@ class DatasetDraft:
             ConflictError: cells that were changed on both sides to different values.
             InvalidInputError: a row that does not fit, or a key that is null or there twice.
         """
+        check_instance("source", source, OpenedSource, "what tensorrepo.read opened")
+        if prefer is not None:
+            chosen("prefer", prefer, ("ours", "theirs"))
         names = (key,) if isinstance(key, str) else tuple(key or ())
         self.misfits = Misfits(on_error)
         self.synced = sync(

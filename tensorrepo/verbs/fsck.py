@@ -66,7 +66,7 @@ def fsck(
     Args:
         core: the repository.
         totals: counters of what was looked at, which grow meanwhile.
-        path: path of the one entry, or beginning of the paths of several; "": all.
+        path: path of the one entry, or of the folder of entries, that is checked; "": all.
         tips: commits to begin with; None: those of all refs.
         deep: whether every byte is read, or sizes are compared.
         outside: what reads files in place.

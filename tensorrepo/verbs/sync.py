@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import counted, first_names
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.provenance import (
     SYNCED_WITH,
@@ -18,7 +18,7 @@ from tensorrepo.formats.common.provenance import (
     public_place,
     synced_states,
 )
-from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
+from tensorrepo.formats.dataset.evolve import add_lineage, set_properties, without_lineage
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
@@ -36,7 +36,6 @@ from tensorrepo.verbs.stage import Stage
 
 KEY_PROPERTY: Final = "key"
 _TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
-SHOWN_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +84,11 @@ class Synced:
             rows = counted(report.moved, "row")
             yield f"{rows} in another order in the source stay where they are"
         if report.kept_columns:
-            yield f"the source has no {_names(report.kept_columns)}: kept as before"
+            yield f"kept, though the source lacks them: columns {first_names(report.kept_columns)}"
         if report.added_columns:
-            yield f"new: {_names(report.added_columns)}"
+            yield f"new columns: {first_names(report.added_columns)}"
         if report.widened_columns:
-            yield f"made to hold more: {_names(report.widened_columns)}"
+            yield f"columns that hold more now: {first_names(report.widened_columns)}"
 
 
 def sync(
@@ -136,6 +135,11 @@ def sync(
         misfits=misfits,
         progress=progress,
     )
+    if not report.rows:
+        raise InvalidInputError(
+            f"{reading.origin.path} holds no rows: a sync would delete all of {path}. Nothing was "
+            "staged."
+        )
     source = open_dataset(stage.objects, report.link.digest, outside)
     merged = merge_synced(stage.objects, base, dataset, source, prefer=options.prefer)
     if isinstance(merged, Clashes):
@@ -153,11 +157,6 @@ def sync(
 def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
     """Edges of rows that were just read: where from, and what the next sync compares with."""
     return [edge_of_reading(reading), _edge_of_state(reading, rows)]
-
-
-def is_source_of(dataset: StoredDataset, path: str) -> bool:
-    """Whether the dataset was made of this file or folder, or synced with it."""
-    return public_place(path) in synced_states(dataset.root.lineage)
 
 
 def stored_key(dataset: StoredDataset) -> tuple[str, ...]:
@@ -229,7 +228,8 @@ def _noted(
         merged = open_dataset(objects, link.digest, merged.outside)
     edges = [edge_of_reading(reading)]
     if options.is_source:
-        edges.append(_edge_of_state(reading, source.digest))
+        # Without lineage: else each state would keep the one before it, for ever.
+        edges.append(_edge_of_state(reading, without_lineage(objects, source).digest))
     return add_lineage(objects, merged, edges)
 
 
@@ -248,9 +248,3 @@ def _conflict(path: str, versions: Sequence[StoredDataset], clashes: Clashes) ->
         "Nothing was staged.",
         (conflict,),
     )
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:SHOWN_NAMES])
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"{'column' if len(names) == 1 else 'columns'} {shown}{more}"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tensorrepo.repo.objects import store
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.processes.shell import Shell
 
@@ -96,3 +97,31 @@ def test_damaged_metadata_is_a_fault_and_hides_no_other(stored: Shell, kind: Kin
     chunk.unlink()
     faults = stored.json_of_failure(CORRUPT, "fsck")["faults"]
     assert len({fault["digest"] for fault in faults}) == len(faults) == 2
+
+
+def test_an_entry_is_checked_alone_and_not_what_begins_like_it(stored: Shell) -> None:
+    stored("add", "net.safetensors", "--model", "net2")
+    np.savez(stored.folder / "one2.npz", x=np.random.default_rng(1).random((ROWS, 64)))
+    before = {*(stored.folder / ".tensorrepo/store/objects").rglob("*/*")}
+    stored("add", "one2.npz", "--dataset", "one2")
+    stored("commit", "-m", "Another one")
+    made = {*(stored.folder / ".tensorrepo/store/objects").rglob("*/*")} - before
+    max(made, key=lambda path: path.stat().st_size).unlink()
+    assert stored("fsck", "datasets/one").startswith("ok: ")
+    assert stored.run("fsck", "datasets/one2").exit_code == CORRUPT
+
+
+def test_a_file_is_read_in_steps(stored: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (stored.folder / "large.bin").write_bytes(np.random.default_rng(0).bytes(3 << 20))
+    stored("add", "large.bin", "--file", "large.bin")
+    stored("commit", "-m", "A file")
+    monkeypatch.setattr(store, "VERIFY_BYTES", 1 << 20)
+    assert stored("fsck", "--deep").startswith("ok: ")
+    blob = largest(stored, Kind.BLOB)
+    flip(blob, 2 << 20)
+    assert stored("fsck").startswith("ok: ")
+    (fault,) = stored.json_of_failure(CORRUPT, "fsck", "--deep")["faults"]
+    assert (fault["path"], fault["kind"]) == ("files/large.bin", "blob")
+    blob.unlink()
+    (fault,) = stored.json_of_failure(CORRUPT, "fsck")["faults"]
+    assert fault["path"] == "files/large.bin"

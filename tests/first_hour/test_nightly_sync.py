@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import Kind
 from tests.support.processes.shell import Shell, write_pictures
 
 ROWS = [(at, f"n{at}", f"{at:03d}", at / 7) for at in range(300)]
@@ -144,3 +146,42 @@ def test_python_syncs_alike(people: Shell) -> None:
     with repository.transaction(message="Nothing") as tx:
         tx.dataset("people").sync(tr.read(people.folder / "people.csv", text_columns="code"))
         assert not tx.dataset("people").synced
+
+
+def test_a_source_without_rows_deletes_nothing(people: Shell) -> None:
+    (people.folder / "people.csv").write_text("id,name,code,x\n")
+    for mode in ("--sync", "--mirror", "--replace"):
+        told = people.fails(2, "add", "people.csv", "--dataset", "people", mode)
+        assert "no rows" in told
+    assert not people.json("status")["staged"]
+    assert len(names(people)) == len(ROWS)
+
+
+def test_what_the_source_was_is_kept_once_however_often_it_is_synced(people: Shell) -> None:
+    for night in range(3):
+        write_people(people.folder / "people.csv", [*ROWS, (300 + night, "new", "9", 0.5)])
+        add(people, "--mirror")
+        people("commit", "-m", f"Night {night}")
+    objects = people.repository().context.core.objects
+    root = people.repository().dataset("people").digest
+    (state,) = [link for link in objects.get(root).links if link.kind is Kind.DATASET]
+    assert [link.kind for link in objects.get(state.digest).links].count(Kind.DATASET) == 0
+
+
+def test_flags_that_say_nothing_are_refused(people: Shell) -> None:
+    for flags in (
+        ["--append", "--key", "id"],
+        ["--mirror", "--ours"],
+        ["--sync", "--ours", "--theirs-source"],
+    ):
+        people.fails(2, "add", "people.csv", "--dataset", "people", *flags)
+
+
+def test_python_names_what_is_wrong(people: Shell) -> None:
+    source = tr.read(people.folder / "people.csv")
+    with people.repository().transaction(message="Wrong") as tx:
+        draft = tx.dataset("people")
+        with pytest.raises(InvalidInputError, match=r"source is what tensorrepo\.read opened"):
+            draft.sync({"id": [1]})  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match=r"prefer is 'ours' or 'theirs'"):
+            draft.sync(source, prefer="mine")  # type: ignore[arg-type]
