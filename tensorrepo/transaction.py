@@ -20,6 +20,7 @@ from tensorrepo.formats.common.arguments import (
 )
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
+from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.write import write_dataset
@@ -34,7 +35,7 @@ from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_committed, noted_edges
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt
@@ -92,7 +93,7 @@ class Transaction:
         else:
             schema = Schema.of(mapping("columns", columns, "types"))
         link = write_dataset(self.core.objects, schema, (), edges=edges_from(derived_from, how))
-        self.core.stage(path, Entry(Kind.DATASET, link.digest))
+        self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
         return self.dataset(name)
 
     def dataset(self, name: str) -> DatasetDraft:
@@ -351,7 +352,7 @@ class Transaction:
         except OSError as error:
             raise InvalidInputError(f"cannot read {content!s}: {error.strerror}") from error
         link = self.core.objects.put(Kind.BLOB, data)
-        self.core.stage(path_in("files", name), Entry(Kind.BLOB, link.digest))
+        self.core.stage(path_in("files", name), file_entry(link))
 
     def remove(self, path: str) -> None:
         """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""

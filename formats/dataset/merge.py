@@ -79,7 +79,7 @@ class DatasetMergeDriver:
         merged = merge_sides(objects, *sides, prefer=prefer)
         if isinstance(merged, Clashes):
             return Conflict(path, Kind.DATASET, *digests, merged.reason, merged.details())
-        return Entry(Kind.DATASET, merged)
+        return open_dataset(objects, merged).entry
 
 
 def merge_sides(

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.summaries import dataset_summary
 from tensorrepo.formats.dataset.external.foreign import ForeignReader
 from tensorrepo.formats.dataset.external.links import read_links
 from tensorrepo.formats.dataset.external.outside import Nothing, Outside
@@ -64,6 +65,7 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.threads import ordered_map
@@ -158,6 +160,13 @@ class StoredDataset:
     def stored_bytes(self) -> int:
         """Bytes of all pages."""
         return self.root.stored_bytes
+
+    @property
+    def entry(self) -> Entry:
+        """What a tree holds of it."""
+        columns = len(self.schema.visible.columns)
+        summary = dataset_summary(rows=self.rows, columns=columns, stored_bytes=self.stored_bytes)
+        return Entry(Kind.DATASET, self.digest, summary=summary)
 
     def __len__(self) -> int:
         return self.rows

@@ -115,8 +115,7 @@ class StoredModel:
     @property
     def size_bytes(self) -> int:
         """Bytes of all tensors, aliases not counted."""
-        types = self.manifest.type_table()
-        return sum(types[entry.type].bytes_of(entry.shape) for entry in self.tensors.values())
+        return self.manifest.tensor_bytes
 
     @property
     def files(self) -> Mapping[str, FileEntry]:

@@ -65,6 +65,7 @@ def check_objects(
     tips: Iterable[Digest] | None = None,
     prefix: str = "",
     deep: bool = False,
+    summarize: Callable[[Entry], bytes] | None = None,
     progress: Callable[[ObjectTotals], None] = lambda _: None,
 ) -> Iterator[ObjectFault]:
     """Check all that commits lead to, the newest ones first: faults as they are found.
@@ -76,10 +77,13 @@ def check_objects(
         tips: commits to begin with; None: those of all refs.
         prefix: path of the one entry, or of the folder of entries, that is checked; "": all.
         deep: whether every byte is read.
+        summarize: what makes the summary of an entry from its content; None: none is compared.
         progress: callback that receives the counters now and then.
     """
     roots = sorted(set(state.refs.values())) if tips is None else tips
-    check = _Check(store, state.supersedes, totals, deep=deep, progress=progress)
+    check = _Check(
+        store, state.supersedes, totals, deep=deep, summarize=summarize, progress=progress
+    )
     yield from check.run(roots, prefix)
 
 
@@ -98,12 +102,15 @@ class _Check:
         totals: ObjectTotals,
         *,
         deep: bool,
+        summarize: Callable[[Entry], bytes] | None,
         progress: Callable[[ObjectTotals], None],
     ) -> None:
         self._store = store
         self._supersedes = supersedes
         self._totals = totals
         self._deep = deep
+        self._summarize = summarize
+        self._summaries: dict[Digest, bytes | None] = {}
         self._progress = progress
         self._sizes: dict[Digest, set[int]] = {}
         self._seen: set[Digest] = set()
@@ -166,6 +173,20 @@ class _Check:
         if entry.storage is not None:
             roots.append((entry.storage, None))
         yield from self._closure(roots, owner)
+        yield from self._summary(owner, entry)
+
+    def _summary(self, owner: _Owner, entry: Entry) -> Iterator[ObjectFault]:
+        if self._summarize is None:
+            return
+        if entry.digest not in self._summaries:
+            try:
+                self._summaries[entry.digest] = self._summarize(entry)
+            except (CorruptError, NotFoundError):
+                self._summaries[entry.digest] = None  # an object of it, which was told by now
+        expected = self._summaries[entry.digest]
+        if expected not in (None, entry.summary):
+            problem = "its summary in the tree is not that of its content"
+            yield _fault(entry.digest, entry.kind, problem, owner)
 
     def _closure(
         self, pending: list[tuple[Digest, ObjectLink | None]], owner: _Owner

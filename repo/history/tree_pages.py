@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
 
@@ -22,18 +22,19 @@ from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.names import folded, is_path
 from tensorrepo.repo.objects.envelope import Kind
 
-VERSION = 1
+VERSION = 2
 HEADER = Struct("<BBH")  # version, level, items
 assert HEADER.size == 4, "docs/spec/trees.md promises a 4-byte page header"
-# Bytes shared with the path before, bytes of the rest, kind, flags, digest; then the storage's
-# digest if there is one, then the rest of the path.
-ITEM = Struct("<HHBB32s")
-assert ITEM.size == 38, "docs/spec/trees.md promises 38 bytes before an item's path"
+# Bytes shared with the path before, bytes of the rest, kind, flags, bytes of the summary, digest;
+# then the storage's digest if there is one, then the summary, then the rest of the path.
+ITEM = Struct("<HHBBB32s")
+assert ITEM.size == 39, "docs/spec/trees.md promises 39 bytes before an item's summary"
 STORAGE_FLAG = 1
 
 MIN_ITEMS = 64
 MAX_ITEMS = 1024
 MAX_LEVEL = 7
+MAX_SUMMARY_BYTES = 64
 MAX_ROOT_BYTES = 16 << 10
 # One path in 128 ends a page once it has MIN_ITEMS: 191 on average. An edit rewrites a page per
 # level, so pages are small; a page forced shut at MAX_ITEMS is as rare as 1 in 1,800.
@@ -43,11 +44,20 @@ KINDS = {int(kind): kind for kind in Kind}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a path names. `storage` is where a model's content lies: a repack changes only it."""
+    """What a path names.
+
+    Attributes:
+        kind: kind of the object.
+        digest: digest of the object.
+        storage: where a model's content lies; a repack changes only it.
+        summary: what listings show without opening the object, at most `MAX_SUMMARY_BYTES`. Only
+            who knows the kind can read it; it follows from the content, so equality ignores it.
+    """
 
     kind: Kind
     digest: Digest
     storage: Digest | None = None
+    summary: bytes = field(default=b"", compare=False)
 
 
 TreeItem = tuple[str, Entry]
@@ -104,9 +114,10 @@ def _encode_item(previous: str, path: str, entry: Entry) -> bytes:
     shared = shared_length(previous, path)
     rest = path[shared:].encode("ascii")
     flags = STORAGE_FLAG if entry.storage is not None else 0
-    head = ITEM.pack(shared, len(rest), entry.kind, flags, digest_bytes(entry.digest))
+    summary, digest = entry.summary, digest_bytes(entry.digest)
+    head = ITEM.pack(shared, len(rest), entry.kind, flags, len(summary), digest)
     storage = digest_bytes(entry.storage) if entry.storage is not None else b""
-    return head + storage + rest
+    return head + storage + summary + rest
 
 
 def decode_page(payload: Buffer, where: str) -> Page:
@@ -137,6 +148,8 @@ def decode_page(payload: Buffer, where: str) -> Page:
     for path, entry in items:
         if (entry.kind is Kind.TREE_PAGE) != (level > 0):
             raise CorruptError(f"{where}: {entry.kind.label} {path!r} at level {level}")
+        if entry.summary and level:
+            raise CorruptError(f"{where}: a page has no summary, {path!r} at level {level} has")
     return Page(level, tuple(items))
 
 
@@ -148,11 +161,17 @@ def _decode_items(data: bytes, count: int, where: str) -> tuple[list[TreeItem], 
     for _ in range(count):
         if len(data) - at < ITEM.size:
             raise CorruptError(f"{where}: cut short at byte {len(data)}")
-        shared, rest_bytes, kind, flags, raw = ITEM.unpack_from(data, at)
+        shared, rest_bytes, kind, flags, summary_bytes, raw = ITEM.unpack_from(data, at)
         at += ITEM.size
-        rest_at = at + DIGEST_BYTES if flags == STORAGE_FLAG else at
+        summary_at = at + DIGEST_BYTES if flags == STORAGE_FLAG else at
+        rest_at = summary_at + summary_bytes
         end = rest_at + rest_bytes
-        if flags & ~STORAGE_FLAG or shared > len(previous) or end > len(data):
+        if (
+            flags & ~STORAGE_FLAG
+            or summary_bytes > MAX_SUMMARY_BYTES
+            or shared > len(previous)
+            or end > len(data)
+        ):
             raise CorruptError(f"{where}: the item after {previous!r} disagrees with its lengths")
         if kind not in KINDS:
             raise UnsupportedError(f"{where}: kind {kind} is unknown here. Update tensorrepo.")
@@ -162,8 +181,9 @@ def _decode_items(data: bytes, count: int, where: str) -> tuple[list[TreeItem], 
         old, new = previous[shared : shared + 1], path[shared : shared + 1]
         if fold <= fold_before or not old or old.lower() == new.lower() or not is_path(path):
             _check_step(previous, path, shared, where)
-        storage = Digest(data[at:rest_at].hex()) if rest_at > at else None
-        items.append((path, Entry(KINDS[kind], Digest(raw.hex()), storage)))
+        storage = Digest(data[at:summary_at].hex()) if summary_at > at else None
+        summary = data[summary_at:rest_at]
+        items.append((path, Entry(KINDS[kind], Digest(raw.hex()), storage, summary)))
         at, previous, fold_before = end, path, fold
     return items, at
 

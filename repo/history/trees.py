@@ -39,7 +39,9 @@ from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 -
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
 from tensorrepo.repo.names import check_path, folded, path_key
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+
+FILE_SUMMARY = struct.Struct("<Q")  # bytes of the content
 
 EMPTY_TREE = encode_page(Page(0, ()))
 
@@ -58,6 +60,12 @@ def same_content(a: Entry | None, b: Entry | None) -> bool:
     if a is None or b is None:
         return a is b
     return a.kind == b.kind and a.digest == b.digest
+
+
+def file_entry(link: ObjectLink) -> Entry:
+    """The entry of a stored blob; its summary is the size of its content."""
+    size_bytes = link.bytes - (link.payload_start or 0)
+    return Entry(Kind.BLOB, link.digest, summary=FILE_SUMMARY.pack(size_bytes))
 
 
 def root_links(root: bytes) -> tuple[Digest, ...]:
@@ -439,9 +447,9 @@ def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeI
 # ------------------------------------------------------------------------------ raw pages
 
 _LENGTHS: Final = 4  # the two lengths that an item begins with
-_KIND_AT, _FLAGS_AT, _DIGEST_AT = 0, 1, 2  # behind those
+_KIND_AT, _FLAGS_AT, _SUMMARY_BYTES_AT, _DIGEST_AT = 0, 1, 2, 3  # behind those
 _STORAGE_AT: Final = _DIGEST_AT + DIGEST_BYTES
-assert ITEM.size == _LENGTHS + _STORAGE_AT, "docs/spec/trees.md promises 38 bytes before a path"
+assert ITEM.size == _LENGTHS + _STORAGE_AT, "docs/spec/trees.md promises 39 bytes before a summary"
 _MOST_IN_PLACE: Final = 16  # differing items: to look for each takes longer than a scan of many
 _KEPT: Final = 4  # pages: a commit's is wanted again as its child's parent
 
@@ -511,22 +519,25 @@ def _in_place(layout: _Layout, old: bytes, new: bytes) -> tuple[PathChange, ...]
         same_form = (
             old[start : start + _LENGTHS] == new[start : start + _LENGTHS]
             and before[_FLAGS_AT] == after[_FLAGS_AT]
+            and before[_SUMMARY_BYTES_AT] == after[_SUMMARY_BYTES_AT]
             and old[rest:end] == new[rest:end]
         )
         if not same_form or before[_KIND_AT] not in KINDS or after[_KIND_AT] not in KINDS:
             return None
-        changes.append(PathChange(paths[place], _entry(before), _entry(after)))
+        was, now = _entry(before), _entry(after)
+        if was != now:  # else their summaries differ, of one content
+            changes.append(PathChange(paths[place], was, now))
         differ >>= 8 * (end - passed)
         passed = end
     return tuple(changes)
 
 
 def _scanned(before: dict[str, bytes], after: dict[str, bytes]) -> tuple[PathChange, ...]:
-    paths = {path for path, _ in before.items() ^ after.items()}
-    return tuple(
-        PathChange(path, _entry(before.get(path)), _entry(after.get(path)))
-        for path in sorted(paths)
+    paths = sorted({path for path, _ in before.items() ^ after.items()})
+    changes = (
+        PathChange(path, _entry(before.get(path)), _entry(after.get(path))) for path in paths
     )
+    return tuple(change for change in changes if change.old != change.new)
 
 
 def _layout_of(page: bytes) -> _Layout | None:
@@ -540,10 +551,10 @@ def _layout_of(page: bytes) -> _Layout | None:
         text = page.decode("latin-1")
         at, path = HEADER.size, ""
         for _ in range(count):
-            shared, rest_bytes, kind, flags, _ = ITEM.unpack_from(page, at)
+            shared, rest_bytes, kind, flags, summary_bytes, _ = ITEM.unpack_from(page, at)
             if kind not in KINDS or flags & ~STORAGE_FLAG or shared > len(path):
                 return None
-            rest_at = at + ITEM.size + (DIGEST_BYTES if flags else 0)
+            rest_at = at + ITEM.size + (DIGEST_BYTES if flags else 0) + summary_bytes
             path = path[:shared] + text[rest_at : rest_at + rest_bytes]
             paths.append(path)
             starts.append(at)
@@ -555,7 +566,7 @@ def _layout_of(page: bytes) -> _Layout | None:
 
 
 def _items(page: bytes, layout: _Layout) -> dict[str, bytes]:
-    """Path to kind, flags, digest and storage of each item."""
+    """Path to kind, flags, digest, storage and summary of each item."""
     return {
         path: page[start + _LENGTHS : rest]
         for path, start, rest in zip(layout.paths, layout.starts, layout.rests, strict=True)
@@ -566,5 +577,6 @@ def _entry(item: bytes | None) -> Entry | None:
     if item is None:
         return None
     digest = Digest(item[_DIGEST_AT:_STORAGE_AT].hex())
-    storage = Digest(item[_STORAGE_AT:].hex()) if item[_FLAGS_AT] else None
-    return Entry(KINDS[item[_KIND_AT]], digest, storage)
+    summary_at = len(item) - item[_SUMMARY_BYTES_AT]
+    storage = Digest(item[_STORAGE_AT:summary_at].hex()) if item[_FLAGS_AT] else None
+    return Entry(KINDS[item[_KIND_AT]], digest, storage, item[summary_at:])

@@ -18,7 +18,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.history.trees import Entry, iterate, lookup
+from tensorrepo.repo.history.trees import Entry, file_entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_path, check_text
@@ -121,7 +121,7 @@ def edit_card(
             entry = transaction.entry(path)
             changed = change(Card() if entry is None else _read(transaction.objects, entry))
             link = transaction.objects.put(Kind.BLOB, encode_card(changed))
-            transaction.stage(path, Entry(Kind.BLOB, link.digest))
+            transaction.stage(path, file_entry(link))
             try:
                 transaction.commit(f"Describe {name}", author=author)
             except ConflictError:

@@ -37,8 +37,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import Synced, SyncOptions, sync
@@ -447,5 +446,5 @@ class DatasetDraft:
         return self._stage(verb(self.stage.objects, self.stored, *given, **options))
 
     def _stage(self, link: ObjectLink) -> Self:
-        self.stage.stage(self.path, Entry(Kind.DATASET, link.digest))
+        self.stage.stage(self.path, open_dataset(self.stage.objects, link.digest).entry)
         return self

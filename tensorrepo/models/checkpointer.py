@@ -58,7 +58,7 @@ from tensorrepo.repo.changes.transaction import (
     commit_beside,
 )
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
@@ -293,7 +293,7 @@ def commit_checkpoint(
     earlier = {at: told for at, told in history.metrics.items() if at < step}
     history = MetricHistory({**earlier, step: dict(metrics)})
     told = transaction.objects.put(Kind.BLOB, history.encoded())
-    transaction.stage(f"{RUNS}{run}", Entry(Kind.BLOB, told.digest))
+    transaction.stage(f"{RUNS}{run}", file_entry(told))
     expired: list[int] = []
 
     def drops(view: LogView) -> list[str]:

@@ -17,8 +17,6 @@ from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.stage import Stage
 
 SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
@@ -70,7 +68,7 @@ def adopt(
         hashed=request.hashed,
         progress=progress,
     )
-    stage.stage(path, Entry(Kind.DATASET, adopted.link.digest))
+    stage.stage(path, open_dataset(stage.objects, adopted.link.digest).entry)
     return adopted
 
 

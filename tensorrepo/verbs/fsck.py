@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from tensorrepo.formats.common.summaries import view_summary
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.read import (
@@ -20,10 +22,11 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.formats.views import open_view
 from tensorrepo.repo.changes.fsck import ObjectFault, ObjectTotals, check_objects
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
@@ -74,12 +77,34 @@ def fsck(
     """
     state = core.log.refresh().state
     faults = check_objects(
-        core.objects, state, totals, tips=tips, prefix=path, deep=deep, progress=progress
+        core.objects,
+        state,
+        totals,
+        tips=tips,
+        prefix=path,
+        deep=deep,
+        summarize=partial(_summary, core),
+        progress=progress,
     )
     for fault in faults:
         kind = "object" if fault.kind is None else fault.kind.label
         parts = tuple(_parts(core, fault, outside))
         yield Fault(fault.path, fault.commit, fault.digest, kind, fault.problem, parts)
+
+
+def _summary(core: RepositoryCore, entry: Entry) -> bytes:
+    """The summary that storing the content of an entry would give."""
+    if entry.kind is Kind.DATASET:
+        return open_dataset(core.objects, entry.digest).entry.summary
+    if entry.kind is Kind.MODEL:
+        return open_model(core.objects, core.current(entry)).manifest.summary
+    if entry.kind is Kind.VIEW:
+        view = open_view(core.objects, entry.digest)
+        size_bytes = core.objects.describe(entry.digest).bytes
+        return view_summary(rows=view.rows, view_bytes=size_bytes, path=view.path)
+    if entry.kind is Kind.BLOB:
+        return file_entry(core.objects.describe(entry.digest)).summary
+    return b""
 
 
 def _parts(core: RepositoryCore, fault: ObjectFault, outside: Outside | None) -> Iterator[str]:

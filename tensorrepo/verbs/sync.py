@@ -28,7 +28,6 @@ from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.merge_trees import Conflict
-from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edge_of_reading
@@ -150,7 +149,7 @@ def sync(
     )
     if changed:
         noted = _noted(stage.objects, merged, source, reading, options)
-        stage.stage(path, Entry(Kind.DATASET, noted.digest))
+        stage.stage(path, open_dataset(stage.objects, noted.digest).entry)
     return Synced(changed, source.digest, report)
 
 

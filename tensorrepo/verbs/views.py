@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tensorrepo.catalog.sql import RepositoryTables, Used
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import text
+from tensorrepo.formats.common.summaries import view_summary
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
 from tensorrepo.formats.views import make_view, write_view
@@ -77,7 +78,8 @@ def create_view(
     view = make_view(source.stored, ids, query, source.path, source.commit)
     link = write_view(stage.objects, view)
     # Its dataset may be of a commit that no ref leads to.
-    stage.stage(path, Entry(Kind.VIEW, link.digest), since=0)
+    summary = view_summary(rows=view.rows, view_bytes=link.bytes, path=view.path)
+    stage.stage(path, Entry(Kind.VIEW, link.digest, summary=summary), since=0)
     return link
 
 

@@ -48,7 +48,7 @@ from tensorrepo.repo.errors import (
     PermissionDenied,
     StorageError,
 )
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
@@ -170,7 +170,7 @@ def add_files(stage: WorkspaceStage, request: AddRequest) -> list[Added]:
     added = []
     for one in requests:
         size = one.source.stat().st_size
-        stage.stage(one.path, Entry(Kind.BLOB, _put_file(stage.objects, one.source)))
+        stage.stage(one.path, _put_file(stage.objects, one.source))
         stage.describe(one.path, size_bytes=size, source=str(one.source))
         added.append(Added(one.path, 0, size, stage.drop_if_unchanged(one.path)))
     return added
@@ -199,12 +199,12 @@ def _is_left_out(ignore: Ignore, name: str) -> bool:
     )
 
 
-def _put_file(writer: ObjectWriter, path: Path) -> Digest:
+def _put_file(writer: ObjectWriter, path: Path) -> Entry:
     """Store a file as one blob; a large one is mapped, so that memory stays small."""
     try:
         size = path.stat().st_size
         if size <= SMALL_FILE_BYTES:
-            return writer.put(Kind.BLOB, path.read_bytes()).digest
+            return file_entry(writer.put(Kind.BLOB, path.read_bytes()))
         with path.open("rb") as file:
             # Not closed by hand: the writer looks at the map until `flush`, then it goes by itself.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -214,7 +214,7 @@ def _put_file(writer: ObjectWriter, path: Path) -> Digest:
         raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from error
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
-    return link.digest
+    return file_entry(link)
 
 
 def ingest_dataset(
@@ -432,7 +432,7 @@ def _add_dataset(
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
-    return _Stored(Entry(Kind.DATASET, link.digest), told)
+    return _Stored(open_dataset(writer, link.digest).entry, told)
 
 
 def _options(
@@ -467,7 +467,7 @@ def _upsert(
     before = draft.rows
     draft.upsert(reading, request.key, codec=request.codec, progress=lambda _, done: progress(done))
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
-    entry = Entry(Kind.DATASET, draft.stored.digest)
+    entry = draft.stored.entry
     changed = stage.drop_if_unchanged(request.path)
     return _Stored(entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes))
 

@@ -47,7 +47,8 @@ def change(
     """A staged change to `entry` (None removes), with what `status` shows beside it."""
     if entry is None:
         return StagedEntry(source=source)
-    return StagedEntry(entry.kind.name, entry.digest, entry.storage, rows, size_bytes, source)
+    named = (entry.kind.name, entry.digest, entry.storage, entry.summary.hex())
+    return StagedEntry(*named, rows, size_bytes, source)
 
 
 def stage(session: WorkspaceSession, changes: Mapping[str, StagedEntry], since: int) -> None:

@@ -61,6 +61,7 @@ class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str | None = None
     digest: Digest | None = None
     storage: Digest | None = None
+    summary: str = ""  # in hexadecimal
     rows: int = 0
     bytes: int = 0
     source: str = ""
@@ -71,6 +72,7 @@ class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError("what is staged has a kind and a digest, a removal has neither")
         if self.kind is not None and self.kind not in Kind.__members__:
             raise ValueError(f"there is no kind {self.kind!r:.40} of object")
+        bytes.fromhex(self.summary)
         _check_digests(self.digest, self.storage)
 
     @property
@@ -78,7 +80,7 @@ class StagedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         """What the tree will hold; None for a removal."""
         if self.kind is None or self.digest is None:
             return None
-        return Entry(Kind[self.kind], self.digest, self.storage)
+        return Entry(Kind[self.kind], self.digest, self.storage, bytes.fromhex(self.summary))
 
 
 class StagingArea(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.objects import store
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.processes.shell import Shell
@@ -125,3 +127,14 @@ def test_a_file_is_read_in_steps(stored: Shell, monkeypatch: pytest.MonkeyPatch)
     blob.unlink()
     (fault,) = stored.json_of_failure(CORRUPT, "fsck")["faults"]
     assert fault["path"] == "files/large.bin"
+
+
+def test_a_summary_that_is_not_of_the_content_is_named(stored: Shell) -> None:
+    with begin(stored.repository().context.core, "main") as transaction:
+        entry = transaction.entry("datasets/one")
+        assert entry is not None
+        transaction.stage("datasets/two", replace(entry, summary=bytes(len(entry.summary))))
+        transaction.commit("Lie", author="Eve <eve@example.org>")
+    (fault,) = stored.json_of_failure(CORRUPT, "fsck")["faults"]
+    assert (fault["path"], fault["kind"]) == ("datasets/two", "dataset")
+    assert "summary" in fault["problem"]

@@ -24,6 +24,7 @@ from tensorrepo.formats.common.canonical import (
 )
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
+from tensorrepo.formats.common.summaries import model_summary
 from tensorrepo.formats.common.tensors import TYPES, TensorType, named_bytes
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES
 from tensorrepo.repo.errors import InvalidInputError
@@ -118,6 +119,18 @@ class Manifest(msgspec.Struct, frozen=True):
         if self.graph is not None:
             blobs.add(self.graph)
         return tuple(sorted(digest_from_bytes(blob) for blob in blobs))
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors, aliases not counted."""
+        types = self.type_table()
+        return sum(types[entry.type].bytes_of(entry.shape) for entry in self.tensors)
+
+    @property
+    def summary(self) -> bytes:
+        """What a tree holds of the model, beside its name."""
+        tensors = len(self.tensors) + len(self.aliases)
+        return model_summary(tensors=tensors, tensor_bytes=self.tensor_bytes)
 
     def type_table(self) -> dict[str, TensorType]:
         return {entry.name: _tensor_type(entry) for entry in self.types}

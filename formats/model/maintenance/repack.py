@@ -17,7 +17,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -349,9 +349,7 @@ class _Run:
     def _verify(self, entries: Sequence[Entry], new: dict[Digest, Digest]) -> None:
         """Read all tensors by their new placements: the old packs may be gone tomorrow."""
         renewed = dict.fromkeys(
-            Entry(one.kind, one.digest, new[one.storage])
-            for one in entries
-            if one.storage is not None
+            replace(one, storage=new[one.storage]) for one in entries if one.storage is not None
         )
         size, done = sum(open_model(self.writer, one).size_bytes for one in renewed), 0
         for entry in renewed:

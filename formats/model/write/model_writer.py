@@ -546,7 +546,7 @@ def store_documents(objects: ObjectSink, manifest: Manifest, placement: Placemen
     """Store what says which tensors a model has, and where they lie; the entry to stage."""
     digest = objects.put(Kind.MODEL, encode_manifest(manifest), manifest.links()).digest
     storage = objects.put(Kind.PLACEMENT, encode_placement(placement), placement.links()).digest
-    return Entry(Kind.MODEL, digest, storage)
+    return Entry(Kind.MODEL, digest, storage, manifest.summary)
 
 
 def store_tensors(

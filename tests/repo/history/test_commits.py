@@ -54,7 +54,7 @@ BYTES = (GOLDEN / "merge.bin").read_bytes()
 MERGE_BY_HAND = b"".join(
     [
         b"\x9a\x01",
-        b"\xc4\x04\x01\x00\x00\x00",
+        b"\xc4\x04\x02\x00\x00\x00",
         b"\x92\xc4\x20" + b"\x22" * 32 + b"\xc4\x20" + b"\x11" * 32,
         b"\x29",
         b"\xb6Zo\xc3\xab <zoe@example.org>",

@@ -41,9 +41,9 @@ CASES = {
     "entries": Page(
         0,
         (
-            ("datasets/Fashion", Entry(Kind.DATASET, ONE)),
+            ("datasets/Fashion", Entry(Kind.DATASET, ONE, summary=b"60,000 rows")),
             ("datasets/fashion-2", Entry(Kind.DATASET, TWO)),
-            ("models/resnet", Entry(Kind.MODEL, TWO, THREE)),
+            ("models/resnet", Entry(Kind.MODEL, TWO, THREE, bytes(range(64)))),
             ("README.md", Entry(Kind.BLOB, ONE)),
         ),
     ),
@@ -58,14 +58,14 @@ CASES = {
 ENTRIES = (GOLDEN / "entries.bin").read_bytes()
 
 
-def item(shared: int, rest: bytes, kind: int = 1, flags: int = 0, digest: str = "11") -> bytes:
-    """One item laid out by hand; with flag 1 the storage is 32 bytes of 0x22."""
+def item(shared: int, rest: bytes, kind: int = 1, flags: int = 0, summary: bytes = b"") -> bytes:
+    """One item laid out by hand: its digest is of 0x11, with flag 1 the storage is of 0x22."""
     storage = b"\x22" * 32 if flags & 1 else b""
-    head = struct.pack("<HHBB", shared, len(rest), kind, flags)
-    return head + bytes.fromhex(digest * 32) + storage + rest
+    head = struct.pack("<HHBBB", shared, len(rest), kind, flags, len(summary))
+    return head + b"\x11" * 32 + storage + summary + rest
 
 
-def page(*items: bytes, version: int = 1, level: int = 0, count: int | None = None) -> bytes:
+def page(*items: bytes, version: int = 2, level: int = 0, count: int | None = None) -> bytes:
     count = len(items) if count is None else count
     return struct.pack("<BBH", version, level, count) + b"".join(items)
 
@@ -83,7 +83,9 @@ def test_the_golden_page_is_what_the_specification_says(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_golden_page_read_back_gives_what_went_in(case: str) -> None:
-    assert decode_page((GOLDEN / f"{case}.bin").read_bytes(), "page") == CASES[case]
+    found = decode_page((GOLDEN / f"{case}.bin").read_bytes(), "page")
+    assert found == CASES[case]
+    assert [e.summary for _, e in found.items] == [e.summary for _, e in CASES[case].items]
 
 
 def test_the_golden_tree_of_5000_entries_has_the_root_of_the_specification() -> None:
@@ -94,7 +96,7 @@ def test_the_golden_tree_of_5000_entries_has_the_root_of_the_specification() -> 
 
 
 def test_the_empty_tree_is_a_header_alone() -> None:
-    assert EMPTY_TREE == b"\x01\x00\x00\x00"
+    assert EMPTY_TREE == b"\x02\x00\x00\x00"
 
 
 @pytest.mark.parametrize("mask", FLIPS)
@@ -125,15 +127,15 @@ def test_a_page_cut_short_is_corrupt() -> None:
     assert short_survivors(ENTRIES, lambda cut: decode_page(cut, "page")) == {}
 
 
-@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: b"\1\0\2\0" + tail))
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: b"\2\0\2\0" + tail))
 def test_any_bytes_are_refused_or_encode_to_themselves(data: bytes) -> None:
     with suppress(Error):
         assert encode_page(decode_page(data, "page")) == data
 
 
 BAD = {
-    "no header": (b"\1\0", CorruptError, "header"),
-    "version 2": (page(version=2), UnsupportedError, "version 2"),
+    "no header": (b"\2\0", CorruptError, "header"),
+    "version 1": (page(version=1), UnsupportedError, "version 1"),
     "level 8": (page(item(0, b"a", 2), level=8), CorruptError, "level 8"),
     "no children": (page(level=1), CorruptError, "level 1, 0 items"),
     "too many items": (page(count=1025), CorruptError, "1025 items"),
@@ -141,6 +143,13 @@ BAD = {
     "more bytes than items": (page(item(0, b"a")) + b"\0", CorruptError, "1 bytes follow"),
     "path beyond the end": (page(item(0, b"abc")[:-1]), CorruptError, "its lengths"),
     "storage beyond the end": (page(item(0, b"", flags=1)[:-1]), CorruptError, "its lengths"),
+    "summary of 65 bytes": (page(item(0, b"a", summary=bytes(65))), CorruptError, "its lengths"),
+    "summary beyond the end": (page(item(0, b"", summary=b"a")[:-1]), CorruptError, "its lengths"),
+    "summary of a page": (
+        page(item(0, b"a", 2, summary=b"a"), level=1),
+        CorruptError,
+        "no summary",
+    ),
     "unknown flag": (page(item(0, b"a", flags=2)), CorruptError, "its lengths"),
     "unknown kind": (page(item(0, b"a", 99)), UnsupportedError, "kind 99"),
     "child among entries": (page(item(0, b"a", 2)), CorruptError, "tree page 'a' at level 0"),

@@ -18,14 +18,15 @@ def key(path: str) -> str:
 
 
 def page(level: int, items: Sequence[tuple[str, Entry]]) -> bytes:
-    out = struct.pack("<BBH", 1, level, len(items))
+    out = struct.pack("<BBH", 2, level, len(items))
     before = ""
     for path, entry in items:
         shared = len(commonprefix([before, path]))  # noqa: RUF071 - characters are meant
         rest = path[shared:].encode()
         storage = bytes.fromhex(entry.storage) if entry.storage else b""
-        out += struct.pack("<HHBB", shared, len(rest), entry.kind, bool(storage))
-        out += bytes.fromhex(entry.digest) + storage + rest
+        counts = (shared, len(rest), entry.kind, bool(storage), len(entry.summary))
+        out += struct.pack("<HHBBB", *counts)
+        out += bytes.fromhex(entry.digest) + storage + entry.summary + rest
         before = path
     return out
 

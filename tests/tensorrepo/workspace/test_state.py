@@ -48,7 +48,7 @@ STAGING = StagingArea(
     digest(1),
     12,
     {
-        "files/a": StagedEntry("BLOB", digest(2), None, 0, 10, "a.txt"),
+        "files/a": StagedEntry("BLOB", digest(2), None, "0a00", 0, 10, "a.txt"),
         "files/gone": StagedEntry(),
         "models/m": StagedEntry("MODEL", digest(3), digest(4)),
     },
