@@ -67,6 +67,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.threads import ordered_map
 
@@ -115,6 +116,7 @@ def _absent_rows(index: ColumnIndex, rows: range | Ints) -> int:
 
 RowNumbers = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 BATCH_BYTES = 16 << 20
+INDEX_BYTES = 32 << 20  # of page indexes, decoded for all columns of their group
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +125,9 @@ class _Memory:
 
     readers: dict[str, PageReader] = field(default_factory=dict)
     cache: DecodedPageCache = field(default_factory=DecodedPageCache)
+    indexes: LimitedCache[tuple[IndexPart, ...]] = field(
+        default_factory=lambda: LimitedCache(INDEX_BYTES)
+    )
     leaves: tuple[tuple[Leaf, Links], ...] | None = None
     live: LiveRows | None = None
     ids: RowIdTable | None = None
@@ -406,8 +411,8 @@ def row_id_table(dataset: StoredDataset) -> RowIdTable:
     return memory.ids
 
 
-def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
-    group = next(group[0] for group in dataset.root.groups if column.id in group)
+def _group_parts(dataset: StoredDataset, group: str) -> tuple[IndexPart, ...]:
+    """The page indexes of a column group, which hold all of its columns."""
     wanted = [
         (leaf.fragments["rows"][start:stop], span, links)
         for leaf, links in dataset_leaves(dataset)
@@ -421,7 +426,18 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
         return IndexPart(index, links, rows)
 
     threads = READ_THREADS if is_far else 0
-    parts = list(ordered_map(wanted, read, threads=threads, name="index"))
+    return tuple(ordered_map(wanted, read, threads=threads, name="index"))
+
+
+def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
+    group = next(group[0] for group in dataset.root.groups if column.id in group)
+
+    def load() -> tuple[tuple[IndexPart, ...], int]:
+        loaded = _group_parts(dataset, group)
+        return loaded, sum(part.size_bytes for part in loaded)
+
+    # Decoded once for all columns of the group: a wide table asks for each of them.
+    parts = dataset._memory.indexes.get_or_load(group, load)  # noqa: SLF001
     has_default = column.nullable or column.default is not None
     index = join_indexes(
         column.id,
@@ -473,20 +489,21 @@ def read_live(
 ) -> list[ColumnValues]:
     """Live rows of several columns, copied; of those in a store in the same rounds of requests."""
     readers = [page_reader(dataset, name) for name in names]
+    indexes = {name: reader.index for name, reader in zip(names, readers, strict=True)}
     live = live_rows(dataset)
     if isinstance(rows, range) and rows.step == 1 and len(rows):
         start, last = live.physical(np.array([rows.start, rows.stop - 1])).tolist()
         stop = last + 1
-        check_absent(_indexes(dataset, names), range(start, stop))
+        check_absent(indexes, range(start, stop))
         alive = live.alive(start, stop)
         if alive is None:
             return read_columns(readers, range(start, stop))
         return read_columns(readers, start + alive)
     if isinstance(rows, range):
-        check_absent(_indexes(dataset, names), rows)  # before there is a number for each
+        check_absent(indexes, rows)  # before there is a number for each
         rows = np.arange(rows.start, rows.stop, rows.step)
     physical = live.physical(rows)
-    check_absent(_indexes(dataset, names), physical)
+    check_absent(indexes, physical)
     return read_columns(readers, physical)
 
 

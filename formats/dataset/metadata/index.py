@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,9 @@ def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
     )
 
 
+_COLUMN_BYTES = 1 << 10  # of Python objects for one column of an index
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PageIndex:
     """One column group over consecutive fragments.
@@ -90,6 +93,22 @@ class PageIndex:
     columns: tuple[ColumnPages, ...]
     chunks: tuple[Digest | None, ...]
     inline: memoryview
+    _by_id: dict[str, ColumnPages] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        by_id = {column.id: column for column in reversed(self.columns)}
+        object.__setattr__(self, "_by_id", by_id)
+
+    def column(self, column_id: str) -> ColumnPages | None:
+        """The pages of a column; None when the column is not in it."""
+        return self._by_id.get(column_id)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory, about."""
+        pages = sum(len(column.entries) for column in self.columns)
+        per_page = PAGE_ENTRY.itemsize + TAG_BYTES + 4
+        return pages * per_page + len(self.columns) * _COLUMN_BYTES + self.inline.nbytes
 
     @property
     def links(self) -> tuple[Digest, ...]:
@@ -363,6 +382,11 @@ class IndexPart:
     links: Mapping[Digest, ObjectLink]
     rows: NDArray[np.uint32]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of memory, about; its links are the dataset's."""
+        return self.rows.nbytes + (0 if self.index is None else self.index.size_bytes)
+
 
 def join_indexes(
     column_id: str,
@@ -383,21 +407,21 @@ def join_indexes(
     """
     joined = _Joined(storage)
     for part in parts:
-        pages = None if part.index is None else column_pages(part.index, column_id)
+        pages = None if part.index is None else part.index.column(column_id)
         if part.index is not None and pages is not None:
-            joined.add(pages, [_place(each, part.index, part.links) for each in part.index.chunks])
+            joined.add(pages, part.index, part.links)
         elif default is None and part.rows.any():
             raise CorruptError(f"column {column_id}: {part.rows.sum()} rows have no pages")
         else:
             joined.add_default(part.rows)
-    entries = np.concatenate([np.zeros(0, PAGE_ENTRY), *joined.entries])
+    entries = _concatenated(joined.entries, np.zeros(0, PAGE_ENTRY))
     first_row = offsets_of(entries["rows"])
     rows = np.concatenate([np.zeros(0, np.uint32), *(part.rows for part in parts)])
     return ColumnIndex(
         column_id,
         storage,
         entries,
-        np.concatenate([np.zeros((0, TAG_BYTES), np.uint8), *joined.tags]),
+        _concatenated(joined.tags, np.zeros((0, TAG_BYTES), np.uint8)),
         first_row,
         np.concatenate([np.zeros(0, np.uint32), *joined.chunk_of]),
         tuple(joined.chunks),
@@ -423,21 +447,22 @@ class _Joined:
         self.tiles: list[tuple[int, ...]] = []
         self.has_default = False
 
-    def add(self, pages: ColumnPages, chunks: Sequence[ObjectLink | memoryview]) -> None:
+    def add(self, pages: ColumnPages, index: PageIndex, links: Mapping[Digest, ObjectLink]) -> None:
         if (pages.storage.layout is ColumnLayout.TILED) != (
             self.storages[0].layout is ColumnLayout.TILED
         ):
             raise CorruptError(f"column {pages.id}: some of its pages are tiled, others are not")
         if pages.storage not in self.storages:
             self.storages.append(pages.storage)
+        first, stop = _chunk_range(pages)  # of a wide index each column has its own few
         before = len(self.chunks)
         place = self.storages.index(pages.storage)
         self.entries.append(pages.entries)
         self.tags.append(pages.tags)
-        self.chunk_of.append(pages.chunk + np.uint32(before))
+        self.chunk_of.append(pages.chunk - np.uint32(first) + np.uint32(before))
         self.stored_as.append(np.full(len(pages.entries), place, np.uint8))
-        self.chunks += chunks
-        self.tiles += [tuple(before + chunk for chunk in each) for each in pages.tiles]
+        self.chunks += [_place(each, index, links) for each in index.chunks[first:stop]]
+        self.tiles += [tuple(before - first + chunk for chunk in each) for each in pages.tiles]
 
     def add_default(self, rows: NDArray[np.uint32]) -> None:
         """A page that is nowhere for each fragment."""
@@ -453,9 +478,17 @@ class _Joined:
         self.has_default = True
 
 
-def column_pages(index: PageIndex, column_id: str) -> ColumnPages | None:
-    """The pages of a column in one index; None when the column is not in it."""
-    return next((column for column in index.columns if column.id == column_id), None)
+def _concatenated(parts: Sequence[NDArray[Any]], nothing: NDArray[Any]) -> NDArray[Any]:
+    """One array of all; the only one as it is: to compare the fields of records takes long."""
+    return parts[0] if len(parts) == 1 else np.concatenate([nothing, *parts])
+
+
+def _chunk_range(pages: ColumnPages) -> tuple[int, int]:
+    """First and one behind the last place of the chunks that pages, and their tiles, lie in."""
+    places = [chunk for each in pages.tiles for chunk in each]
+    if len(pages.chunk):
+        places += [int(pages.chunk.min()), int(pages.chunk.max())]
+    return min(places, default=0), max(places, default=-1) + 1
 
 
 def _place(

@@ -32,7 +32,6 @@ from tensorrepo.formats.dataset.metadata.deletions import Deletions, encode_dele
 from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
     PatchIndex,
-    column_pages,
     encode_index,
     encode_patch_index,
 )
@@ -391,7 +390,7 @@ def leaf_patches(
     for span in leaf.patches:
         if span.group in live:
             patch, _ = read_patches(objects, span, links)
-            pages = column_pages(patch.index, span.group)
+            pages = patch.index.column(span.group)
             if pages is None:
                 raise CorruptError(f"a patch of column {span.group} holds another column")
             stops = np.cumsum(pages.entries["rows"], dtype=np.int64).tolist()

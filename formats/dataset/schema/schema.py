@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -127,6 +127,7 @@ class Schema:
     """The columns of a dataset, in order, names unique."""
 
     columns: tuple[Column, ...]
+    _by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -135,6 +136,7 @@ class Schema:
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInputError(f"column {twice!r} is there twice")
+        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
 
     @classmethod
     def of(cls, columns: Mapping[str, TypeLike]) -> Schema:
@@ -146,14 +148,14 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._by_name
 
     def column(self, name: str) -> Column:
         """The column of that name, or NotFoundError that lists what there is."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+        column = self._by_name.get(name)
+        if column is None:
+            raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+        return column
 
     def select(self, names: Iterable[str] | None) -> Schema:
         """Only these columns, in the order asked for; None: those that are not hidden.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.datasets import Rows, datasets, equal, same_rows, stored
 from tests.support.builders.objects import MemoryObjects
 
@@ -109,6 +110,18 @@ def test_a_column_is_read_alone(dataset: Any) -> None:
     before = len(dataset.objects.reads)
     assert dataset["y"][7] == 7
     assert len(dataset.objects.reads) - before <= 2
+
+
+def test_all_columns_of_a_wide_table_share_one_index() -> None:
+    wide = Schema(tuple(Column(f"c{at}", Scalar("int32")) for at in range(300)))
+    written = stored(MemoryObjects(), wide, [{f"c{at}": [at, -at] for at in range(300)}])
+    objects = written.objects
+    assert isinstance(objects, MemoryObjects)
+    before = len(objects.reads)
+    assert list(written[1].values()) == [-at for at in range(300)]
+    read = [digest for digest, _, _ in objects.reads[before:]]
+    indexes = [digest for digest in read if objects.get(digest).kind is Kind.PAGE_INDEX]
+    assert len(indexes) == 1
 
 
 def test_nullable_numbers_come_masked() -> None:

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from tensorrepo.formats.common.dtypes import Ints
-from tensorrepo.formats.dataset.metadata.index import column_pages
 from tensorrepo.formats.dataset.metadata.manifest import HAS_PATCHES, Leaf, LeafEntry
 from tensorrepo.formats.dataset.metadata.tree_read import Links, leaf_part, read_index, read_leaf
 from tensorrepo.formats.dataset.read import (
@@ -392,7 +391,7 @@ def _run_rows(dataset: StoredDataset, name: str) -> int | None:
     leaf, links = read_leaf(dataset.objects, dataset.links, dataset.root.leaves[0])
     for span in leaf.indexes:
         if span.group == group:
-            pages = column_pages(read_index(dataset.objects, span, links)[0], column)
+            pages = read_index(dataset.objects, span, links)[0].column(column)
             if pages is not None:
                 return max(1, int(pages.entries["rows"].sum(dtype=np.int64)) // len(pages.entries))
     return None
