@@ -4,6 +4,6 @@
 
 #include "parts.h"
 
-static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_rans, NULL};
+static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_frequency_tables, add_rans, NULL};
 
 EXTENSION(_codecs, PARTS)

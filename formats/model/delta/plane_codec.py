@@ -3,10 +3,6 @@
 A plane is a run of bytes whose length the decoder knows beforehand. A plane codec is a small
 number that stands in packs and never changes its meaning. Nothing is stored larger than it is.
 
-Each context has frequencies of its own; contexts that are alike share them, for a table takes
-room. Contexts are ordered (exponents are), so only neighbours are brought together, and a group is
-stored as where it begins.
-
 Source:
     docs/spec/model.md, sections "Codecs" and "Coder".
 """
@@ -14,7 +10,6 @@ Source:
 from __future__ import annotations
 
 from enum import IntEnum
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,18 +17,11 @@ import zstandard
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import decompress_zstd
-from tensorrepo.formats.native import rans
+from tensorrepo.formats.native import frequency_tables, rans
+from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
-
-CONTEXTS: Final = 256
-MAX_GROUPS: Final = 16  # a decoder's tables of so many stay in cache
-_MOST_COMPARED: Final = 48
-_RAREST: Final = 4096  # contexts with a smaller share than one in so many
-_WORTH_A_TABLE: Final = 256  # symbols
-_UNITS: Final = 256  # parts of a bit that costs are counted in: whole numbers, the same everywhere
-_SYMBOL_COST: Final = 10 * _UNITS  # of one more frequency in a table
 
 
 class FrequencyTables(NamedTuple):
@@ -60,79 +48,8 @@ class FrequencyTables(NamedTuple):
 
 def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64]]:
     """Tables for symbols that were counted, ``(contexts, 256)``, and their counts per group."""
-    used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
-    starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
-    first, rows = _brought_together(starts.tolist(), list(rows))
-    groups = np.zeros(CONTEXTS, np.uint8)
-    groups[first[1:]] = 1
-    counted = np.zeros((len(rows), SYMBOLS), np.int64)
-    counted[:, known] = rows
-    return FrequencyTables(np.cumsum(groups, dtype=np.uint8), _frequencies(counted)), counted
-
-
-def _few(
-    starts: NDArray[np.intp], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Neighbours that are rare are merged without a look, and where contexts are many."""
-    total = int(rows.sum())
-    for most in (min(_RAREST, 1 + total // _WORTH_A_TABLE), _MOST_COMPARED):
-        if len(rows) > most or most > _MOST_COMPARED:
-            place = (np.cumsum(rows.sum(1)) - 1) * most // total
-            first = np.flatnonzero(np.diff(place, prepend=-1))
-            starts, rows = starts[first], np.add.reduceat(rows, first)
-    return starts, rows
-
-
-def _brought_together(
-    starts: list[int], rows: list[NDArray[np.int64]]
-) -> tuple[list[int], NDArray[np.int64]]:
-    """The two neighbours that save most merged while they save, or are too many."""
-    costs = _costs(np.stack(rows)).tolist()
-    merged = [one + other for one, other in pairwise(rows)]
-    joint = _costs(np.stack(merged)).tolist() if merged else []
-    saved = [costs[at] + costs[at + 1] - cost for at, cost in enumerate(joint)]
-    while saved and (max(saved) > 0 or len(rows) > MAX_GROUPS):
-        at = saved.index(max(saved))
-        rows[at], costs[at] = merged[at], costs[at] + costs[at + 1] - saved[at]
-        for each in (starts, rows, costs):
-            del each[at + 1]
-        del merged[at], saved[at]
-        pairs = range(max(at - 1, 0), min(at + 1, len(merged)))
-        for pair in pairs:
-            merged[pair] = rows[pair] + rows[pair + 1]
-        joint = _costs(np.stack(merged[pairs.start : pairs.stop])).tolist() if pairs else []
-        for pair, cost in zip(pairs, joint, strict=True):
-            saved[pair] = costs[pair] + costs[pair + 1] - cost
-    return starts, np.stack(rows)
-
-
-def _costs(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What symbols and table take, for each row of counts, in parts of a bit."""
-    entropies = _weighted(rows.sum(-1)) - _weighted(rows).sum(-1)
-    found: NDArray[np.int64] = entropies + np.count_nonzero(rows, -1) * _SYMBOL_COST
-    return found
-
-
-def _weighted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    bits = counts * np.log2(np.maximum(counts, 1)) * _UNITS
-    return np.rint(bits).astype(np.int64)
-
-
-def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Counts of each group scaled to add up to TABLE; what was counted keeps at least 1."""
-    totals = counts.sum(1, keepdims=True)
-    scaled = (counts * TABLE + totals // 2) // totals
-    scaled[(counts > 0) & (scaled == 0)] = 1
-    for row, excess in zip(scaled, (scaled.sum(1) - TABLE).tolist(), strict=True):
-        left = excess
-        while left:
-            largest = int(row.argmax())
-            # Not all from one: it may be hardly larger than others.
-            taken = min(left, int(row[largest]) // 4) if left > 0 else left
-            row[largest] -= taken
-            left -= taken
-    found: NDArray[np.uint16] = scaled.astype(np.uint16)
-    return found
+    groups, frequencies, counted = frequency_tables.BEST.group(counts)
+    return FrequencyTables(groups, frequencies), counted
 
 
 # ------------------------------------------------------------------------------ stored
@@ -142,14 +59,7 @@ def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
 
 def encode_tables(tables: FrequencyTables) -> bytes:
     """What `decode_tables` reads."""
-    starts = np.flatnonzero(np.diff(tables.groups)) + 1
-    known = tables.frequencies > 0
-    first = known.argmax(1)
-    last = SYMBOLS - 1 - known[:, ::-1].argmax(1)
-    spans = np.stack([first, last - first], 1).astype(np.uint8)
-    head = bytes([len(first) - 1]) + starts.astype(np.uint8).tobytes() + spans.tobytes()
-    values = tables.frequencies[_within(first, last)]
-    return head + _pack_pairs(values)
+    return frequency_tables.BEST.encode(tables.groups, tables.frequencies)
 
 
 def decode_tables(data: NDArray[np.uint8]) -> tuple[FrequencyTables, int]:
@@ -170,7 +80,7 @@ def _decode_tables(data: NDArray[np.uint8], count: int) -> tuple[FrequencyTables
     last = spans.sum(1)
     if last.max() >= SYMBOLS:
         raise CorruptError("coded plane: a table has more symbols than there are")
-    where = _within(spans[:, 0], last)
+    where = frequency_tables.stored_places(spans[:, 0], last)
     values = int(np.count_nonzero(where))
     size = (3 * values + 1) // 2
     if data.size < at + size:
@@ -182,22 +92,6 @@ def _decode_tables(data: NDArray[np.uint8], count: int) -> tuple[FrequencyTables
         raise CorruptError(f"coded plane: frequencies that add up to more than {TABLE}")
     frequencies[np.arange(count), last] = rest
     return FrequencyTables(_decode_groups(data[1:count]), frequencies), at + size
-
-
-def _within(first: NDArray[np.intp], last: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which frequencies are stored, ``(groups, 256)``: the last one is what is left."""
-    symbols = np.arange(SYMBOLS)
-    found: NDArray[np.bool_] = (symbols >= first[:, None]) & (symbols < last[:, None])
-    return found
-
-
-def _pack_pairs(values: NDArray[np.uint16]) -> bytes:
-    """Two numbers of 12 bits in three bytes, the first in the lower bits."""
-    pairs = np.zeros((len(values) + 1) // 2 * 2, np.uint32)
-    pairs[: len(values)] = values
-    joined = pairs[::2] | pairs[1::2] << TABLE_BITS
-    packed = joined.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
-    return packed[: (3 * len(values) + 1) // 2]
 
 
 def _unpack_pairs(data: NDArray[np.uint8], values: int) -> NDArray[np.uint32]:

@@ -1,0 +1,314 @@
+/* Frequency tables: contexts that are alike brought together, and counts scaled to what coders take.
+ *
+ * A frame asks for a table for each of its planes; in numpy that took longer than to encode it. The
+ * twin is frequency_tables.py beside this, with identical results, as far as both round logarithms
+ * alike; the stored form is in docs/spec/model.md, section "Coder".
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "targets.h"
+
+enum {
+    SYMBOLS = 256,
+    CONTEXTS = 256,
+    TABLE_BITS = 12,
+    TABLE = 1 << TABLE_BITS,
+    MAX_GROUPS = 16,
+    MOST_COMPARED = 48,
+    RAREST = 4096,
+    WORTH_A_TABLE = 256,
+    UNITS = 256,
+    SYMBOL_COST = 10 * UNITS,
+    KNOWN_WEIGHTS = 4096,
+};
+
+/* Counts of neighbouring contexts, of which `start` is the first. */
+typedef struct {
+    int start;
+    int64_t cost;
+    int64_t saved; /* by bringing it together with the one behind it */
+    int64_t counts[SYMBOLS];
+} group;
+
+static int64_t weights[KNOWN_WEIGHTS];
+
+static int64_t computed_weight(int64_t count)
+{
+    return count ? (int64_t)rint((double)count * log2((double)count) * UNITS) : 0;
+}
+
+static int64_t weight(int64_t count)
+{
+    return count < KNOWN_WEIGHTS ? weights[count] : computed_weight(count);
+}
+
+/* What symbols and table take, in parts of a bit: those of one group, or of two together. */
+static int64_t cost(const int64_t *one, const int64_t *other)
+{
+    int64_t total = 0, inside = 0, known = 0;
+    for (size_t i = 0; i < SYMBOLS; i++) {
+        int64_t count = one[i] + (other ? other[i] : 0);
+        if (!count)
+            continue;
+        total += count;
+        inside += weight(count);
+        known++;
+    }
+    return weight(total) - inside + known * SYMBOL_COST;
+}
+
+static int64_t sum(const int64_t *counts)
+{
+    int64_t total = 0;
+    for (size_t i = 0; i < SYMBOLS; i++)
+        total += counts[i];
+    return total;
+}
+
+static void add(int64_t *to, const int64_t *from)
+{
+    for (size_t i = 0; i < SYMBOLS; i++)
+        to[i] += from[i];
+}
+
+/* Rare neighbours brought together without a look, to no more than `most`; how many are left. */
+static size_t few(group *groups, size_t count, int64_t most, int64_t total)
+{
+    size_t kept = 0;
+    int64_t before = 0, place = -1;
+    for (size_t i = 0; i < count; i++) {
+        before += sum(groups[i].counts);
+        int64_t at = (before - 1) * most / total;
+        if (at != place) {
+            if (kept != i)
+                groups[kept] = groups[i];
+            kept++;
+        } else {
+            add(groups[kept - 1].counts, groups[i].counts);
+        }
+        place = at;
+    }
+    return kept;
+}
+
+static void compare(group *groups, size_t at)
+{
+    groups[at].saved = groups[at].cost + groups[at + 1].cost -
+                       cost(groups[at].counts, groups[at + 1].counts);
+}
+
+/* The two neighbours that save most brought together, while they save or are too many. */
+static size_t brought_together(group *groups, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        groups[i].cost = cost(groups[i].counts, NULL);
+    for (size_t i = 0; i + 1 < count; i++)
+        compare(groups, i);
+    while (count > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < count; i++)
+            if (groups[i].saved > groups[best].saved)
+                best = i;
+        if (groups[best].saved <= 0 && count <= MAX_GROUPS)
+            break;
+        groups[best].cost += groups[best + 1].cost - groups[best].saved;
+        add(groups[best].counts, groups[best + 1].counts);
+        memmove(groups + best + 1, groups + best + 2, (count - best - 2) * sizeof *groups);
+        count--;
+        if (best + 1 < count)
+            compare(groups, best);
+        if (best)
+            compare(groups, best - 1);
+    }
+    return count;
+}
+
+/* Counts scaled to add up to TABLE; what was counted keeps at least 1. */
+static void scale(const int64_t *counts, uint16_t *frequencies)
+{
+    int64_t total = sum(counts), scaled[SYMBOLS], left = -TABLE;
+    for (size_t i = 0; i < SYMBOLS; i++) {
+        scaled[i] = (counts[i] * TABLE + total / 2) / total;
+        if (counts[i] && !scaled[i])
+            scaled[i] = 1;
+        left += scaled[i];
+    }
+    while (left) {
+        size_t largest = 0;
+        for (size_t i = 1; i < SYMBOLS; i++)
+            if (scaled[i] > scaled[largest])
+                largest = i;
+        int64_t taken = left > 0 && left > scaled[largest] / 4 ? scaled[largest] / 4 : left;
+        scaled[largest] -= taken;
+        left -= taken;
+    }
+    for (size_t i = 0; i < SYMBOLS; i++)
+        frequencies[i] = (uint16_t)scaled[i];
+}
+
+/* The groups of `contexts` rows of counts, none of them when nothing was counted. */
+static size_t grouped(const uint32_t *counts, size_t contexts, group *groups)
+{
+    size_t count = 0;
+    int64_t total = 0;
+    for (size_t context = 0; context < contexts; context++) {
+        int64_t here = 0;
+        group *one = groups + count;
+        for (size_t i = 0; i < SYMBOLS; i++)
+            here += one->counts[i] = counts[context * SYMBOLS + i];
+        one->start = (int)context;
+        count += here != 0;
+        total += here;
+    }
+    if (!total)
+        return 0;
+    int64_t most = 1 + total / WORTH_A_TABLE;
+    most = most < RAREST ? most : RAREST;
+    if ((int64_t)count > most || most > MOST_COMPARED)
+        count = few(groups, count, most, total);
+    if (count > MOST_COMPARED)
+        count = few(groups, count, MOST_COMPARED, total);
+    return brought_together(groups, count);
+}
+
+/* group(counts, groups, frequencies, counted): rows of `frequencies` and `counted` that are set. */
+static PyObject *made(Py_buffer *at)
+{
+    Py_ssize_t cells = items(&at[0], 4, "counts");
+    size_t contexts = (size_t)(cells < 0 ? 0 : cells) / SYMBOLS;
+    if (cells < 0)
+        return NULL;
+    if (!contexts || contexts > CONTEXTS || cells % SYMBOLS)
+        return PyErr_Format(PyExc_ValueError, "no counts of %zu contexts", contexts);
+    if (!is_size("groups", at[1].len, CONTEXTS) ||
+        !is_size("frequencies", at[2].len, MAX_GROUPS * SYMBOLS * 2) ||
+        !is_size("counted", at[3].len, MAX_GROUPS * SYMBOLS * 8) ||
+        items(&at[2], 2, "frequencies") < 0 || items(&at[3], 8, "counted") < 0)
+        return NULL;
+    group *groups = malloc((contexts + 1) * sizeof *groups);
+    if (!groups)
+        return PyErr_NoMemory();
+    size_t count;
+    uint8_t *of = at[1].buf;
+    uint16_t *frequencies = at[2].buf;
+    int64_t *counted = at[3].buf;
+    Py_BEGIN_ALLOW_THREADS
+    count = grouped(at[0].buf, contexts, groups);
+    memset(of, 0, CONTEXTS);
+    for (size_t i = 0; i < count; i++) {
+        if (i)
+            memset(of + groups[i].start, (int)i, (size_t)(CONTEXTS - groups[i].start));
+        memcpy(counted + i * SYMBOLS, groups[i].counts, sizeof groups[i].counts);
+        scale(groups[i].counts, frequencies + i * SYMBOLS);
+    }
+    Py_END_ALLOW_THREADS
+    free(groups);
+    return PyLong_FromSize_t(count);
+}
+
+static PyObject *group_counts(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    if (!PyArg_ParseTuple(arguments, "y*w*w*w*", &at[0], &at[1], &at[2], &at[3]))
+        return NULL;
+    PyObject *found = made(at);
+    release(at, 4);
+    return found;
+}
+
+/* Numbers of 12 bits, two in three bytes, the first in the lower bits. */
+typedef struct {
+    uint8_t *at;
+    uint32_t half; /* the first of two, where `odd` */
+    bool odd;
+} pairs;
+
+static void put(pairs *to, uint32_t value)
+{
+    if (to->odd) {
+        uint32_t both = to->half | value << TABLE_BITS;
+        *to->at++ = (uint8_t)both;
+        *to->at++ = (uint8_t)(both >> 8);
+        *to->at++ = (uint8_t)(both >> 16);
+    }
+    to->half = value;
+    to->odd = !to->odd;
+}
+
+/* The tables as they are stored; the bytes that they take. */
+static size_t written(const uint8_t *groups, const uint16_t *frequencies, size_t rows, uint8_t *out)
+{
+    uint8_t *at = out;
+    *at++ = (uint8_t)(rows - 1);
+    for (size_t context = 1; context < CONTEXTS; context++)
+        if (groups[context] != groups[context - 1])
+            *at++ = (uint8_t)context;
+    pairs to = {at + 2 * rows, 0, false};
+    for (size_t row = 0; row < rows; row++) {
+        const uint16_t *of = frequencies + row * SYMBOLS;
+        size_t first = 0, last = SYMBOLS - 1;
+        while (first < SYMBOLS - 1 && !of[first])
+            first++;
+        while (last > first && !of[last])
+            last--;
+        *at++ = (uint8_t)first;
+        *at++ = (uint8_t)(last - first);
+        for (size_t i = first; i < last; i++)
+            put(&to, of[i]);
+    }
+    if (to.odd) {
+        *to.at++ = (uint8_t)to.half;
+        *to.at++ = (uint8_t)(to.half >> 8);
+    }
+    return (size_t)(to.at - out);
+}
+
+static bool groups_ascend(const uint8_t *groups, size_t rows)
+{
+    bool fine = !groups[0] && groups[CONTEXTS - 1] == rows - 1;
+    for (size_t i = 1; i < CONTEXTS; i++)
+        fine &= groups[i] == groups[i - 1] || groups[i] == groups[i - 1] + 1;
+    return fine;
+}
+
+static PyObject *encoded(Py_buffer *at)
+{
+    Py_ssize_t cells = items(&at[1], 2, "frequencies");
+    if (cells < 0 || !is_size("groups", at[0].len, CONTEXTS))
+        return NULL;
+    size_t rows = (size_t)cells / SYMBOLS;
+    if (!rows || rows > MAX_GROUPS || cells % SYMBOLS || !groups_ascend(at[0].buf, rows))
+        return PyErr_Format(PyExc_ValueError, "no tables of %zu groups", rows);
+    uint8_t out[3 * MAX_GROUPS + 3 * MAX_GROUPS * SYMBOLS / 2];
+    size_t size = written(at[0].buf, at[1].buf, rows, out);
+    return PyBytes_FromStringAndSize((const char *)out, (Py_ssize_t)size);
+}
+
+static PyObject *encode_groups(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[2] = {{0}};
+    if (!PyArg_ParseTuple(arguments, "y*y*", &at[0], &at[1]))
+        return NULL;
+    PyObject *found = encoded(at);
+    release(at, 2);
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"encode_groups", encode_groups, METH_VARARGS, NULL},
+    {"group_counts", group_counts, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_frequency_tables(PyObject *module)
+{
+    for (int64_t count = 0; count < KNOWN_WEIGHTS; count++)
+        weights[count] = computed_weight(count);
+    return PyModule_AddFunctions(module, METHODS);
+}

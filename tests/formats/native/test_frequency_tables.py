@@ -1,0 +1,52 @@
+"""Tables made and written in C are those of numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tensorrepo.formats.native.frequency_tables import MAX_GROUPS, NATIVE, NUMPY
+from tensorrepo.formats.native.rans import TABLE
+
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="the kernel was not built")
+
+
+def counts_of(seed: int, contexts: int) -> NDArray[np.uint32]:
+    """Counts as planes have them: few or many symbols, and contexts that were never seen."""
+    rng = np.random.default_rng(seed)
+    counts = np.zeros((contexts, 256), np.uint32)
+    scale = 10 ** rng.uniform(0, 5)
+    for context in np.flatnonzero(rng.random(contexts) < rng.uniform(0.02, 1)):
+        first, width = rng.integers(0, 256), rng.integers(1, 257)
+        stop = min(first + width, 256)
+        counts[context, first:stop] = rng.gamma(0.3, scale, stop - first)
+    counts[rng.integers(0, contexts), rng.integers(0, 256)] += 1
+    return counts
+
+
+@pytest.mark.parametrize("contexts", [1, 7, 256])
+def test_both_make_and_write_the_same(contexts: int) -> None:
+    assert NATIVE is not None
+    for seed in range(60):
+        counts = counts_of(seed, contexts)
+        ours, theirs = NATIVE.group(counts), NUMPY.group(counts)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+        groups, frequencies, counted = ours
+        assert len(frequencies) <= MAX_GROUPS
+        assert (frequencies.sum(1) == TABLE).all()
+        assert (frequencies[counted > 0] > 0).all()
+        assert counted.sum() == counts.sum()
+        assert NATIVE.encode(groups, frequencies) == NUMPY.encode(groups, frequencies)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    assert NATIVE is not None
+    groups, frequencies, _ = NUMPY.group(counts_of(0, 256))
+    with pytest.raises(ValueError, match="no tables"):
+        NATIVE.encode(groups[::-1].copy(), frequencies)
+    with pytest.raises(ValueError, match="groups has 255 bytes"):
+        NATIVE.encode(groups[:-1], frequencies)
+    with pytest.raises(ValueError, match="no counts of 257 contexts"):
+        NATIVE.group(np.ones((257, 256), np.uint32))
