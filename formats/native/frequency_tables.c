@@ -37,6 +37,7 @@ typedef struct {
 } group;
 
 static int64_t weights[KNOWN_WEIGHTS];
+static double widths[TABLE + 1]; /* log2 of frequencies */
 
 static int64_t computed_weight(int64_t count)
 {
@@ -177,7 +178,18 @@ static size_t grouped(const uint32_t *counts, size_t contexts, group *groups)
     return brought_together(groups, count);
 }
 
-/* group(counts, groups, frequencies, counted): rows of `frequencies` and `counted` that are set. */
+/* Bits that counted symbols take. */
+static double bits_of(const int64_t *counts, const uint16_t *frequencies, size_t cells)
+{
+    double bits = 0;
+    for (size_t i = 0; i < cells; i++)
+        if (counts[i])
+            bits += (double)counts[i] * (TABLE_BITS - widths[frequencies[i]]);
+    return bits;
+}
+
+/* group_counts(counts, groups, frequencies, counted): how many rows of `frequencies` and `counted`
+ * are set, and the bits that the symbols take. */
 static PyObject *made(Py_buffer *at)
 {
     Py_ssize_t cells = items(&at[0], 4, "counts");
@@ -195,6 +207,7 @@ static PyObject *made(Py_buffer *at)
     if (!groups)
         return PyErr_NoMemory();
     size_t count;
+    double bits;
     uint8_t *of = at[1].buf;
     uint16_t *frequencies = at[2].buf;
     int64_t *counted = at[3].buf;
@@ -207,9 +220,10 @@ static PyObject *made(Py_buffer *at)
         memcpy(counted + i * SYMBOLS, groups[i].counts, sizeof groups[i].counts);
         scale(groups[i].counts, frequencies + i * SYMBOLS);
     }
+    bits = bits_of(counted, frequencies, count * SYMBOLS);
     Py_END_ALLOW_THREADS
     free(groups);
-    return PyLong_FromSize_t(count);
+    return Py_BuildValue("nd", (Py_ssize_t)count, bits);
 }
 
 static PyObject *group_counts(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -310,5 +324,7 @@ int add_frequency_tables(PyObject *module)
 {
     for (int64_t count = 0; count < KNOWN_WEIGHTS; count++)
         weights[count] = computed_weight(count);
+    for (int frequency = 1; frequency <= TABLE; frequency++)
+        widths[frequency] = log2(frequency);
     return PyModule_AddFunctions(module, METHODS);
 }

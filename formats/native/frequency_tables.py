@@ -36,7 +36,7 @@ class TableMaker:
 
     name = "numpy"
 
-    def group(self, counts: NDArray[Any]) -> tuple[Bytes, Frequencies, NDArray[np.int64]]:
+    def group(self, counts: NDArray[Any]) -> tuple[Bytes, Frequencies, NDArray[np.int64], float]:
         """Tables for symbols that were counted, of which there is one at least.
 
         Args:
@@ -44,7 +44,8 @@ class TableMaker:
 
         Returns:
             The group of each of the 256 contexts, ascending; frequencies of each group,
-            ``(groups, 256)``, of which each row adds up to TABLE; counts of each group.
+            ``(groups, 256)``, of which each row adds up to TABLE; counts of each group; bits that
+            all symbols take.
         """
         used, known = np.flatnonzero(counts.any(1)), np.flatnonzero(counts.any(0))
         starts, rows = _few(used, counts[np.ix_(used, known)].astype(np.int64))
@@ -53,7 +54,10 @@ class TableMaker:
         groups[first[1:]] = 1
         counted = np.zeros((len(rows), SYMBOLS), np.int64)
         counted[:, known] = rows
-        return np.cumsum(groups, dtype=np.uint8), _frequencies(counted), counted
+        frequencies = _frequencies(counted)
+        widths = TABLE_BITS - np.log2(np.maximum(frequencies, 1).astype(np.float64))
+        bits = float((counted * widths).sum())
+        return np.cumsum(groups, dtype=np.uint8), frequencies, counted, bits
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         """Tables as they are stored: groups - 1, where each but the first begins, and of each group
@@ -73,14 +77,13 @@ class NativeTables(TableMaker):
 
     name = "native"
 
-    def group(self, counts: NDArray[Any]) -> tuple[Bytes, Frequencies, NDArray[np.int64]]:
+    def group(self, counts: NDArray[Any]) -> tuple[Bytes, Frequencies, NDArray[np.int64], float]:
         groups = np.empty(CONTEXTS, np.uint8)
         frequencies = np.empty((MAX_GROUPS, SYMBOLS), np.uint16)
         counted = np.empty((MAX_GROUPS, SYMBOLS), np.int64)
-        rows = codecs.group_counts(
-            np.ascontiguousarray(counts, np.uint32), groups, frequencies, counted
-        )
-        return groups, frequencies[:rows], counted[:rows]
+        whole = np.ascontiguousarray(counts, np.uint32)
+        rows, bits = codecs.group_counts(whole, groups, frequencies, counted)
+        return groups, frequencies[:rows], counted[:rows], bits
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         return codecs.encode_groups(groups, np.ascontiguousarray(frequencies))

@@ -108,7 +108,7 @@ def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArr
     moved = BEST.differ(frame, base, of)
     parts: list[Any] = []
     for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False):
-        tables, _ = tables_of(rans.BEST.count(layer, contexts, CONTEXTS))
+        tables, _, _ = tables_of(rans.BEST.count(layer, contexts, CONTEXTS))
         head, coded = encode_tables(tables), np.empty(0, np.uint8)
         if not tables.certain:
             groups = tables.groups[contexts]
@@ -189,9 +189,9 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     if not frame.size:
         return StoredPlane(PlaneCodec.RAW, b"")
     tokens, counts = BEST.scan(frame, base, of)
-    tables, groups = tables_of(counts)
+    tables, groups, coded_bits = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
-    expected = (tables.bits(groups) + bits) / 8
+    expected = (coded_bits + bits) / 8
     if layers_seem_better(frame, base, of, tokens, bits, tables):
         packed = encode_layers(frame, base, of)
         if packed.nbytes < min(expected, frame.nbytes):

@@ -23,7 +23,7 @@ Source:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -123,18 +123,6 @@ class FrameSample(NamedTuple):
     about: FrameShape
 
 
-def stored_share(codec: FrameCodec, samples: Iterable[FrameSample]) -> float | None:
-    """Stored bytes over raw bytes of the samples; None where the codec cannot encode one."""
-    stored = raw = 0
-    for sample in samples:
-        planes = codec.encode(*sample)
-        if planes is None:
-            return None
-        stored += sum(plane.size_bytes for plane in planes)
-        raw += sample.about.size_bytes
-    return stored / raw if raw else 1.0
-
-
 _EXPONENT_BITS: Final = {"F16": 5, "BF16": 8, "F32": 8, "F64": 11}
 _COMPLEX: Final = {"C32": "F16", "C64": "F32", "C128": "F64"}
 _SMALL_FLOATS: Final = frozenset({"F8_E5M2", "F8_E4M3", "F8_E4M3FNUZ", "F8_E5M2FNUZ"})
@@ -218,9 +206,10 @@ class Palette(FrameCodec):
     ) -> list[StoredPlane] | None:
         """None for a frame of too many values."""
         numbers = as_numbers(frame, numbers_of(about.element))
-        # Most frames have more values than that in their first few thousand numbers.
-        if np.unique(numbers[:_SAMPLE]).size > MAX_VALUES:
-            return None
+        # Most frames have more values than that in their first few hundred numbers.
+        for sample in (numbers[: 2 * MAX_VALUES], numbers[:_SAMPLE]):
+            if np.unique(sample).size > MAX_VALUES:
+                return None
         values, places = np.unique(numbers, return_inverse=True)
         if values.size > MAX_VALUES:
             return None

@@ -10,6 +10,7 @@ Source:
 from __future__ import annotations
 
 from enum import IntEnum
+from threading import local
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -40,16 +41,11 @@ class FrequencyTables(NamedTuple):
         """Whether there is one symbol only in each group: nothing else need be stored."""
         return bool((self.frequencies.max(1) == TABLE).all())
 
-    def bits(self, counts: NDArray[Any]) -> float:
-        """Bits that symbols take which are counted per group."""
-        widths = np.maximum(self.frequencies, 1).astype(np.float64)
-        return float((counts * (TABLE_BITS - np.log2(widths))).sum())
 
-
-def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64]]:
-    """Tables for symbols that were counted, ``(contexts, 256)``, and their counts per group."""
-    groups, frequencies, counted = frequency_tables.BEST.group(counts)
-    return FrequencyTables(groups, frequencies), counted
+def tables_of(counts: NDArray[Any]) -> tuple[FrequencyTables, NDArray[np.int64], float]:
+    """Tables for symbols that were counted, ``(contexts, 256)``; counts per group, and all bits."""
+    groups, frequencies, counted, bits = frequency_tables.BEST.group(counts)
+    return FrequencyTables(groups, frequencies), counted, bits
 
 
 # ------------------------------------------------------------------------------ stored
@@ -115,6 +111,7 @@ def _decode_groups(starts: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 LEVEL: Final = 1  # finding more matches than this makes planes larger, not smaller
 MANY_SYMBOLS: Final = 4096  # from here on MANY_LANES coders take turns
+_OF_THREAD: Final = local()  # a compressor for each: to make one takes longer than a small plane
 _SAMPLE_BYTES: Final = 32 << 10
 _PAYS: Final = 0.98  # what is stored larger than this share stays raw: it decodes at once
 
@@ -154,10 +151,10 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     counts = BEST.count(plane, None, 1)
     if counts.max() == plane.size:
         return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
-    tables, groups = tables_of(counts)
-    share = tables.bits(groups) / 8 / plane.size
+    tables, _, bits = tables_of(counts)
+    share = bits / 8 / plane.size
     if _repeats(plane, share):
-        packed = zstandard.ZstdCompressor(level=LEVEL).compress(plane.data)
+        packed = _compressed(plane)
         if len(packed) < min(share, _PAYS) * plane.size:
             return StoredPlane(PlaneCodec.ZSTD, packed)
     if share > _PAYS:
@@ -173,7 +170,14 @@ def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
     """Whether zstd finds more in a sample than how frequent each byte is."""
     middle = max(0, plane.size - _SAMPLE_BYTES) // 2
     sample = plane[middle : middle + _SAMPLE_BYTES]
-    return len(zstandard.ZstdCompressor(level=LEVEL).compress(sample.data)) < share * sample.size
+    return len(_compressed(sample)) < share * sample.size
+
+
+def _compressed(plane: NDArray[np.uint8]) -> bytes:
+    if not hasattr(_OF_THREAD, "compressor"):
+        _OF_THREAD.compressor = zstandard.ZstdCompressor(level=LEVEL)
+    packed: bytes = _OF_THREAD.compressor.compress(plane.data)
+    return packed
 
 
 def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -25,7 +25,7 @@ from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
     FrameShape,
-    stored_share,
+    PlaneList,
 )
 from tensorrepo.formats.model.delta.plane_codec import StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
@@ -64,12 +64,21 @@ class BaseFrames(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EncodingChoice:
-    """One way to encode a chunk. `source` tells which base model it uses, None: none."""
+    """One way to encode a chunk.
+
+    Attributes:
+        codec: codec of all frames.
+        bases: members that it needs.
+        params: parameters of the member.
+        source: base model that it uses; None: none.
+        planes: planes of the chunk's only frame, where the trial was of all of it.
+    """
 
     codec: FrameCodec
     bases: tuple[BaseFrames, ...] = ()
     params: bytes = b""
     source: int | None = None
+    planes: PlaneList | None = None
 
 
 class _Run(NamedTuple):
@@ -138,7 +147,7 @@ def shares(
     """Stored bytes over raw ones of samples, for each way that can encode them."""
     trial = _Trial(chunk, list(_runs(chunk)))
     tried = [way for way in ways if len(ways) == 1 or trial.promises(way)]
-    return [(share, way) for way in tried if (share := trial.share(way)) is not None]
+    return [found for way in tried if (found := trial.of(way)) is not None]
 
 
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
@@ -147,8 +156,10 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     digest = chunk.digests[index - chunk.part.frames.start]
     if way is None:
         return seal(frame.nbytes, digest, (StoredPlane(0, frame),))
-    bases = [base.frame(index, about) for base in way.bases]
-    planes = way.codec.encode(frame, bases, about._replace(params=way.params))
+    planes = way.planes
+    if planes is None:
+        bases = [base.frame(index, about) for base in way.bases]
+        planes = way.codec.encode(frame, bases, about._replace(params=way.params))
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
 
@@ -187,9 +198,20 @@ class _Trial:
         """Whether a way is worth its trial, as far as a look shows."""
         return way.codec.seems_better(*self._sample(way, self._whole()))
 
-    def share(self, way: EncodingChoice) -> float | None:
+    def of(self, way: EncodingChoice) -> tuple[float, EncodingChoice] | None:
+        """Stored bytes over raw ones, and the way; None where it cannot encode a sample."""
         runs = [self._whole()] if way.codec.needs_many_rows else self.runs
-        return stored_share(way.codec, (self._sample(way, run) for run in runs))
+        stored = raw = 0
+        planes: PlaneList | None = None
+        for run in runs:
+            planes = way.codec.encode(*self._sample(way, run))
+            if planes is None:
+                return None
+            stored += sum(plane.size_bytes for plane in planes)
+            raw += run.stop - run.start
+        if raw == self.chunk.part.size_bytes and len(runs) == 1:
+            way = replace(way, planes=planes)
+        return stored / raw if raw else 1.0, way
 
     def _whole(self) -> _Run:
         frame = self.runs[0].frame
@@ -219,6 +241,8 @@ def _runs(chunk: TensorChunk) -> Iterator[_Run]:
     most = SAMPLE_ELEMENTS // element.block_elements or 1
     least = _LEAST_SAMPLE_ELEMENTS // element.block_elements or 1
     each = max(least, min(most, blocks // _SAMPLED_SHARE // SAMPLES)) * element.block_bytes
+    if chunk.part.size_bytes <= SAMPLES * each and len(chunk.part.frames) == 1:
+        each = chunk.part.size_bytes  # its trial is its encoding
     seed = int.from_bytes(chunk.digests[0][:16], "little")
     count = min(SAMPLES, -(-chunk.part.size_bytes // each))
     for at in range(count):

@@ -31,9 +31,10 @@ def test_both_make_and_write_the_same(contexts: int) -> None:
     for seed in range(60):
         counts = counts_of(seed, contexts)
         ours, theirs = NATIVE.group(counts), NUMPY.group(counts)
-        for one, other in zip(ours, theirs, strict=True):
+        for one, other in zip(ours[:3], theirs[:3], strict=True):
             np.testing.assert_array_equal(one, other)
-        groups, frequencies, counted = ours
+        assert ours[3] == pytest.approx(theirs[3])
+        groups, frequencies, counted, _ = ours
         assert len(frequencies) <= MAX_GROUPS
         assert (frequencies.sum(1) == TABLE).all()
         assert (frequencies[counted > 0] > 0).all()
@@ -43,7 +44,7 @@ def test_both_make_and_write_the_same(contexts: int) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     assert NATIVE is not None
-    groups, frequencies, _ = NUMPY.group(counts_of(0, 256))
+    groups, frequencies, _, _ = NUMPY.group(counts_of(0, 256))
     with pytest.raises(ValueError, match="no tables"):
         NATIVE.encode(groups[::-1].copy(), frequencies)
     with pytest.raises(ValueError, match="groups has 255 bytes"):

@@ -30,7 +30,7 @@ def plane_of(of: Numbers, count: int, seed: int) -> tuple[Any, Any, Any]:
     steps = rng.integers(0, 1 << 62, count) >> rng.integers(64 - reach, 63, count)
     frame = base + steps.astype(of.dtype) * rng.integers(0, 2, count, np.uint8)
     tokens, counts = BEST.scan(frame, base, of)
-    tables, _ = tables_of(counts)
+    tables, _, _ = tables_of(counts)
     bits = int(bits_of(tokens).sum(dtype=np.int64))
     return distances.encode_distances(frame, base, of, tokens, tables, bits), frame, base
 

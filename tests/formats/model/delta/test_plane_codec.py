@@ -26,7 +26,7 @@ def stored(seed: int, contexts: int) -> NDArray[np.uint8]:
     for row, width in zip(counts, widths, strict=True):
         row[:width] = rng.integers(0, 900, width)
         row[rng.integers(0, 200)] += 1
-    tables, _ = tables_of(counts)
+    tables, _, _ = tables_of(counts)
     return np.frombuffer(encode_tables(tables) + b"what follows", np.uint8)
 
 

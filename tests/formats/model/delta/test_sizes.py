@@ -9,10 +9,9 @@ import pytest
 from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta.distances import encode_against
 from tensorrepo.formats.model.delta.frame_codec import (
-    FrameSample,
+    FrameCodec,
     FrameShape,
     numbers_of,
-    stored_share,
 )
 from tensorrepo.formats.model.delta.plane_codec import (
     PlaneCodec,
@@ -39,13 +38,13 @@ STEP = AdamParams("weight", 200, 1e-3, (0.9, 0.999), 1e-8, 0.01, decoupled=True)
 
 
 def share(
-    codec: object, frame: object, *bases: object, row_bytes: int = 0, params: bytes = b""
+    codec: FrameCodec, frame: object, *bases: object, row_bytes: int = 0, params: bytes = b""
 ) -> float:
     views = [memoryview(np.ascontiguousarray(each)).cast("B") for each in (frame, *bases)]
     about = FrameShape(F32, views[0].nbytes, row_bytes, 0, params)
-    found = stored_share(codec, [FrameSample(views[0], views[1:], about)])
-    assert found is not None
-    return found
+    planes = codec.encode(views[0], views[1:], about)
+    assert planes is not None
+    return sum(plane.size_bytes for plane in planes) / views[0].nbytes
 
 
 def test_an_unchanged_frame_takes_a_few_bytes() -> None:
