@@ -36,12 +36,18 @@ typedef struct {
     int64_t counts[SYMBOLS];
 } group;
 
+static double bits_in[KNOWN_WEIGHTS]; /* count * log2(count) */
 static int64_t weights[KNOWN_WEIGHTS];
 static double widths[TABLE + 1]; /* log2 of frequencies */
 
+static double computed_bits(int64_t count)
+{
+    return count ? (double)count * log2((double)count) : 0;
+}
+
 static int64_t computed_weight(int64_t count)
 {
-    return count ? (int64_t)rint((double)count * log2((double)count) * UNITS) : 0;
+    return (int64_t)rint(computed_bits(count) * UNITS);
 }
 
 static int64_t weight(int64_t count)
@@ -314,7 +320,47 @@ static PyObject *encode_groups(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* Bits of symbols that were counted by context, were there as many as one likes (Miller and Madow). */
+static double entropy(const uint32_t *counts, size_t contexts)
+{
+    double bits = 0;
+    int64_t free_symbols = 0;
+    for (size_t context = 0; context < contexts; context++, counts += SYMBOLS) {
+        int64_t total = 0, known = 0;
+        double inside = 0;
+        for (size_t i = 0; i < SYMBOLS; i++) {
+            uint32_t count = counts[i];
+            if (!count)
+                continue;
+            total += count;
+            known++;
+            inside += count < KNOWN_WEIGHTS ? bits_in[count] : computed_bits(count);
+        }
+        if (known) {
+            bits += computed_bits(total) - inside;
+            free_symbols += known - 1;
+        }
+    }
+    return bits + (double)free_symbols / (2 * log(2));
+}
+
+static PyObject *entropy_of(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at = {0};
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*", &at))
+        return NULL;
+    Py_ssize_t cells = items(&at, 4, "counts");
+    if (cells >= 0 && !is_size("counts", at.len, cells / SYMBOLS * SYMBOLS * 4))
+        cells = -1;
+    if (cells >= 0)
+        found = PyFloat_FromDouble(entropy(at.buf, (size_t)cells / SYMBOLS));
+    release(&at, 1);
+    return found;
+}
+
 static PyMethodDef METHODS[] = {
+    {"entropy", entropy_of, METH_VARARGS, NULL},
     {"encode_groups", encode_groups, METH_VARARGS, NULL},
     {"group_counts", group_counts, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -322,8 +368,10 @@ static PyMethodDef METHODS[] = {
 
 int add_frequency_tables(PyObject *module)
 {
-    for (int64_t count = 0; count < KNOWN_WEIGHTS; count++)
+    for (int64_t count = 0; count < KNOWN_WEIGHTS; count++) {
+        bits_in[count] = computed_bits(count);
         weights[count] = computed_weight(count);
+    }
     for (int frequency = 1; frequency <= TABLE; frequency++)
         widths[frequency] = log2(frequency);
     return PyModule_AddFunctions(module, METHODS);

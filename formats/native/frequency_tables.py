@@ -59,6 +59,14 @@ class TableMaker:
         bits = float((counted * widths).sum())
         return np.cumsum(groups, dtype=np.uint8), frequencies, counted, bits
 
+    def entropy(self, counts: NDArray[np.uint32]) -> float:
+        """Bits of the symbols counted, were there as many as one likes (Miller and Madow)."""
+        rows = counts[counts.any(1)].astype(np.float64)
+        totals = rows.sum(1)
+        bits = (totals * np.log2(totals)).sum() - (rows * np.log2(np.maximum(rows, 1))).sum()
+        more = (np.count_nonzero(rows, 1) - 1).sum() / (2 * np.log(2))
+        return float(bits + more)
+
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         """Tables as they are stored: groups - 1, where each but the first begins, and of each group
         its first symbol, symbols - 1, and 12 bits for each frequency but the last.
@@ -84,6 +92,9 @@ class NativeTables(TableMaker):
         whole = np.ascontiguousarray(counts, np.uint32)
         rows, bits = codecs.group_counts(whole, groups, frequencies, counted)
         return groups, frequencies[:rows], counted[:rows], bits
+
+    def entropy(self, counts: NDArray[np.uint32]) -> float:
+        return codecs.entropy(counts)
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         return codecs.encode_groups(groups, np.ascontiguousarray(frequencies))

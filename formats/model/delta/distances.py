@@ -49,7 +49,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
     unknown_plane,
     unpack_plane,
 )
-from tensorrepo.formats.native import planes, rans
+from tensorrepo.formats.native import frequency_tables, planes, rans
 from tensorrepo.formats.native.delta_tokens import (
     BEST,
     CONTEXTS,
@@ -86,20 +86,14 @@ def layers_seem_better(
     groups = len(tables.frequencies)
     contexts = BEST.contexts(some_base, of, tables.groups)
     moved = BEST.differ(some, some_base, of)
-    found, enough = 0.0, 0.9 * (_entropy(rans.BEST.count(tokens, contexts, groups)) + left)
+    found, enough = (
+        0.0,
+        0.9 * (frequency_tables.BEST.entropy(rans.BEST.count(tokens, contexts, groups)) + left),
+    )
     for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False)[::-1]:
         if found < enough:  # the last bytes are what is noise, if anything is
-            found += _entropy(rans.BEST.count(layer, contexts, groups))
+            found += frequency_tables.BEST.entropy(rans.BEST.count(layer, contexts, groups))
     return found < enough
-
-
-def _entropy(counts: NDArray[Any]) -> float:
-    """Bits of the symbols counted, were there as many as one likes (Miller and Madow)."""
-    rows = counts[counts.any(1)].astype(np.float64)
-    totals = rows.sum(1)
-    bits = (totals * np.log2(totals)).sum() - (rows * np.log2(np.maximum(rows, 1))).sum()
-    more = (np.count_nonzero(rows, 1) - 1).sum() / (2 * np.log(2))
-    return float(bits + more)
 
 
 def encode_layers(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> NDArray[np.uint8]:

@@ -34,6 +34,7 @@ def test_both_make_and_write_the_same(contexts: int) -> None:
         for one, other in zip(ours[:3], theirs[:3], strict=True):
             np.testing.assert_array_equal(one, other)
         assert ours[3] == pytest.approx(theirs[3])
+        assert NATIVE.entropy(counts) == pytest.approx(NUMPY.entropy(counts))
         groups, frequencies, counted, _ = ours
         assert len(frequencies) <= MAX_GROUPS
         assert (frequencies.sum(1) == TABLE).all()
