@@ -86,13 +86,11 @@ def layers_seem_better(
     groups = len(tables.frequencies)
     contexts = BEST.contexts(some_base, of, tables.groups)
     moved = BEST.differ(some, some_base, of)
-    found, enough = (
-        0.0,
-        0.9 * (frequency_tables.BEST.entropy(rans.BEST.count(tokens, contexts, groups)) + left),
-    )
+    entropy = frequency_tables.BEST.entropy
+    found, enough = 0.0, 0.9 * (entropy(rans.BEST.count(tokens, contexts, groups)) + left)
     for layer in planes.BEST.split(moved.view(np.uint8), of.size, turn=False)[::-1]:
         if found < enough:  # the last bytes are what is noise, if anything is
-            found += frequency_tables.BEST.entropy(rans.BEST.count(layer, contexts, groups))
+            found += entropy(rans.BEST.count(layer, contexts, groups))
     return found < enough
 
 
