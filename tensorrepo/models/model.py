@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorrepo.context import Context
-from tensorrepo.describe import MANY, html_table
+from tensorrepo.describe import model_table
 from tensorrepo.formats.common.arguments import (
     check_instance,
     chosen,
@@ -36,6 +36,7 @@ from tensorrepo.formats.model.verification import VerificationReport, verify_mod
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import noted
 
 
@@ -53,7 +54,7 @@ s = Selector()
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Model:
+class Model(Shown):
     """A model of one commit. Tensors are read, and verified, when they are asked for."""
 
     context: Context
@@ -267,11 +268,9 @@ class Model:
         found = model_at(self.context, edge.path, edge.commit)
         return ModelRef(found.stored, found.path, found.commit)
 
-    def _repr_html_(self) -> str:
-        """The first tensors, for notebooks."""
-        specs = (self.spec(name) for name in self.keys()[:MANY])
-        rows = [(spec.name, spec.type.name, list(spec.shape), spec.size_bytes) for spec in specs]
-        return html_table(repr(self), ("tensor", "dtype", "shape", "bytes"), rows)
+    def to_table(self) -> RecordTable:
+        """The first tensors: what ``print`` and notebooks show."""
+        return model_table(repr(self)[1:-1], self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return model_at, (self.context, self.path, self.commit)
