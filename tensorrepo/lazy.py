@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
+    from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
@@ -35,6 +36,7 @@ __all__ = [
     "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
     "repack_models", "repository_table", "sql", "view_at",
+    "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -62,13 +64,14 @@ _NAMES: Final = {
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
-    "models.model": "Model model_at s",
+    "models.model": "Model model_at",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
         "RepositoryRewound StorageError UnsupportedError"
     ),
+    "report.page": "write_report",
     "repository": "Repository",
     "runs.record": "Runs",
     "runs.run": "Run",

@@ -21,6 +21,7 @@ from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Sho
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from tensorrepo.catalog.catalog import Catalog
     from tensorrepo.catalog.lineage import Lineage
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
     from tensorrepo.repo.ids import Digest
+    from tensorrepo.report.page import WrittenReport
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
@@ -498,6 +500,27 @@ class Repository(Shown, RepositoryHistory):
             ``repo.lineage("models/net").ancestors().paths``
         """
         return lazy.Lineage.of(self.context, path, ref, all_versions=all_versions)
+
+    def report(
+        self,
+        to: str | Path = "report.html",
+        ref: str = "main",
+        *,
+        limit: int | str = "16MB",
+        overwrite: bool = False,
+    ) -> WrittenReport:
+        """Write one self-contained page on a commit: datasets, models, runs, lineage, history.
+
+        Args:
+            to: path of the file to write.
+            ref: the commit.
+            limit: bytes that the page may take.
+            overwrite: whether a file that is there is replaced.
+
+        Raises:
+            InvalidInputError: the file is there, and not `overwrite`.
+        """
+        return lazy.write_report(self.context, to, ref, limit=limit, overwrite=overwrite)
 
     def close(self) -> None:
         self.context.core.close()

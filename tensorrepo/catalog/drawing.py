@@ -22,10 +22,10 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bounded_text, printable
 
 MOST_DRAWN: Final = 500  # things
-_BOX: Final = (190, 38)  # width and height, px
-_PITCH: Final = (330, 54)  # from layer to layer, from row to row
+_BOX: Final = (176, 38)  # width and height, px
+_PITCH: Final = (310, 54)  # from layer to layer, from row to row
 _MARGIN: Final = 8
-_TITLE_CHARACTERS: Final = 27
+_TITLE_CHARACTERS: Final = 25
 _DOTS_PER_INCH: Final = 100
 _FOLDERS: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 COLORS: Final = {
@@ -45,13 +45,13 @@ class Drawing:
     """A laid-out lineage: a notebook shows it, `save` writes it.
 
     Attributes:
-        start: key of the thing that was asked about.
+        start: key of the thing that was asked about, which has a thick frame; None: there is none.
         nodes: things by key.
         relations: words on each edge, by the keys of origin and subject.
         layout: places of things and edges.
     """
 
-    start: str
+    start: str | None
     nodes: dict[str, LineageNode]
     relations: dict[tuple[str, str], str]
     layout: LayeredLayout
@@ -75,8 +75,7 @@ class Drawing:
             '<svg xmlns="http://www.w3.org/2000/svg" class="tensorrepo-lineage" role="img" '
             f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
             'font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
-            f"{_ALONE if alone else ''}<title>lineage of "
-            f"{escape(printable(self.nodes[self.start].path))}</title>"
+            f"{_ALONE if alone else ''}<title>{escape(repr(self)[1:-1])}</title>"
             f"{''.join(edges)}{''.join(boxes)}</svg>"
         )
 
@@ -160,23 +159,26 @@ class Drawing:
         )
 
 
-def draw_steps(start: LineageNode, steps: Iterable[LineageStep]) -> Drawing:
-    """Lay out edges of a lineage around what was asked about.
+def draw_steps(start: LineageNode | None, steps: Iterable[LineageStep]) -> Drawing:
+    """Lay out edges of a lineage; `start` is what was asked about, where that is one thing.
 
     Raises:
         InvalidInputError: more than `MOST_DRAWN` things.
     """
-    nodes, words = {start.key: start}, dict[tuple[str, str], dict[str, None]]()
+    nodes = {} if start is None else {start.key: start}
+    words = dict[tuple[str, str], dict[str, None]]()
     for step in steps:
         nodes |= {node.key: node for node in (step.origin, step.subject) if node.key not in nodes}
         words.setdefault((step.origin.key, step.subject.key), {})[step.relation] = None
     if len(nodes) > MOST_DRAWN:
         raise InvalidInputError(
-            f"the lineage of {start.path} has {len(nodes):,} things, and {MOST_DRAWN} fit a "
-            "drawing: give a depth, such as depth=2"
+            f"the lineage has {len(nodes):,} things, and {MOST_DRAWN} fit a drawing: give a depth, "
+            "such as depth=2"
         )
     relations = {pair: ", ".join(each) for pair, each in words.items() if pair[0] != pair[1]}
-    return Drawing(start.key, nodes, relations, layered(list(nodes), relations))
+    return Drawing(
+        None if start is None else start.key, nodes, relations, layered(list(nodes), relations)
+    )
 
 
 def _corner(point: Point) -> tuple[float, float]:
@@ -217,5 +219,7 @@ def _words(node: LineageNode) -> tuple[str, str]:
     path = printable(node.path or node.kind)
     short = node.key[:12] if node.kind not in {"url", "run"} and node.key != node.path else ""
     name = path.partition("/")[2] if path.startswith(_FOLDERS) else path
-    below = " ".join(filter(None, [node.kind, short, "not stored" if short and not node.stored else ""]))
+    below = " ".join(
+        filter(None, [node.kind, short, "not stored" if short and not node.stored else ""])
+    )
     return bounded_text(name, _TITLE_CHARACTERS), below

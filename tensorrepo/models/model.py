@@ -40,19 +40,6 @@ from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import noted
 
 
-class Selector:
-    """What stands between brackets, as a value: ``model.slice("fc1.weight", tr.s[0:128])``."""
-
-    def __getitem__(self, index: ElementIndex) -> ElementIndex:
-        return index
-
-    def __repr__(self) -> str:
-        return "tensorrepo.s"
-
-
-s = Selector()
-
-
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Model(Shown):
     """A model of one commit. Tensors are read, and verified, when they are asked for."""
@@ -93,7 +80,10 @@ class Model(Shown):
         return self.stored.spec(text("the name of a tensor", name))
 
     def slice(self, name: str, index: ElementIndex) -> Any:
-        """``model[name][index]``, of which only the parts that it touches are read."""
+        """``model[name][index]``, of which only the parts that it touches are read.
+
+        `index` is what stands between the brackets, as numpy writes it: ``np.s_[0:128, ...]``.
+        """
         return self.stored.slice(name, index)
 
     def load(
