@@ -15,6 +15,8 @@ from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, me
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import commit_lines, walk
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log import append
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Shown, moment_text
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.report.page import WrittenReport
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -74,7 +75,7 @@ class CommitList(RecordList[LoggedCommit]):
     }
 
 
-class RefMap(RecordMap["Digest"]):
+class RefMap(RecordMap[Digest]):
     """Refs by name, and the commits they stand at."""
 
     columns: ClassVar[Mapping[str, Cell]] = {
@@ -83,7 +84,7 @@ class RefMap(RecordMap["Digest"]):
     }
 
 
-class EntryMap(RecordMap["Entry"]):
+class EntryMap(RecordMap[Entry]):
     """Entries of a commit by path."""
 
     columns: ClassVar[Mapping[str, Cell]] = {

@@ -21,7 +21,7 @@ from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprin
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.state.lossy import approximation_of
 from tensorrepo.formats.model.stored_model import StoredModel
-from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 SHOWN_OPERATIONS = 8
 
@@ -63,7 +63,7 @@ class ModelDescription(Shown):
 
     def to_table(self) -> RecordTable:
         """A row for each layer, below `lines`."""
-        columns = {
+        columns: dict[str, Cell] = {
             "layer": "name",
             ">tensors": "tensors",
             ">parameters": lambda layer: f"{layer.parameters:,}",

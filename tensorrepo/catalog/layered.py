@@ -76,7 +76,9 @@ def _backward(nodes: Sequence[str], pairs: Sequence[tuple[str, str]]) -> set[tup
     beyond = defaultdict(list)
     for start, stop in pairs:
         beyond[start].append(stop)
-    found, done, open_nodes = set(), set(), set()
+    found: set[tuple[str, str]] = set()
+    done: set[str] = set()
+    open_nodes: set[str] = set()
     for root in nodes:
         stack = [(root, iter(beyond[root]))] if root not in done else []
         open_nodes.update(node for node, _ in stack)

@@ -321,6 +321,7 @@ class Lineage(Shown):
         up: bool = True,
         down: bool = True,
         depth: int | None = None,
+        relations: Iterable[str] | str = (),
         overwrite: bool = False,
     ) -> Drawing:
         """Draw what it came from and what came from it: origins on the left.
@@ -330,6 +331,7 @@ class Lineage(Shown):
             up: whether its ancestors are drawn.
             down: whether its descendants are drawn.
             depth: how many edges away at most; None: as far as it goes.
+            relations: only over these, such as ``["trained-on"]``; none: over all.
             overwrite: whether a file that is there is replaced.
 
         Returns:
@@ -343,7 +345,7 @@ class Lineage(Shown):
         if not up and not down:
             raise InvalidInputError("draw takes up=True, down=True, or both: neither draws nothing")
         asked = [each for each, on in ((self.ancestors, up), (self.descendants, down)) if on]
-        kin = [ask(depth=depth) for ask in asked]
+        kin = [ask(depth=depth, relations=relations) for ask in asked]
         drawing = draw_steps(self.start, [step for one in kin for step in one.steps])
         if to is not None:
             drawing.save(to, overwrite=overwrite)

@@ -237,6 +237,10 @@ def lineage_command(
         bool, Option("--all-versions", help="Of all that was ever at PATH.")
     ] = False,
     dot: Annotated[bool, Option("--dot", help="For Graphviz.")] = False,
+    draw: Annotated[
+        str | None, Option("--draw", metavar="FILE", help="Draw it: FILE.svg or FILE.png.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at FILE.")] = False,
     deleted: Annotated[
         bool, Option("--deleted", help="Models that saw rows which the dataset has no more.")
     ] = False,
@@ -258,14 +262,19 @@ def lineage_command(
     Examples:
         tensorrepo lineage models/net
         tensorrepo lineage v1:datasets/photos --down --relation trained-on
-        tensorrepo lineage models/net --up --down --dot > net.dot
+        tensorrepo lineage models/net --up --down --draw net.svg
         tensorrepo lineage datasets/photos --deleted
         tensorrepo lineage models/net --data-since v1:models/net
         tensorrepo lineage models/net --reproducible
     """
     ask = partial(_lineage_of, call.session, handle_of(call))
     lineage = ask(path, all_versions=all_versions)
-    if deleted:
+    if draw is not None:
+        to, up = call.path(draw), up or not down
+        only = relation or ()
+        drawing = lineage.draw(to, up=up, down=down, depth=depth, relations=only, overwrite=force)
+        call.answer({"path": str(to), "things": len(drawing.nodes)}, f"wrote {draw}")
+    elif deleted:
         _show_deleted(call, lineage)
     elif data_since is not None:
         _show_changes(call, ask(data_since), lineage)

@@ -102,8 +102,8 @@ def legend(names: Sequence[str]) -> str:
 def line_chart(series: Mapping[str, Series]) -> str:
     """A line for each name, and their legend where there are several."""
     width, height = _LINES
-    steps = np.concatenate([each[0] for each in series.values()] or [np.empty(0)])
-    values = np.concatenate([each[1] for each in series.values()] or [np.empty(0)])
+    steps = np.concatenate([np.empty(0, np.int64), *(each[0] for each in series.values())])
+    values = np.concatenate([np.empty(0), *(each[1] for each in series.values())])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return '<p class="quiet">no finite values</p>'

@@ -124,7 +124,7 @@ def _numbers(dataset: StoredDataset, column: Column) -> tuple[NDArray[Any], int]
     for rows in _stretches(dataset, column):
         values: Any = dataset[column.name][rows]
         if isinstance(values, np.ma.MaskedArray):
-            nulls += int(np.ma.count_masked(values))
+            nulls += int(np.count_nonzero(np.ma.getmaskarray(values)))
             values = values.compressed()
         array = np.asarray(values)
         parts.append(array.astype(np.float32) if is_small_float(array.dtype) else array)

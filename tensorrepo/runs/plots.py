@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,8 @@ def plot_metrics(
     panels = [axes] if axes is not None else _panels(len(courses))
     for (metric, runs), panel in zip(courses.items(), panels, strict=True):
         _draw(panel, metric, runs, x=x, log=log)
-    figure: Figure = panels[0].get_figure(root=True)
-    return figure
+    figure: Any = panels[0].get_figure(root=True)
+    return cast("Figure", figure)
 
 
 def _panels(count: int) -> list[Any]:
@@ -76,7 +76,7 @@ def _draw(panel: Any, metric: str, runs: Mapping[str, MetricPoints], *, x: str, 
     lines = []
     for points in runs.values():
         shown = thinned(points.values, MOST_POINTS)
-        across = points.steps[shown]
+        across: NDArray[Any] = points.steps[shown]
         if x != "step":
             began = points.times_ms[0] if len(points) else 0
             across = (points.times_ms[shown] - began) / 1000 / _SECONDS[x]
