@@ -22,6 +22,7 @@ HTML_ROWS: Final = 50
 HTML_COLUMNS: Final = 40
 HTML_LINES: Final = 200
 CELL_CHARACTERS: Final = 200
+_NOT_WRAPPED: Final = 24  # characters of a cell that stays on one line
 _NAMED: Final = 8  # members of a list in its repr
 _OBEYED: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories that a terminal acts upon
 _JOINERS: Final = "\u200c\u200d"  # of letters and pictures: they stay
@@ -149,7 +150,11 @@ class RecordTable:
             for row in self.rows[:HTML_ROWS]
         )
         body = "".join(f"<tr>{row}{'<td>...</td>' if wide else ''}</tr>" for row in rows)
-        return f"<table><thead><tr>{''.join(head)}</tr></thead><tbody>{body}</tbody></table>"
+        # A document without a doctype would give its tables a color of their own.
+        return (
+            f'<table style="color: inherit"><thead><tr>{"".join(head)}</tr></thead>'
+            f"<tbody>{body}</tbody></table>"
+        )
 
 
 def text_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
@@ -188,7 +193,9 @@ def _line(text: str) -> str:
 
 def _cell(tag: str, cell: object, at_right: bool) -> str:
     inside = cell.html() if isinstance(cell, Thumbnail) else _escaped(str(cell))
-    return f'<{tag} style="text-align: {"right" if at_right else "left"}">{inside}</{tag}>'
+    side = "right" if at_right else "left"
+    wrap = "; white-space: nowrap" if len(str(cell)) <= _NOT_WRAPPED else ""
+    return f'<{tag} style="text-align: {side}; padding: 2px 8px{wrap}">{inside}</{tag}>'
 
 
 def _escaped(text: str) -> str:

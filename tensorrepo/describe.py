@@ -97,7 +97,10 @@ def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
     """
     columns = dataset.schema.visible.columns
     row_bytes = dataset.stored_bytes // max(len(dataset), 1)
-    count = min(HEAD_ROWS, len(dataset), max(HEAD_BYTES // max(row_bytes, 1), 1))
+    if row_bytes > HEAD_BYTES:
+        note = f"a row takes {bytes_text(row_bytes)}, so none is shown"
+        return replace(dataset.schema.to_table(), lines=(title, note))
+    count = min(HEAD_ROWS, len(dataset), HEAD_BYTES // max(row_bytes, 1))
     pictures = [column.name for column in columns if has_pictures(column.type)][:_PICTURE_COLUMNS]
     try:
         cells = [_head_cells(dataset, column, count, column.name in pictures) for column in columns]

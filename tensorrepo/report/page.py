@@ -43,7 +43,7 @@ margin:12px 0}
 pre{white-space:pre-wrap;margin:6px 0}
 table{border-collapse:collapse;margin:8px 0;font-variant-numeric:tabular-nums}
 th{color:var(--quiet);font-weight:600;text-align:left}
-th,td{overflow-wrap:break-word;padding:4px 14px 4px 0;border-bottom:1px solid var(--line);
+th,td{padding:4px 14px 4px 0!important;overflow-wrap:break-word;border-bottom:1px solid var(--line);
 vertical-align:top}
 .tensorrepo,.wide{overflow-x:auto}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 14px;margin:8px 0}

@@ -70,7 +70,8 @@ def profile(dataset: StoredDataset, column: Column) -> ColumnProfile:
             return _classes(column, values, rows, nulls)
         return _histogram(column, values, rows, nulls)
     if isinstance(kind, Text):
-        few = list(_some(dataset, column, _EXAMPLES))
+        fit = min(_EXAMPLES, int(READ_BYTES / _row_bytes(dataset, column)))
+        few = list(_some(dataset, column, fit))
         shown = tuple(cell_text(kind, value) for value in few)
         return ColumnProfile(column, len(few), examples=shown)
     return ColumnProfile(column, 0)
@@ -80,8 +81,7 @@ def pictures(dataset: StoredDataset, column: Column, label: Column | None) -> It
     """Thumbnails of some rows, evenly spread; their words are the class, where there is one."""
     if not has_pictures(column.type) or not len(dataset):
         return
-    row_bytes = _row_bytes(dataset, column)
-    count = min(len(dataset), MOST_PICTURES, max(int(READ_BYTES / row_bytes), 1))
+    count = min(len(dataset), MOST_PICTURES, int(READ_BYTES / _row_bytes(dataset, column)))
     rows = np.linspace(0, len(dataset) - 1, count).astype(np.int64)
     classes = None if label is None else dataset[label.name][rows]
     for at, row in enumerate(rows.tolist()):

@@ -159,7 +159,7 @@ def test_pictures_are_thumbnails_and_classes_have_names(hostile: tr.Repository) 
     assert len(pictures) == 16  # 8 rows of an image and of an array of pixels
     assert all((one["src"] or "").startswith("data:image/png;base64,") for one in pictures)
     assert "cat" in html
-    assert "<td>0</td>" not in html
+    assert ">0</td>" not in html
 
 
 def test_without_pillow_pictures_are_words(
@@ -206,3 +206,11 @@ def test_what_cannot_be_read_is_told_and_raises_nothing(
     html = hostile.dataset("photos")._repr_html_()
     assert "rows cannot be read: not allowed &lt;b&gt;" in html
     assert "label of 2 classes" in html
+
+
+def test_rows_too_large_to_show_are_not_read(
+    hostile: tr.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.describe.HEAD_BYTES", 10)
+    monkeypatch.setattr("tensorrepo.describe._head_cells", None)
+    assert "so none is shown" in str(hostile.dataset("photos"))
