@@ -31,6 +31,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+from tensorrepo.repo.tables import RecordTable, Shown
 
 VERSION = 1
 MOST_ROWS = 1 << 31  # ids of so many rows are made at once
@@ -59,8 +60,8 @@ class StoredView:
         return int(self.runs["rows"].sum(dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ViewDiff:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ViewDiff(Shown):
     """Ids of rows, ROW_ID ``(n,)``, that only the newer view has, and only the older one."""
 
     added: NDArray[Any]
@@ -70,6 +71,10 @@ class ViewDiff:
     def summary(self) -> str:
         """For people."""
         return f"{len(self.added):,} rows in, {len(self.removed):,} rows out"
+
+    def to_table(self) -> RecordTable:
+        """The summary."""
+        return RecordTable((self.summary,))
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -1,49 +1,53 @@
-"""Descriptions of entries and values: text for cells, JSON for programs, HTML for notebooks."""
+"""Descriptions of entries and values: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from tensorrepo.formats.common.arguments import counted, printable
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import (
-    ClassLabel,
-    ColumnType,
-    LinkValue,
-    Scalar,
-    Tensor,
-)
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, LinkValue
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import open_rows, open_view
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.tables import Cell, RecordTable
+from tensorrepo.runs.run_context import RUNS
 
-MANY = 8
-
-
-def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table under a title; everything that is shown is escaped."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<div>{escape(title)}</div><table><tr>{head}</tr>{body}</table>"
-
-
-SHOWN_BYTES = 60
+HEAD_ROWS: Final = 8
+HEAD_BYTES: Final = 32 << 20  # that the rows of a table may take in the store
+_PICTURE_COLUMNS: Final = 3  # of a table that have thumbnails
+_TENSORS: Final = 40
+_ENTRIES: Final = 40
+TENSOR_COLUMNS: Final[Mapping[str, Cell]] = {
+    "tensor": "name",
+    "dtype": "type.name",
+    "shape": lambda spec: str(list(spec.shape)),
+    ">bytes": lambda spec: f"{spec.size_bytes:,}",
+}
+ENTRY_COLUMNS: Final[Mapping[str, Cell]] = {
+    "path": "path",
+    "kind": "kind",
+    "content": "content",
+    ">size": lambda entry: bytes_text(entry.bytes),
+    "digest": lambda entry: entry.digest[:12],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,56 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
     return EntryDescription(path, kind, f"{size:,} bytes", size, entry.digest)
 
 
+def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
+    """The first rows, with thumbnails and the names of classes.
+
+    Columns cut into tiles are told by their type: a row of them may be larger than memory.
+    """
+    columns = dataset.schema.visible.columns
+    row_bytes = dataset.stored_bytes // max(len(dataset), 1)
+    if row_bytes > HEAD_BYTES:
+        note = f"a row takes {bytes_text(row_bytes)}, so none is shown"
+        return replace(dataset.schema.to_table(), lines=(title, note))
+    count = min(HEAD_ROWS, len(dataset), HEAD_BYTES // max(row_bytes, 1))
+    pictures = [column.name for column in columns if has_pictures(column.type)][:_PICTURE_COLUMNS]
+    try:
+        cells = [_head_cells(dataset, column, count, column.name in pictures) for column in columns]
+    except Error as error:  # data outside, that may not be read or is gone
+        return replace(dataset.schema.to_table(), lines=(title, f"rows cannot be read: {error}"))
+    names = tuple(column.name.removeprefix(">") for column in columns)
+    return RecordTable((title,), names, tuple(zip(*cells, strict=True)), len(dataset) - count)
+
+
+def _head_cells(dataset: StoredDataset, column: Column, count: int, pictures: bool) -> list[object]:
+    if column.storage.layout is ColumnLayout.TILED:
+        return [type_text(column.type)] * count
+    values = dataset[column.name][:count]
+    shown = cell_of if pictures else cell_text
+    return [shown(column.type, value) for value in values]
+
+
+def model_table(title: str, model: StoredModel) -> RecordTable:
+    """The first tensors of a model."""
+    specs = (model.spec(name) for name in islice(model.keys(), _TENSORS))
+    table = RecordTable.of(specs, TENSOR_COLUMNS, title)
+    return replace(table, more=max(len(model) - _TENSORS, 0))
+
+
+def repository_table(title: str, core: RepositoryCore, tree: bytes | None) -> RecordTable:
+    """What lies in a repository, and in one of its commits; None: there is none yet."""
+    refs = core.log.refresh().state.refs
+    branches = counted(sum(ref.startswith(BRANCHES) for ref in refs), "branch", "branches")
+    tags = counted(sum(ref.startswith(TAGS) for ref in refs), "tag")
+    runs = counted(len({ref.split("/")[1] for ref in refs if ref.startswith(RUNS)}), "run")
+    lines = (title, f"{branches}, {tags}, {runs}")
+    if tree is None:
+        return RecordTable((*lines, "main has no commit yet"))
+    paths = core.entries(tree)
+    shown = [describe_entry(core.objects, path, entry) for path, entry in islice(paths, _ENTRIES)]
+    table = RecordTable.of(shown, ENTRY_COLUMNS, *lines)
+    return replace(table, more=sum(1 for _ in paths))
+
+
 def preview(
     objects: ObjectSource, path: str, entry: Entry, outside: Outside, *, start: int, rows: int
 ) -> Preview:
@@ -98,40 +152,6 @@ def preview(
         _, dataset = open_rows(objects, open_view(objects, entry.digest), outside)
         return _preview_dataset(dataset, start, rows)
     raise InvalidInputError(f"{path} is a {entry.kind.label}, which has no rows to print")
-
-
-def value_text(value: Any) -> str:
-    """One value in a cell: short ones whole, arrays and bytes by their kind."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        inside = " ".join(str(item) for item in value.ravel()[:4])
-        more = " ..." if value.size > 4 else ""
-        return f"{value.dtype}{list(value.shape)} {inside}{more}"
-    if isinstance(value, (bytes, memoryview)):
-        return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
-    if isinstance(value, LinkValue):
-        value = value.url
-    text = printable(str(value)[: SHOWN_BYTES + 1].replace("\n", " "))
-    return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
-
-
-def cell_text(column: Column, value: Any) -> str:
-    """One value of a column in a cell: a class by its name."""
-    if isinstance(column.type, ClassLabel) and value is not None:
-        return value_text(column.type.names[int(value)])
-    return value_text(value)
-
-
-def type_text(kind: ColumnType) -> str:
-    """The type of a column, in a word where one does: ``float32[28, ?]``."""
-    if isinstance(kind, Scalar):
-        return kind.dtype
-    if isinstance(kind, Tensor):
-        dims = ", ".join("?" if dim is None else str(dim) for dim in kind.shape)
-        return f"{kind.dtype}[{dims}]"
-    if isinstance(kind, ClassLabel):
-        shown = ", ".join(kind.names[:8])
-        return f"label of {len(kind.names)} classes ({shown}{', ...' if kind.names[8:] else ''})"
-    return str(kind)
 
 
 def value_json(value: Any) -> Any:
@@ -192,7 +212,7 @@ def _preview_dataset(dataset: StoredDataset, start: int, rows: int) -> Preview:
     text = [
         (
             str(start + number),
-            *(cell_text(dataset.schema.column(name), record[name]) for name in names),
+            *(cell_text(dataset.schema.column(name).type, record[name]) for name in names),
         )
         for number, record in enumerate(records)
     ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.sql import sql
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.describe import repository_table
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
+    from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
@@ -33,7 +35,8 @@ __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
     "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
-    "repack_models", "sql", "view_at",
+    "repack_models", "repository_table", "sql", "view_at",
+    "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -45,6 +48,7 @@ _NAMES: Final = {
     "datasets.blame": "blame",
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "describe": "repository_table",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",
@@ -60,13 +64,14 @@ _NAMES: Final = {
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
-    "models.model": "Model model_at s",
+    "models.model": "Model model_at",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
         "RepositoryRewound StorageError UnsupportedError"
     ),
+    "report.page": "write_report",
     "repository": "Repository",
     "runs.record": "Runs",
     "runs.run": "Run",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
@@ -13,12 +14,16 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.history.commits import commit_lines, walk
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log import append
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Shown, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from tensorrepo.catalog.catalog import Catalog
     from tensorrepo.catalog.lineage import Lineage
@@ -36,8 +41,7 @@ if TYPE_CHECKING:
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.history.trees import Entry
-    from tensorrepo.repo.ids import Digest
+    from tensorrepo.report.page import WrittenReport
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
@@ -45,15 +49,49 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LoggedCommit:
+class LoggedCommit(Shown):
     """One commit of a history."""
 
     digest: Digest
     commit: Commit
 
+    def to_table(self) -> RecordTable:
+        """Which, by whom, when, and its message."""
+        return RecordTable(commit_lines(self.digest, self.commit))
+
     def __repr__(self) -> str:
         subject = self.commit.message.partition("\n")[0]
         return f"<commit {self.digest:.12} by {self.commit.author}: {subject}>"
+
+
+class CommitList(RecordList[LoggedCommit]):
+    """Commits of a history, the newest first."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "commit": lambda one: one.digest[:12],
+        "author": lambda one: one.commit.author.partition(" <")[0],
+        "date": lambda one: moment_text(one.commit.time_ns),
+        "message": lambda one: one.commit.message.partition("\n")[0],
+    }
+
+
+class RefMap(RecordMap[Digest]):
+    """Refs by name, and the commits they stand at."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "name": itemgetter(0),
+        "commit": lambda pair: pair[1][:12],
+    }
+
+
+class EntryMap(RecordMap[Entry]):
+    """Entries of a commit by path."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "path": itemgetter(0),
+        "kind": lambda pair: "file" if pair[1].kind is Kind.BLOB else pair[1].kind.label,
+        "digest": lambda pair: pair[1].digest[:12],
+    }
 
 
 class RepositoryHistory:
@@ -67,11 +105,11 @@ class RepositoryHistory:
         """``Name <email>`` of commits. Raises InvalidInputError when no setting names one."""
         return self.context.author
 
-    def branches(self) -> dict[str, Digest]:
+    def branches(self) -> RefMap:
         """Names of branches, and the commits they stand at."""
         return self._refs(refs.BRANCHES)
 
-    def tags(self) -> dict[str, Digest]:
+    def tags(self) -> RefMap:
         """Names of tags, and the commits they name."""
         return self._refs(refs.TAGS)
 
@@ -79,11 +117,11 @@ class RepositoryHistory:
         """The commit that `ref` names. Raises NotFoundError with near names."""
         return self.context.resolve(ref)
 
-    def log(self, ref: str = "main", *, limit: int | None = None) -> list[LoggedCommit]:
+    def log(self, ref: str = "main", *, limit: int | None = None) -> CommitList:
         """Commits that lead to `ref`, the newest first."""
         most = None if limit is None else whole("limit", limit)
         history = walk(self.context.core.objects, [self.resolve(ref).digest])
-        return [LoggedCommit(digest, commit) for digest, commit in islice(history, most)]
+        return CommitList(LoggedCommit(*each) for each in islice(history, most))
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(
@@ -217,12 +255,12 @@ class RepositoryHistory:
             generation = noted[txn]
         return append.resolve(self.context.core.log, txn, generation, settle=settle)
 
-    def _refs(self, space: str) -> dict[str, Digest]:
-        found = self.context.core.log.refresh().state.refs.items()
-        return {ref.removeprefix(space): at for ref, at in sorted(found) if ref.startswith(space)}
+    def _refs(self, space: str) -> RefMap:
+        refs = sorted(self.context.core.log.refresh().state.refs.items())
+        return RefMap((ref.removeprefix(space), at) for ref, at in refs if ref.startswith(space))
 
 
-class Repository(RepositoryHistory):
+class Repository(Shown, RepositoryHistory):
     """A repository at one URL. Picklable: another process opens the URL again.
 
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
@@ -256,10 +294,10 @@ class Repository(RepositoryHistory):
             outside=self.context.outside,
         )
 
-    def entries(self, ref: str = "main", prefix: str = "") -> dict[str, Entry]:
+    def entries(self, ref: str = "main", prefix: str = "") -> EntryMap:
         """Paths and what lies at them, in one commit."""
         tree = self.resolve(ref).commit.tree
-        return dict(self.context.core.entries(tree, text("prefix", prefix)))
+        return EntryMap(self.context.core.entries(tree, text("prefix", prefix)))
 
     def dataset(self, name: str, ref: str = "main") -> Dataset:
         """A dataset as it is in the commit that `ref` names now.
@@ -464,11 +502,38 @@ class Repository(RepositoryHistory):
         """
         return lazy.Lineage.of(self.context, path, ref, all_versions=all_versions)
 
+    def report(
+        self,
+        to: str | Path = "report.html",
+        ref: str = "main",
+        *,
+        limit: int | str = "16MB",
+        overwrite: bool = False,
+    ) -> WrittenReport:
+        """Write one self-contained page on a commit: datasets, models, runs, lineage, history.
+
+        Args:
+            to: path of the file to write.
+            ref: the commit.
+            limit: bytes that the page may take.
+            overwrite: whether a file that is there is replaced.
+
+        Raises:
+            InvalidInputError: the file is there, and not `overwrite`.
+        """
+        return lazy.write_report(self.context, to, ref, limit=limit, overwrite=overwrite)
+
     def close(self) -> None:
         self.context.core.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Repository, (self.context,)
+
+    def to_table(self) -> RecordTable:
+        """What lies in its branch main: what ``print`` and notebooks show."""
+        at = self.branches().get("main")
+        tree = None if at is None else self.resolve(at).commit.tree
+        return lazy.repository_table(repr(self), self.context.core, tree)
 
     def __repr__(self) -> str:
         return f"Repository({self.url!r}, id={self.id:.8})"

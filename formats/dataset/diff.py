@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.row_diff import count_changes, paired_columns
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.tables import RecordTable, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class ColumnFactsChange:
     new: ColumnFacts | None
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetDiff:
+@dataclass(frozen=True, slots=True, repr=False)
+class DatasetDiff(Shown):
     """What `new` has that `old` has not, and the reverse.
 
     Rows that came and went are counted exactly, by their ids. `rows_updated` and `updated` are
@@ -120,6 +121,10 @@ class DatasetDiff:
             yield f"column {change.name}: {change.new - change.old:+,} bytes"
         for facts in self.statistics:
             yield from _facts_lines(facts)
+
+    def to_table(self) -> RecordTable:
+        """In full, line by line."""
+        return RecordTable((self.summary, *self.lines()))
 
     @property
     def _bound(self) -> str:

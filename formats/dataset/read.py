@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.summaries import dataset_summary
 from tensorrepo.formats.dataset.external.foreign import ForeignReader
@@ -59,6 +60,7 @@ from tensorrepo.formats.dataset.reading.page_reader import (
 )
 from tensorrepo.formats.dataset.reading.row_read import read_columns, region_of
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.cells import cell_of, type_text
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
@@ -69,6 +71,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.threads import ordered_map
 
 ABSENT_BYTES = 1 << 30
@@ -117,6 +120,7 @@ def _absent_rows(index: ColumnIndex, rows: range | Ints) -> int:
 RowNumbers = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 BATCH_BYTES = 16 << 20
 INDEX_BYTES = 32 << 20  # of page indexes, decoded for all columns of their group
+SHOWN_VALUES = 10  # of a column that is printed
 
 
 @dataclass(slots=True, eq=False)
@@ -239,8 +243,8 @@ class StoredDataset:
         return {name: self[name][:] for name in self.schema.select(columns).names}
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnView:
+@dataclass(frozen=True, slots=True, repr=False)
+class ColumnView(Shown):
     """One column of a dataset: ``view[7]`` is a value, ``view[:]`` and ``view[[3, 1]]`` many.
 
     ``view[7, 0:64, ..., 3]`` is a region of one tensor: of a tiled column only the tiles that it
@@ -249,6 +253,20 @@ class ColumnView:
 
     dataset: StoredDataset
     column: Column
+
+    def to_table(self) -> RecordTable:
+        """The first values; of a column cut into tiles, which may be large, none."""
+        kind, rows = self.column.type, len(self)
+        null = " or null" if self.column.nullable else ""
+        title = f"column {self.column.name}: {type_text(kind)}{null}, {counted(rows, 'row')}"
+        tiled = self.column.storage.layout is ColumnLayout.TILED
+        shown = 0 if tiled else min(rows, SHOWN_VALUES)
+        cells = enumerate(cell_of(kind, value) for value in (self[:shown] if shown else ()))
+        return RecordTable((title,), (">row", self.column.name), tuple(cells), rows - shown)
+
+    def __repr__(self) -> str:
+        kind, rows = self.column.type, len(self)
+        return f"<column {self.column.name}: {type_text(kind)}, {counted(rows, 'row')}>"
 
     def __len__(self) -> int:
         return self.dataset.rows

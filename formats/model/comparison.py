@@ -36,6 +36,7 @@ from tensorrepo.formats.model.read.loading import LoadableTensor
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.tables import RecordTable, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,8 @@ def _grid(model: StoredModel, name: str) -> tuple[tuple[int, ...], ...]:
     return tuple(piece.offset for piece in pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDiff:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelDiff(Shown):
     """Everything is sorted by name. An alias counts as a tensor.
 
     `retyped` tensors have another type or shape. `files` and `metrics` hold what differs, with
@@ -268,6 +269,10 @@ class ModelDiff:
         first, *rest = told
         plural = "" if first.startswith("1 ") else "s"
         return ", ".join([first.replace(" ", f" tensor{plural} ", 1), *rest])
+
+    def to_table(self) -> RecordTable:
+        """In full, line by line."""
+        return RecordTable((self.summary, *self.lines()))
 
     def lines(self) -> Iterator[str]:
         """One line for each thing that differs."""

@@ -21,6 +21,7 @@ from tensorrepo.formats.model.layout.fingerprints import architecture_fingerprin
 from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.state.lossy import approximation_of
 from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 SHOWN_OPERATIONS = 8
 
@@ -35,8 +36,8 @@ class Layer:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelDescription(Shown):
     """What is known of a model without reading a tensor.
 
     `parameters` are the elements of all tensors, buffers among them; `types` the same by element
@@ -59,6 +60,16 @@ class ModelDescription:
     metrics: Mapping[str, Any]
     metadata: Mapping[str, Any]
     lineage: tuple[ProvenanceEdge, ...]
+
+    def to_table(self) -> RecordTable:
+        """A row for each layer, below `lines`."""
+        columns: dict[str, Cell] = {
+            "layer": "name",
+            ">tensors": "tensors",
+            ">parameters": lambda layer: f"{layer.parameters:,}",
+            ">bytes": lambda layer: f"{layer.bytes:,}",
+        }
+        return RecordTable.of(self.layers, columns, *self.lines())
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -123,7 +134,8 @@ def _edge_text(edge: ProvenanceEdge) -> str:
     adapter = adapter_of([edge])
     if adapter is not None:
         at += f": {adapter[1].text}"
-    return f"{relation_of(edge.relation)} {edge.path} ({edge.digest:.12}){at}"
+    version = f" ({edge.digest:.12})" if edge.digest else ""
+    return f"{relation_of(edge.relation)} {edge.path}{version}{at}"
 
 
 def _layers(model: StoredModel) -> tuple[Layer, ...]:

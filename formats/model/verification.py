@@ -11,19 +11,27 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.tables import RecordTable, Shown
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerificationReport(Shown):
     """What was read, and what is wrong with it: a sentence for each fault."""
 
     tensors: int
     files: int
     bytes: int
     faults: tuple[str, ...]
+
+    def to_table(self) -> RecordTable:
+        """What was read, then each fault."""
+        read = f"{counted(self.tensors, 'tensor')} and {counted(self.files, 'file')}"
+        state = counted(len(self.faults), "fault") if self.faults else "all whole"
+        return RecordTable((f"{read}, {bytes_text(self.bytes)}: {state}", *self.faults))
 
 
 def verify_model(

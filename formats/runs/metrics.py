@@ -24,18 +24,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
 from tensorrepo.formats.runs.run_record import MAX_METRICS, Metric, MetricPoint, check_metric_name
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.tables import RecordTable, Shown, moment_text
 
 VERSION: Final = 1
 CHUNK_POINTS: Final = 1 << 16  # of one object
+SHOWN_POINTS: Final = 20  # that are printed
 _WIDTH: Final = 8  # bytes of a step, a time, a value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MetricPoints:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MetricPoints(Shown):
     """Points of one metric, in the order in which they were logged.
 
     Attributes:
@@ -47,6 +50,20 @@ class MetricPoints:
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     times_ms: NDArray[np.int64]
+
+    def to_table(self) -> RecordTable:
+        """The newest points."""
+        newest = self[-SHOWN_POINTS:]
+        finite = self.values[np.isfinite(self.values)]
+        title = f"{counted(len(self), 'point')}"
+        if len(finite):
+            title += f", from {finite.min():.6g} to {finite.max():.6g}, last {self.values[-1]:.6g}"
+        columns = (newest.steps.tolist(), newest.values.tolist(), newest.times_ms.tolist())
+        rows = tuple(
+            (step, f"{value:.6g}", moment_text(time_ms * 10**6))
+            for step, value, time_ms in zip(*columns, strict=True)
+        )
+        return RecordTable((title,), (">step", ">value", "time"), rows, len(self) - len(newest))
 
     def __len__(self) -> int:
         return len(self.steps)

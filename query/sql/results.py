@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.arguments import printable
 from tensorrepo.query.sql.pushdown import Scanned
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.tables import RecordTable, printable
 
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 20
@@ -96,6 +96,14 @@ class Result:
         rows, more = self.head()
         dots = "\n..." if more else ""
         return f"<result of {', '.join(self.columns)}>\n{as_text(self.columns, rows)}{dots}"
+
+    def _repr_html_(self) -> str:
+        rows, more = self.head() if not self._taken else ([], False)
+        cells = tuple(tuple("" if value is None else value for value in row) for row in rows)
+        title = f"result of {', '.join(self.columns) or 'a statement without rows'}"
+        below = RecordTable(("... and more",)).html() if more else ""
+        names = tuple(name.removeprefix(">") for name in self.columns) if rows else ()
+        return RecordTable((title,), names, cells).html() + below
 
     def head(self, rows: int = SHOWN_ROWS) -> tuple[list[list[Any]], bool]:
         """The first rows, which stay to be taken; and whether there are more."""

@@ -25,7 +25,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tensorrepo.formats.common.arguments import printable
 from tensorrepo.query.sql.duck import Params, QueryTables, reworded
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
@@ -47,6 +46,7 @@ from tensorrepo.query.untrusted.pipe import (
     unpacked,
 )
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.tables import printable
 
 # Isolated, the child looks for modules where Python is installed, and not where its environment,
 # the folder it stands in or a script says. What this process found elsewhere comes last.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tensorrepo.repo.changes import gc_fence
@@ -38,14 +38,24 @@ from tensorrepo.repo.history.merge_trees import (
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.tables import RecordTable, Shown
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOutcome:
+@dataclass(frozen=True, slots=True, repr=False)
+class MergeOutcome(Shown):
     """What `merge` did: nothing (both None), moved the branch forward, or made a commit."""
 
     forwarded: Digest | None = None
     committed: LandedCommit | None = None
+
+    def to_table(self) -> RecordTable:
+        """In a line."""
+        if self.committed is not None:
+            made = self.committed.to_table()
+            return replace(made, lines=(f"merged: {made.lines[0]}", *made.lines[1:]))
+        if self.forwarded is not None:
+            return RecordTable((f"moved forward to {self.forwarded:.12}",))
+        return RecordTable(("nothing to merge: its history is there already",))
 
 
 def merge(

@@ -20,6 +20,7 @@ from tensorrepo.repo.log.reader import LogView, RepositoryLog
 from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.tables import RecordTable, Shown, moment_text
 
 BRANCHES = "heads/"
 TAGS = "tags/"
@@ -28,8 +29,8 @@ _STEP_KINDS = frozenset({"ref-create", "ref-delete", "ref-reset"})
 _BLOCK = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+@dataclass(frozen=True, slots=True, repr=False)
+class Move(Shown):
     """One change of one ref, as the log tells it.
 
     `renamed` is the other half when a branch got another name: the ref that went as this one came,
@@ -40,6 +41,13 @@ class Move:
     entry: LogEntry
     update: Update
     renamed: Update | None = None
+
+    def to_table(self) -> RecordTable:
+        """The ref, where it was and where it is; who moved it, when and how."""
+        old, new = (each[:12] if each else "nothing" for each in (self.update.old, self.update.new))
+        when = moment_text(self.entry.time_ns)
+        how = f"{self.entry.kind} by {self.entry.actor}, {when}, record {self.generation}"
+        return RecordTable((f"{self.update.ref}: {old} -> {new}", how))
 
 
 def create_branch(repository: RepositoryCore, name: str, commit: Digest, *, actor: str) -> None:

@@ -15,10 +15,11 @@ import msgspec
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS, reflog
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.history.commits import Commit, read_commit
+from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import RecordTable, Shown
 
 _REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
 _STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")
@@ -38,14 +39,19 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
             parse_digest(self.commit)
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+@dataclass(frozen=True, slots=True, repr=False)
+class Revision(Shown):
     """A commit that was named. `ref` is the ref itself when the text was just its name."""
 
     digest: Digest
     commit: Commit
     ref: str | None
     warning: str | None = None
+
+    def to_table(self) -> RecordTable:
+        """The commit, and the ref that names it."""
+        named = () if self.ref is None else (f"named by {self.ref}",)
+        return RecordTable((*commit_lines(self.digest, self.commit), *named))
 
 
 def resolve(

@@ -33,6 +33,7 @@ from tensorrepo.repo.history.commits import (
     MetadataValue,
     changed_paths,
     clean_message,
+    commit_lines,
     read_commit,
     write_commit,
 )
@@ -45,12 +46,13 @@ from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.tables import RecordTable, Shown
 
 _SUBJECT_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LandedCommit:
+@dataclass(frozen=True, slots=True, repr=False)
+class LandedCommit(Shown):
     """A commit that was made. `onto` is the tip that it was merged onto, None when none moved."""
 
     digest: Digest
@@ -58,6 +60,11 @@ class LandedCommit:
     generation: int
     onto: Digest | None
     attempts: int
+
+    def to_table(self) -> RecordTable:
+        """The commit, and what it was merged onto."""
+        onto = () if self.onto is None else (f"merged onto {self.onto:.12}",)
+        return RecordTable((*commit_lines(self.digest, self.commit), *onto))
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_lin
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
 from tensorrepo.repo.names import check_path, check_text, path_key
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+from tensorrepo.repo.tables import moment_text
 
 MetadataValue = None | bool | int | float | str | list["MetadataValue"] | dict[str, "MetadataValue"]
 
@@ -94,6 +95,13 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER = msgspec.msgpack.Decoder(_Stored)
 _ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+def commit_lines(digest: Digest, commit: Commit) -> tuple[str, ...]:
+    """For people: which, by whom, when; then its message, line by line."""
+    subject, *body = commit.message.split("\n")
+    author, when = commit.author.partition(" <")[0], moment_text(commit.time_ns)
+    return (f"commit {digest:.12} by {author}, {when}: {subject}", *body)
 
 
 def encode_commit(commit: Commit) -> bytes:

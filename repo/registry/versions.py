@@ -20,11 +20,11 @@ import difflib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import index
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -41,6 +41,7 @@ from tensorrepo.repo.log.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import Card, card_at, check_registered_name, edit_card
+from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, moment_text
 
 SPACE: Final = "registry/"
 REGISTERED: Final = "registered"  # the key of a version's commit metadata
@@ -52,8 +53,8 @@ _MOST_DIGITS: Final = 9  # of a version, as in `_REF`; of thousands Python makes
 _ALIAS = re.compile(r"(?![0-9]+$)[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(?<!\.)")
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredVersion:
+@dataclass(frozen=True, slots=True, repr=False)
+class RegisteredVersion(Shown):
     """One version of a registered entry.
 
     Attributes:
@@ -79,6 +80,25 @@ class RegisteredVersion:
     @property
     def ref(self) -> str:
         return version_ref(self.name, self.number)
+
+    def to_table(self) -> RecordTable:
+        """Its number, and where the entry was taken from."""
+        aliases = f" ({', '.join(self.aliases)})" if self.aliases else ""
+        title = f"version {self.number} of {self.name}{aliases}"
+        origin = f"{self.source_path} in commit {self.source:.12}"
+        return RecordTable((title, f"{origin}, by {self.author}, {moment_text(self.time_ns)}"))
+
+
+class VersionList(RecordList[RegisteredVersion]):
+    """Versions of a registered entry."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        ">version": "number",
+        "aliases": lambda one: ", ".join(one.aliases),
+        "registered": lambda one: moment_text(one.time_ns),
+        "by": lambda one: one.author.partition(" <")[0],
+        "from": lambda one: f"{one.source_path} in {one.source:.12}",
+    }
 
 
 @dataclass(frozen=True, slots=True)

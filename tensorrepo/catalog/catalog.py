@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -45,6 +45,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown
 from tensorrepo.runs.record import state_of
 
 ArchitectureSource: TypeAlias = "Graph | Model | Mapping[str, Any] | Path | str"
@@ -118,8 +119,8 @@ def _graph_of_source(source: ModelSource) -> Graph:
     return derived_graph(wanted, settings if isinstance(settings, dict) else {})
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class CatalogStatus(Shown):
     """How a catalog stands to its repository.
 
     Attributes:
@@ -148,6 +149,63 @@ class CatalogStatus:
     def is_usable(self) -> bool:
         """Whether the next question will be answered without anybody's help."""
         return self.state in {"current", "behind", "empty"}
+
+    def to_table(self) -> RecordTable:
+        """Where it is and how it stands, above the rows of its tables."""
+        tables_of = self.revision or "none yet"
+        lines = [
+            f"catalog   {self.url}",
+            f"state     {self.state}",
+            f"tables    revision {tables_of}, newest {self.newest_revision}",
+            f"tells of  record {self.generation:,} of {self.of_generation:,}",
+            *([self.advice] if self.advice else []),
+        ]
+        rows = tuple((name, f"{count:,}") for name, count in self.rows.items())
+        return RecordTable(tuple(lines), ("table", ">rows") if rows else (), rows)
+
+    def __repr__(self) -> str:
+        return f"<catalog {self.url}: {self.state}>"
+
+
+def model_text(model: PathFound | Donor | Owner) -> str:
+    """Where a model stands, and its digest."""
+    paths = list(dict.fromkeys(version.path for version in model.versions))
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    return f"{f'{paths[0]}{more}' if paths else '(a model of no commit)'} {model.model:.12}"
+
+
+def way_text(model: PathFound, most: int = 8) -> str:
+    """The nodes of a way, those in the middle of a long one counted."""
+    nodes = model.nodes
+    if len(nodes) <= most:
+        return " -> ".join(nodes)
+    return " -> ".join((*nodes[: most // 2], f"({len(nodes) - most} more)", *nodes[-most // 2 :]))
+
+
+class FoundModels(RecordList[PathFound]):
+    """Models in which a way was found."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {"model": model_text, "way": way_text}
+
+
+class DonorList(RecordList[Donor]):
+    """Models that begin like an architecture, the best first."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "model": model_text,
+        ">shared": lambda donor: f"{donor.shared} of {donor.nodes} nodes",
+        ">value": lambda donor: "-" if donor.value is None else f"{donor.value:.6g}",
+    }
+
+
+class OwnerList(RecordList[Owner]):
+    """Models that hold a tensor."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "model": model_text,
+        "tensor": "tensor",
+        "since": lambda owner: f"{owner.versions[-1].commit:.12}" if owner.versions else "",
+    }
 
 
 def _state_of_run(status: str, due_ns: int, environment: str) -> str:
@@ -260,7 +318,7 @@ class Catalog:
 
     def find_models(
         self, first: str, last: str | None = None, *, steps: int | None = None
-    ) -> list[PathFound]:
+    ) -> FoundModels:
         """Models of all commits with a node that fits `first`, and a way from it to `last`.
 
         Args:
@@ -272,7 +330,7 @@ class Catalog:
         if last is not None:
             encodable("last", last)
         with self.reading() as connection:
-            return list(architecture.models_with_path(connection, first, last, steps=steps))
+            return FoundModels(architecture.models_with_path(connection, first, last, steps=steps))
 
     def donors(
         self,
@@ -282,7 +340,7 @@ class Catalog:
         order_by_metric: bool = False,
         smallest: bool = False,
         limit: int = 10,
-    ) -> list[Donor]:
+    ) -> DonorList:
         """Models of all commits that begin like an architecture, the longest prefix first.
 
         A model is not a donor to itself.
@@ -303,14 +361,14 @@ class Catalog:
         own = (target.digest,) if isinstance(target, Model) else ()
         graph = graph_of(target)
         with self.reading() as connection:
-            return architecture.donors(connection, graph, ranking, without=own)
+            return DonorList(architecture.donors(connection, graph, ranking, without=own))
 
-    def owners(self, model: Model, tensor: str) -> list[Owner]:
+    def owners(self, model: Model, tensor: str) -> OwnerList:
         """Models of all commits that hold a tensor of `model`, bit for bit."""
         check_instance("model", model, Model, "one of the repository, as repo.model(...) gives it")
         model.spec(encodable("tensor", tensor))  # says which names are near
         with self.reading() as connection:
-            return architecture.owners(connection, model.digest, tensor)
+            return OwnerList(architecture.owners(connection, model.digest, tensor))
 
     def verify(self) -> list[Difference]:
         """Compare with a catalog made anew beside it, table by table; [] when they are equal."""

@@ -9,14 +9,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import msgspec
 from sqlalchemy import Connection
 
 from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.catalog.drawing import Drawing, draw_steps
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import check_instance, flag, listed, text, whole
+from tensorrepo.formats.common.arguments import check_instance, counted, flag, listed, text, whole
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
     CONSTRUCTED_FROM,
@@ -37,6 +39,7 @@ from tensorrepo.query import lineage as core
 from tensorrepo.query.catalog import database
 from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, printable
 from tensorrepo.runs.record import RunRecord, Runs
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
@@ -47,8 +50,8 @@ _UNTRAINED: Final = frozenset(  # a model that is one of these learned what its 
 _SPACES: Final = ("datasets/", "models/", "views/", "files/", "runs/")
 
 
-@dataclass(frozen=True, slots=True)
-class Kinship:
+@dataclass(frozen=True, slots=True, repr=False)
+class Kinship(Shown):
     """What something came from, or what came from it: edges, the nearest first.
 
     `versions` are the keys of all that was asked about, where that is more than `start`.
@@ -77,6 +80,27 @@ class Kinship:
     def paths(self) -> list[str]:
         """Paths of `nodes`, each once."""
         return list(dict.fromkeys(node.path for node in self.nodes))
+
+    def to_table(self) -> RecordTable:
+        """A row for each edge."""
+        columns: dict[str, Cell] = {
+            "relation": "relation",
+            "path": lambda step: self._end(step).path,
+            "version": lambda step: _version(self._end(step)),
+            ">edges away": "depth",
+            "of": lambda step: (step.subject if self.up else step.origin).path,
+        }
+        return RecordTable.of(self.steps, columns, repr(self)[1:-1])
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, self.lines()))
+
+    def __repr__(self) -> str:
+        what = "came from" if self.up else "made of"
+        return f"<{counted(len(self.nodes), 'thing')} {what} {_title(self.start)}>"
+
+    def _end(self, step: LineageStep) -> LineageNode:
+        return step.origin if self.up else step.subject
 
     def joined(self, other: Kinship) -> Kinship:
         """The edges of both, to be drawn."""
@@ -138,6 +162,18 @@ class SawDeleted:
         return f"{self.deleted:,}"
 
 
+class SawDeletedList(RecordList[SawDeleted]):
+    """Models that were trained on rows which are gone."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "model": "model.path",
+        "version": lambda saw: saw.model.key[:12],
+        "trained on": lambda saw: saw.dataset.key[:12],
+        "rows gone": "summary",
+        "saw of it": "seen",
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class DataChange:
     """What differs in one dataset between the trainings of two models; None: it had none of it."""
@@ -157,6 +193,17 @@ class DataChange:
         return "a version is not stored any more" if self.diff is None else self.diff.summary
 
 
+class DataChangeList(RecordList[DataChange]):
+    """What differs in the data of two models, by dataset."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "dataset": "path",
+        "old": lambda change: (change.old or "-")[:12],
+        "new": lambda change: (change.new or "-")[:12],
+        "what differs": "summary",
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that making a model again needs: `ok`, and why, or why not."""
@@ -166,7 +213,17 @@ class Finding:
     why: str
 
 
-class Lineage:
+class FindingList(RecordList[Finding]):
+    """What making a model again needs, and whether it is there."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "": lambda one: "yes" if one.ok else "NO",
+        "needed": "what",
+        "why": "why",
+    }
+
+
+class Lineage(Shown):
     """Of one thing. See `Repository.lineage`."""
 
     def __init__(self, context: Context, start: LineageNode, keys: tuple[str, ...]) -> None:
@@ -214,7 +271,7 @@ class Lineage:
         """What came from it; arguments are those of `ancestors`."""
         return self._walk(depth, relations, up=False)
 
-    def saw_deleted(self) -> list[SawDeleted]:
+    def saw_deleted(self) -> SawDeletedList:
         """Of a dataset: models that were trained on rows which this version of it has no more.
 
         Also those trained on versions that are not stored any more: they may have been.
@@ -223,25 +280,30 @@ class Lineage:
         with catalog_of(self._context).reading() as connection:
             steps = core.trained_on(connection, self.start.path)
         found = [self._saw(step) for step in steps]
-        return sorted(
-            (one for one in found if one.deleted != 0),
-            key=lambda one: (one.model.path, one.model.key, one.dataset.key),
+        return SawDeletedList(
+            sorted(
+                (one for one in found if one.deleted != 0),
+                key=lambda one: (one.model.path, one.model.key, one.dataset.key),
+            )
         )
 
-    def data_changes(self, other: Lineage) -> list[DataChange]:
+    def data_changes(self, other: Lineage) -> DataChangeList:
         """Of a model: what `other` was trained on in place of its datasets."""
         check_instance(
             "other", other, Lineage, "the lineage of a model, as repo.lineage(...) gives it"
         )
         old, new = self._trained_on(), other._trained_on()
-        return [self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})]
+        return DataChangeList(
+            self._changed(path, old.get(path), new.get(path)) for path in sorted({*old, *new})
+        )
 
-    def reproducible(self) -> list[Finding]:
+    def reproducible(self) -> FindingList:
         """Of a model: what making it again from what is stored needs, and whether it is there."""
         self._need("model")
         steps = [step for step in self.ancestors() if step.origin.kind not in {"run", "url"}]
         own = self.ancestors(depth=1)
-        found = [_stored_finding(step) for step in steps if step.subject.kind == "model"]
+        stored = (_stored_finding(step) for step in steps if step.subject.kind == "model")
+        found = FindingList(stored)
         made_of = any(step.relation in _UNTRAINED for step in own)
         if not any(step.relation == TRAINED_ON for step in (steps if made_of else own)):
             found.append(Finding("data", False, "not known what it was trained on"))
@@ -251,6 +313,48 @@ class Lineage:
         if not runs:
             found.append(Finding("run", False, "no run is known that made it, so no code is"))
         return found
+
+    def draw(
+        self,
+        to: str | Path | None = None,
+        *,
+        up: bool = True,
+        down: bool = True,
+        depth: int | None = None,
+        relations: Iterable[str] | str = (),
+        overwrite: bool = False,
+    ) -> Drawing:
+        """Draw what it came from and what came from it: origins on the left.
+
+        Args:
+            to: path of a file to write, ending in ``.svg`` or ``.png``; None: none is written.
+            up: whether its ancestors are drawn.
+            down: whether its descendants are drawn.
+            depth: how many edges away at most; None: as far as it goes.
+            relations: only over these, such as ``["trained-on"]``; none: over all.
+            overwrite: whether a file that is there is replaced.
+
+        Returns:
+            The drawing, which a notebook shows.
+
+        Raises:
+            InvalidInputError: more than `MOST_DRAWN` things, neither `up` nor `down`, or a file
+                that is there.
+            UnsupportedError: PNG, without matplotlib.
+        """
+        if not up and not down:
+            raise InvalidInputError("draw takes up=True, down=True, or both: neither draws nothing")
+        asked = [each for each, on in ((self.ancestors, up), (self.descendants, down)) if on]
+        kin = [ask(depth=depth, relations=relations) for ask in asked]
+        drawing = draw_steps(self.start, [step for one in kin for step in one.steps])
+        if to is not None:
+            drawing.save(to, overwrite=overwrite)
+        return drawing
+
+    def to_table(self) -> RecordTable:
+        """What it came from, and what came from it, as trees."""
+        lines = [repr(self)[1:-1], "came from:", *self.ancestors().lines()]
+        return RecordTable((*lines, "made of it:", *self.descendants().lines()))
 
     def __repr__(self) -> str:
         return f"<lineage of {_title(self.start)}>"
@@ -379,9 +483,8 @@ def _code_finding(run: RunRecord) -> Finding:
 
 
 def _title(node: LineageNode) -> str:
-    if node.kind in {"url", "run"} or node.key == node.path:  # what has no digest is no version
-        return node.path
-    return f"{node.path or node.kind} ({node.key:.12}{'' if node.stored else ', not stored'})"
+    version = _version(node)
+    return f"{node.path or node.kind} ({version})" if version else node.path or node.kind
 
 
 def _tree(beyond: Mapping[str, list[LineageStep]], start: str, *, up: bool) -> Iterator[str]:
@@ -400,6 +503,12 @@ def _tree(beyond: Mapping[str, list[LineageStep]], start: str, *, up: bool) -> I
             shown.add(node.key)
             deeper = f"{indent}{'   ' if last else '│  '}"
             waiting += [(deeper, one, one is below[-1]) for one in reversed(below)]
+
+
+def _version(node: LineageNode) -> str:
+    # What has no digest is no version.
+    shown = "" if node.kind in {"url", "run"} or node.key == node.path else node.key[:12]
+    return shown if node.stored or not shown else f"{shown}, not stored"
 
 
 def _quoted(text: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import msgspec
 
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import check_instance, flag, mapping, text
+from tensorrepo.formats.common.arguments import check_instance, counted, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -28,6 +29,7 @@ from tensorrepo.repo.registry.versions import (
     Registered,
     RegisteredVersion,
     Shelf,
+    VersionList,
     alias_history,
     delete_alias,
     delete_registered,
@@ -41,14 +43,15 @@ from tensorrepo.repo.registry.versions import (
     set_alias,
     versions,
 )
+from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, moment_text
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
 
 MODELS = Shelf(Kind.MODEL, "model", "models/")
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredModel:
+@dataclass(frozen=True, slots=True, repr=False)
+class RegisteredModel(Shown):
     """A name under which versions of a model are registered.
 
     Attributes:
@@ -68,6 +71,29 @@ class RegisteredModel:
     def latest(self) -> int | None:
         return self.versions[-1] if self.versions else None
 
+    def to_table(self) -> RecordTable:
+        """What it is, and which versions its aliases name."""
+        title = f"registered model {self.name}: {counted(len(self.versions), 'version')}"
+        said = [self.description] if self.description else []
+        said += [f"{name}: {value}" for name, value in self.labels.items()]
+        rows = tuple(
+            (alias, number, "protected" if alias in self.protected else "")
+            for alias, number in self.aliases.items()
+        )
+        return RecordTable((title, *said), ("alias", ">version", "") if rows else (), rows)
+
+
+class RegisteredModelList(RecordList[RegisteredModel]):
+    """Registered models, by name."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "model": "name",
+        ">versions": lambda one: len(one.versions),
+        ">latest": lambda one: one.latest or "",
+        "aliases": lambda one: ", ".join(f"{name} = {at}" for name, at in one.aliases.items()),
+        "description": "description",
+    }
+
 
 @dataclass(frozen=True, slots=True)
 class AliasMove:
@@ -79,20 +105,31 @@ class AliasMove:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
+class AliasHistory(RecordList[AliasMove]):
+    """Moves of an alias, the newest first."""
+
+    columns: ClassVar[Mapping[str, Cell]] = {
+        "when": lambda move: moment_text(move.time_ns),
+        "by": lambda move: move.actor.partition(" <")[0],
+        ">version": lambda move: "gone" if move.version is None else move.version,
+        ">record": "generation",
+    }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Registry(Shown):
     """See `Repository.registry`. A version is given by its number or by an alias."""
 
     context: Context
 
-    def models(self) -> list[RegisteredModel]:
+    def models(self) -> RegisteredModelList:
         """All registered models, by name."""
         view = self.context.core.log.refresh()
         known = registered(view)
         said = self._said(view)
-        return [
+        return RegisteredModelList(
             _model(view, name, known.get(name), said.get(name)) for name in sorted({*known, *said})
-        ]
+        )
 
     def get(self, name: str) -> RegisteredModel:
         """One registered model, as ``registry[name]`` too. Raises NotFoundError."""
@@ -139,9 +176,9 @@ class Registry:
             alias=alias,
         )
 
-    def versions(self, name: str) -> list[RegisteredVersion]:
+    def versions(self, name: str) -> VersionList:
         """All versions, the newest first."""
-        return list(versions(self.context.core, named(name)))
+        return VersionList(versions(self.context.core, named(name)))
 
     def version(self, name: str, which: int | str | None = None) -> RegisteredVersion:
         """One version; None: the newest. Raises NotFoundError, which names those there are."""
@@ -168,15 +205,15 @@ class Registry:
         core, actor = self.context.core, self.context.author
         protect_alias(core, named(name), alias, actor=actor, on=flag("on", on))
 
-    def history(self, name: str, alias: str) -> list[AliasMove]:
+    def history(self, name: str, alias: str) -> AliasHistory:
         """Where an alias was, and who moved it: the newest first. Raises NotFoundError."""
         found = list(alias_history(self.context.core, named(name), alias))
         if not found:
             raise NotFoundError(f"{name} never had an alias {alias!r:.80}")
-        return [
+        return AliasHistory(
             AliasMove(move.entry.time_ns, move.entry.actor, number or None, move.generation)
             for move, number in found
-        ]
+        )
 
     def describe(
         self,
@@ -247,6 +284,10 @@ class Registry:
 
     def __iter__(self) -> Iterator[str]:
         return (model.name for model in self.models())
+
+    def to_table(self) -> RecordTable:
+        """The registered models."""
+        return replace(self.models().to_table(), lines=(repr(self)[1:-1],))
 
     def __repr__(self) -> str:
         return f"<registry of {self.context!r}>"

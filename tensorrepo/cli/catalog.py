@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from tensorrepo.catalog.catalog import Catalog
+from tensorrepo.catalog.catalog import Catalog, model_text, way_text
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, StoredModelArgument, complete_place
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import catalog_url
-from tensorrepo.query.architecture import Donor, Owner, PathFound
 from tensorrepo.query.sync.catch_up import CatchUpProgress
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.workspace.change import find_model
@@ -40,15 +39,7 @@ def catalog_status_command(call: RepoCall, catalog: CatalogOption = None) -> Non
     if call.as_json:
         output.json_value(asdict(status) | {"is_usable": status.is_usable})
     else:
-        output.line(f"catalog   {status.url}")
-        output.line(f"state     {status.state}")
-        tables = status.revision or "none yet"
-        output.line(f"tables    revision {tables}, newest {status.newest_revision}")
-        output.line(f"tells of  record {status.generation:,} of {status.of_generation:,}")
-        if status.advice:
-            output.line(status.advice)
-        if status.rows:
-            output.table(("table", ">rows"), [(name, f"{n:,}") for name, n in status.rows.items()])
+        output.show_table(status.to_table())
     if not status.is_usable:
         raise Exit(CORRUPT)
 
@@ -146,7 +137,7 @@ def model_find_command(
     elif not models:
         output.note("no stored model has that")
     else:
-        output.lines(f"{_model_text(each)}: {_shortened(each.nodes)}" for each in models)
+        output.lines(f"{model_text(each)}: {way_text(each)}" for each in models)
 
 
 def model_donors_command(
@@ -189,7 +180,7 @@ def model_donors_command(
         wanted, metric=name, order_by_metric=order_by is not None, smallest=smallest, limit=limit
     )
     columns: dict[str, Any] = {
-        "MODEL": _model_text,
+        "MODEL": model_text,
         ">SHARED": lambda donor: f"{donor.shared} of {donor.nodes} nodes",
     }
     if name:
@@ -218,7 +209,7 @@ def model_owners_command(
     handle = handle_of(call)
     asked = handle.model(*_named(call.session, model))
     columns = {
-        "MODEL": _model_text,
+        "MODEL": model_text,
         "TENSOR": "tensor",
         "SINCE": lambda owner: f"{owner.versions[-1].commit:.12}" if owner.versions else "",
     }
@@ -229,16 +220,3 @@ def _named(session: WorkspaceSession, text: str) -> tuple[str, str]:
     """(path, commit) of the model that ``[REF:]NAME`` means in this session."""
     ref = find_model(session, text)
     return ref.path, str(ref.commit)
-
-
-def _model_text(model: PathFound | Donor | Owner) -> str:
-    """Where a model stands, and its digest."""
-    paths = list(dict.fromkeys(version.path for version in model.versions))
-    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return f"{f'{paths[0]}{more}' if paths else '(a model of no commit)'} {model.model:.12}"
-
-
-def _shortened(nodes: tuple[str, ...], most: int = 8) -> str:
-    if len(nodes) <= most:
-        return " -> ".join(nodes)
-    return " -> ".join((*nodes[: most // 2], f"({len(nodes) - most} more)", *nodes[-most // 2 :]))

@@ -21,7 +21,7 @@ from tensorrepo.cli.options import (
     sides,
     split_words,
 )
-from tensorrepo.datasets.blame import Blame, CellOrigin, blame
+from tensorrepo.datasets.blame import blame
 from tensorrepo.describe import describe_entry
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -283,7 +283,7 @@ def blame_command(
     if call.as_json:
         output.json_value(answer.to_json())
     else:
-        _show(answer)
+        output.show_table(answer.to_table())
 
 
 def _key_value(column: Column, text: str) -> Any:
@@ -298,17 +298,3 @@ def _key_value(column: Column, text: str) -> Any:
         raise InvalidInputError(
             f"--key {column.name}: {text!r} is no {column.storage.dtype}"
         ) from error
-
-
-def _show(answer: Blame) -> None:
-    row = f"row {answer.row}" if answer.row is not None else "a deleted row"
-    output.line(f"{answer.path}, {row}, id {answer.row_id}")
-    output.line(f"added in {_shown(answer.added)}")
-    if answer.deleted is not None:
-        output.line(f"deleted in {_shown(answer.deleted)}")
-    output.table(("column", "value", "commit", "author", "date", "message"), answer.rows())
-
-
-def _shown(origin: CellOrigin) -> str:
-    author = origin.commit.author.partition(" <")[0]
-    return f"{origin.digest:.12} by {author}, {origin.time[:10]}: {origin.subject}"

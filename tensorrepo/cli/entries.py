@@ -118,11 +118,11 @@ def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:
 
 
 def _show_status(status: WorkspaceStatus) -> None:
-    where = (
-        f"On branch {status.head.branch}" if status.head.branch
-        else f"HEAD is detached at {status.head.commit:.12}"
-    )  # fmt: skip
-    output.line(f"{where}, {f'at {status.tip:.12}' if status.tip else 'no commit yet'}")
+    if status.head.branch:
+        at = f"at {status.tip:.12}" if status.tip else "no commit yet"
+        output.line(f"On branch {status.head.branch}, {at}")
+    else:
+        output.line(f"HEAD is detached at {status.head.commit:.12}, on no branch")
     output.line(f"Repository {status.url}")
     if status.moved:
         output.line(f"The branch moved by {status.moved} since you staged; `commit` will merge.")
@@ -163,7 +163,7 @@ def _show_lease(status: WorkspaceStatus) -> None:
             "again what was collected, or says what to add again."
         )
     else:
-        output.line(f"  (kept by a lease, renewed {age} ago)")
+        output.line(f"  (stored, and kept for this workspace; renewed {age} ago)")
 
 
 def _amount(change: StagedChange) -> str:

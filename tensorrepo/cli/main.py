@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ls": ("List the entries of a commit.", LOOK, "entries"),
     "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "entries"),
     "lineage": ("Show what something came from, and what came from it.", LOOK, "runs"),
+    "report": ("Write one page on what is in a commit.", LOOK, "report"),
     "runs ls": ("List trainings, by what they reached.", LOOK, "runs"),
     "runs show": ("Show what a training read, made and logged.", LOOK, "runs"),
     "runs compare": ("Compare trainings side by side.", LOOK, "runs"),

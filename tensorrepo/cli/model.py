@@ -98,15 +98,7 @@ def model_desc_command(
         if call.as_json:
             output.json_value(msgspec.to_builtins(shown))
             return
-        columns = {
-            "node": "name",
-            "operation": "op",
-            "takes": lambda node: ", ".join(edge.node for edge in node.inputs),
-            "tensors": lambda node: ", ".join(
-                f"{one.role}{list(one.shape)}" for one in node.parameters
-            ),
-        }
-        output.show(shown.nodes, columns)
+        output.show_table(shown.to_table())
         return
     described = describe_model(stored.model)
     if call.as_json:

@@ -20,11 +20,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.repo import tables
 from tensorrepo.repo.errors import ConflictError, Error
 
 bytes_text = arguments.bytes_text
 counted = arguments.counted
-printable = arguments.printable
+printable = tables.printable
+age_text = tables.age_text
 
 
 def line(text: str = "") -> None:
@@ -160,19 +162,31 @@ def give_up() -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table without frames. Columns whose name begins with ">" are aligned to the right."""
+    """A table without frames. Columns whose name begins with ">" are aligned to the right.
+
+    Cells are folded to the width of a terminal; in a pipe they are whole, as in Python's print.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    wide = Console(highlight=False, soft_wrap=False)
+    if not wide.is_terminal:
+        lines([title] if title else [])
+        lines(tables.text_lines(columns, rows))
+        return
     grid = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
     for name in columns:
         grid.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
     for row in rows:
         grid.add_row(*(escape(printable(str(cell), keep="\n")) for cell in row))
-    wide = Console(highlight=False, soft_wrap=False)
-    if not wide.is_terminal:
-        wide = Console(highlight=False, width=200)
     wide.print(grid)
+
+
+def show_table(shown: tables.RecordTable) -> None:
+    """What Python's ``print`` shows of a record."""
+    lines(printable(each) for each in shown.lines)
+    if shown.columns:
+        table(shown.columns, shown.rows)
 
 
 def leave(code: int) -> NoReturn:
@@ -284,12 +298,3 @@ def working(what: str) -> Iterator[None]:
         return
     with console.status(what):
         yield
-
-
-def age_text(seconds: float) -> str:
-    """How long ago, for people: ``3 hours``."""
-    for name, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {name}{'s' if count != 1 else ''}"
-    return "seconds"

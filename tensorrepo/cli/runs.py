@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
@@ -23,68 +19,23 @@ from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.tables import moment_text
 from tensorrepo.repository import Repository
 from tensorrepo.runs.record import STALE, RunRecord
+from tensorrepo.runs.summary import (
+    MOST_SHOWN,
+    chart,
+    common_metrics,
+    metric_columns,
+    param_text,
+    run_lines,
+    sparkline,
+    took_text,
+)
 from tensorrepo.workspace.session import WorkspaceSession
 
 if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Kinship, Lineage
-
-
-_BARS: Final = "▁▂▃▄▅▆▇█"
-_NOTHING: Final = "·"  # where no value is finite
-_LABEL: Final = 10
-
-
-def sparkline(values: NDArray[np.float64], width: int = 40) -> str:
-    """One line: means of equally many points, from the smallest to the largest of them."""
-    means = _means(values, width)
-    return "".join(_BARS[level] if level >= 0 else _NOTHING for level in _levels(means, 8))
-
-
-def chart(values: NDArray[np.float64], width: int = 64, height: int = 10) -> Iterator[str]:
-    """Lines of a chart, the largest mean on top, with labels of the smallest and the largest."""
-    means = _means(values, width)
-    levels = _levels(means, height * 8)
-    finite = means[np.isfinite(means)]
-    labels = {height - 1: finite.max(), 0: finite.min()} if len(finite) else {}
-    for row in reversed(range(height)):
-        label = f"{labels[row]:.4g}" if row in labels else ""
-        cells = "".join(_cell(level - row * 8) for level in levels)
-        yield f"{label:>{_LABEL}} ┤{cells}".rstrip()
-
-
-def _cell(level: int) -> str:
-    return " " if level < 0 else _BARS[min(level, 7)]
-
-
-def _means(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Means of the finite values of at most `width` stretches; NaN where there is none."""
-    count = min(width, len(values))
-    if not count:
-        return np.empty(0)
-    stretch = np.arange(len(values)) * count // len(values)
-    finite = np.isfinite(values)
-    numbers = np.bincount(stretch[finite], minlength=count)
-    # Shares, not sums: what is near the largest float must not become infinite.
-    shares = values[finite] / np.maximum(numbers, 1)[stretch[finite]]
-    sums = np.bincount(stretch[finite], shares, minlength=count)
-    return np.where(numbers > 0, sums, math.nan)
-
-
-def _levels(means: NDArray[np.float64], steps: int) -> list[int]:
-    """From 0 to steps - 1, by how large; -1 for what is not finite."""
-    finite = means[np.isfinite(means)]
-    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-    span: Any = high / 2 - low / 2  # halves: the difference itself may be infinite
-    return [
-        -1 if not math.isfinite(mean) else _level(mean / 2 - low / 2, span, steps)
-        for mean in means.tolist()
-    ]
-
-
-def _level(above: float, span: float, steps: int) -> int:
-    return steps // 2 if not span else min(int(above / span * steps), steps - 1)
 
 
 MetricOption = Annotated[
@@ -92,8 +43,6 @@ MetricOption = Annotated[
 ]
 MaxOption = Annotated[bool, Option("--max", help="Large values are good, as of accuracy.")]
 STATES = (*STATUSES, STALE)
-_SHOWN = 3  # metrics in a list, where none is named
-MOST_SHOWN = 40  # metrics of one run
 PARAM = "NAME=VALUE, such as lr=0.001"
 
 
@@ -139,10 +88,10 @@ def runs_ls_command(
     columns: dict[str, Any] = {
         "run": "name",
         "state": lambda run: run.state(),
-        "began": lambda run: _moment(run.document.started_ns),
-        ">took": lambda run: _took(run.seconds),
+        "began": lambda run: moment_text(run.document.started_ns),
+        ">took": lambda run: took_text(run.document),
     }
-    for name in metric or ([best] if best else _common(ranked)):
+    for name in metric or ([best] if best else common_metrics(each.document for each in ranked)):
         columns[f">{name}"] = partial(_value, name=name, mode=mode if name == best else None)
     empty = "no runs" if not every else f"none of {output.counted(len(every), 'run')} fits"
     call.show(ranked, columns, document=_run_document, empty=empty)
@@ -169,17 +118,9 @@ def runs_show_command(
             output.line(f"{one}: {len(values):,} points")
             output.lines(chart(values))
         return
-    output.lines(output.printable(text, keep="\n") for text in _run_lines(run))
+    output.lines(output.printable(text) for text in run_lines(run.document, run.state()))
     if run.document.metrics:
-        columns = {
-            "metric": "name",
-            ">points": lambda each: f"{each.points:,}",
-            ">last": lambda each: f"{each.last.value:.6g}",
-            ">min": lambda each: _extreme(each.min),
-            ">max": lambda each: _extreme(each.max),
-            "course": lambda each: sparkline(run.points(each.name).values),
-        }
-        output.show(run.document.metrics[:MOST_SHOWN], columns)
+        output.show(run.document.metrics[:MOST_SHOWN], metric_columns(run.points))
     more = len(run.document.metrics) - MOST_SHOWN
     if more > 0:
         output.note(f"{more:,} more metrics: --metric NAME shows one, --json all")
@@ -209,12 +150,12 @@ def runs_compare_command(
         for key, values in _facts(runs).items()
         if everything or len({json.dumps(value, sort_keys=True) for value in values}) > 1
     }
-    wanted = metric or _common(runs, most=None)
+    wanted = metric or common_metrics((run.document for run in runs), most=None)
     measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
     if call.as_json:
         output.json_value({"runs": names, "facts": facts, f"{mode} of metrics": measured})
         return
-    rows = [(key, *map(_text, values)) for key, values in facts.items()]
+    rows = [(key, *map(param_text, values)) for key, values in facts.items()]
     rows += [
         (f"{mode} {name}", *("-" if value is None else f"{value:.6g}" for value in values))
         for name, values in measured.items()
@@ -231,7 +172,7 @@ _MISSING = object()
 
 def _check_metrics(runs: Sequence[RunRecord], names: Iterable[str]) -> None:
     """Whether each metric was logged by one of these runs."""
-    there = _common(runs, most=None)
+    there = common_metrics((run.document for run in runs), most=None)
     for name in names:
         if runs and name not in there:
             near = get_close_matches(name, there, 4) or there[:8]
@@ -249,15 +190,6 @@ def _sorted(runs: list[RunRecord], best: str | None, mode: str) -> list[RunRecor
     return [run for _, _, run in sorted(ranked, key=lambda one: one[:2])]
 
 
-def _common(runs: Iterable[RunRecord], most: int | None = _SHOWN) -> list[str]:
-    """Names of metrics, those that most runs have first."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        for one in run.document.metrics:
-            counts[one.name] = counts.get(one.name, 0) + 1
-    return sorted(counts, key=lambda name: (-counts[name], name))[:most]
-
-
 def _facts(runs: list[RunRecord]) -> dict[str, list[Any]]:
     each = [_facts_of(run) for run in runs]
     keys = list(dict.fromkeys(key for facts in each for key in facts))
@@ -272,52 +204,9 @@ def _facts_of(run: RunRecord) -> dict[str, Any]:
     return facts | {edge.path: edge.digest[:12] or None for edge in run.inputs}
 
 
-def _text(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
 def _value(run: RunRecord, name: str, mode: str | None) -> str:
     value = run.metrics.get(name) if mode is None else run.best(name, mode)
     return "-" if value is None else f"{value:.6g}"
-
-
-def _extreme(point: Any) -> str:
-    return "-" if point is None else f"{point.value:.6g} at {point.step}"
-
-
-def _run_lines(run: RunRecord) -> Iterable[str]:
-    document, newest = run.document, run.document.attempts[-1]
-    yield f"run       {run.name} ({run.id:.12}), {run.state()}"
-    if document.error:
-        yield f"error     {document.error}"
-    yield f"author    {document.author}"
-    yield f"began     {_moment(document.started_ns)}, took {_took(run.seconds)}"
-    if len(document.attempts) > 1:
-        yield f"attempts  {len(document.attempts)}, the last one {_moment(newest.started_ns)}"
-    if newest.code is not None:
-        dirty = ", and files that differ" if newest.code.dirty else ""
-        yield f"code      {newest.code.script or ''} at git commit {newest.code.commit:.12}{dirty}"
-    machine = newest.environment.get("machine", {})
-    words = [str(machine[key]) for key in ("host", "processor", "gpus") if machine.get(key)]
-    yield f"machine   Python {newest.environment.get('python', '?')}, {', '.join(words)}"
-    for name, value in sorted(run.params.items()):
-        yield f"param     {name} = {_text(value)}"
-    for edge in run.inputs:
-        at = ", ".join(f"{key} {edge.details[key]}" for key in _POSITION if key in edge.details)
-        yield f"{edge.relation:<9} {edge.path} ({edge.digest:.12}){f': {at}' if at else ''}"
-    for made in run.outputs:
-        yield f"made      {made.path} ({made.digest:.12}) in commit {made.commit:.12}"
-
-
-_POSITION = ("seed", "epoch", "position")
-
-
-def _moment(time_ns: int) -> str:
-    return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M}"
-
-
-def _took(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else output.age_text(seconds)
 
 
 def _run_document(run: RunRecord, metrics: Iterable[str] = ()) -> dict[str, Any]:
@@ -348,6 +237,10 @@ def lineage_command(
         bool, Option("--all-versions", help="Of all that was ever at PATH.")
     ] = False,
     dot: Annotated[bool, Option("--dot", help="For Graphviz.")] = False,
+    draw: Annotated[
+        str | None, Option("--draw", metavar="FILE", help="Draw it: FILE.svg or FILE.png.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite what is at FILE.")] = False,
     deleted: Annotated[
         bool, Option("--deleted", help="Models that saw rows which the dataset has no more.")
     ] = False,
@@ -369,14 +262,19 @@ def lineage_command(
     Examples:
         tensorrepo lineage models/net
         tensorrepo lineage v1:datasets/photos --down --relation trained-on
-        tensorrepo lineage models/net --up --down --dot > net.dot
+        tensorrepo lineage models/net --up --down --draw net.svg
         tensorrepo lineage datasets/photos --deleted
         tensorrepo lineage models/net --data-since v1:models/net
         tensorrepo lineage models/net --reproducible
     """
     ask = partial(_lineage_of, call.session, handle_of(call))
     lineage = ask(path, all_versions=all_versions)
-    if deleted:
+    if draw is not None:
+        to, up = call.path(draw), up or not down
+        only = relation or ()
+        drawing = lineage.draw(to, up=up, down=down, depth=depth, relations=only, overwrite=force)
+        call.answer({"path": str(to), "things": len(drawing.nodes)}, f"wrote {draw}")
+    elif deleted:
         _show_deleted(call, lineage)
     elif data_since is not None:
         _show_changes(call, ask(data_since), lineage)

@@ -14,11 +14,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tensorrepo.describe import value_json, value_text
+from tensorrepo.describe import value_json
 from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
+from tensorrepo.formats.dataset.schema.cells import cell_text
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
@@ -26,12 +27,13 @@ from tensorrepo.repo.history.trees import lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 OPEN_VERSIONS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CellOrigin:
+@dataclass(frozen=True, slots=True, repr=False)
+class CellOrigin(Shown):
     """A commit that is blamed for something."""
 
     digest: Digest
@@ -47,6 +49,15 @@ class CellOrigin:
         """The first line of its message."""
         return self.commit.message.partition("\n")[0]
 
+    def to_table(self) -> RecordTable:
+        """Which commit, by whom, when and why, in a line."""
+        return RecordTable((f"{self.digest:.12} by {self.by}, {self.time[:10]}: {self.subject}",))
+
+    @property
+    def by(self) -> str:
+        """The author's name, without the address."""
+        return self.commit.author.partition(" <")[0]
+
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         return {
@@ -58,16 +69,17 @@ class CellOrigin:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One value, and the commit that brought it."""
+class BlamedCell:
+    """One value, and the commit that brought it. `text` is the value for people, short."""
 
     column: str
     value: Any
     origin: CellOrigin
+    text: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+@dataclass(frozen=True, slots=True, repr=False)
+class Blame(Shown):
     """Where a row of a dataset came from.
 
     Attributes:
@@ -84,9 +96,9 @@ class Blame:
     row_id: str
     added: CellOrigin
     deleted: CellOrigin | None
-    cells: tuple[Cell, ...]
+    cells: tuple[BlamedCell, ...]
 
-    def __getitem__(self, column: str) -> Cell:
+    def __getitem__(self, column: str) -> BlamedCell:
         for cell in self.cells:
             if cell.column == column:
                 return cell
@@ -108,14 +120,21 @@ class Blame:
             ],
         }
 
-    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
-        """For people, a line for each cell: column, value, commit, author, date, message."""
-        return [(cell.column, value_text(cell.value), *_told(cell.origin)) for cell in self.cells]
-
-
-def _told(origin: CellOrigin) -> tuple[str, str, str, str]:
-    author = origin.commit.author.partition(" <")[0]
-    return f"{origin.digest:.12}", author, origin.time[:10], origin.subject
+    def to_table(self) -> RecordTable:
+        """For people, a row for each cell, below what became of the whole row."""
+        columns: dict[str, Cell] = {
+            "column": "column",
+            "value": "text",
+            "commit": lambda cell: cell.origin.digest[:12],
+            "author": "origin.by",
+            "date": lambda cell: cell.origin.time[:10],
+            "message": "origin.subject",
+        }
+        row = f"row {self.row}" if self.row is not None else "a deleted row"
+        lines = [f"{self.path}, {row}, id {self.row_id}", f"added in {self.added}"]
+        if self.deleted is not None:
+            lines.append(f"deleted in {self.deleted}")
+        return RecordTable.of(self.cells, columns, *lines)
 
 
 def blame(
@@ -146,7 +165,12 @@ def blame(
     number = int(_number(dataset, wanted))
     values = dataset[number]
     cells = tuple(
-        Cell(column.name, values[column.name], history.origin(found.columns[column.id]))
+        BlamedCell(
+            column.name,
+            values[column.name],
+            history.origin(found.columns[column.id]),
+            cell_text(column.type, values[column.name]),
+        )
         for column in dataset.schema.columns
         if (column.derived is None if shown is None else column.name in shown)
     )

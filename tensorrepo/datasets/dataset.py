@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
-from tensorrepo.describe import MANY, html_table, value_text
+from tensorrepo.describe import dataset_table
 from tensorrepo.formats.common.arguments import check_instance
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
@@ -65,6 +64,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import note_streamed, noted
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _no_tensor(name: str, row: int) -> InvalidInputError:
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Dataset:
+class Dataset(Shown):
     """A dataset of one commit: it never changes, and its rows are read when they are asked for.
 
     ``ds[7]`` is a row, ``ds[10:20]`` and ``ds[[3, 1]]`` are columns of several, ``ds["label"]`` is
@@ -291,11 +291,9 @@ class Dataset:
             f"commit {self.commit:.12}>"
         )
 
-    def _repr_html_(self) -> str:
-        """The first rows, for notebooks."""
-        names = self.schema.names
-        rows = ([value_text(row[name]) for name in names] for row in islice(self, MANY))
-        return html_table(repr(self), names, rows)
+    def to_table(self) -> RecordTable:
+        """The first rows, with thumbnails: what ``print`` and notebooks show."""
+        return dataset_table(repr(self)[1:-1], self.stored)
 
 
 class TorchDataset:

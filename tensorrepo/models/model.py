@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorrepo.context import Context
-from tensorrepo.describe import MANY, html_table
+from tensorrepo.describe import model_table
 from tensorrepo.formats.common.arguments import (
     check_instance,
     chosen,
@@ -36,24 +36,12 @@ from tensorrepo.formats.model.verification import VerificationReport, verify_mod
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import noted
 
 
-class Selector:
-    """What stands between brackets, as a value: ``model.slice("fc1.weight", tr.s[0:128])``."""
-
-    def __getitem__(self, index: ElementIndex) -> ElementIndex:
-        return index
-
-    def __repr__(self) -> str:
-        return "tensorrepo.s"
-
-
-s = Selector()
-
-
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Model:
+class Model(Shown):
     """A model of one commit. Tensors are read, and verified, when they are asked for."""
 
     context: Context
@@ -92,7 +80,10 @@ class Model:
         return self.stored.spec(text("the name of a tensor", name))
 
     def slice(self, name: str, index: ElementIndex) -> Any:
-        """``model[name][index]``, of which only the parts that it touches are read."""
+        """``model[name][index]``, of which only the parts that it touches are read.
+
+        `index` is what stands between the brackets, as numpy writes it: ``np.s_[0:128, ...]``.
+        """
         return self.stored.slice(name, index)
 
     def load(
@@ -267,11 +258,9 @@ class Model:
         found = model_at(self.context, edge.path, edge.commit)
         return ModelRef(found.stored, found.path, found.commit)
 
-    def _repr_html_(self) -> str:
-        """The first tensors, for notebooks."""
-        specs = (self.spec(name) for name in self.keys()[:MANY])
-        rows = [(spec.name, spec.type.name, list(spec.shape), spec.size_bytes) for spec in specs]
-        return html_table(repr(self), ("tensor", "dtype", "shape", "bytes"), rows)
+    def to_table(self) -> RecordTable:
+        """The first tensors: what ``print`` and notebooks show."""
+        return model_table(repr(self)[1:-1], self.stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return model_at, (self.context, self.path, self.commit)

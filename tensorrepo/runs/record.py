@@ -19,18 +19,19 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import chosen, text
+from tensorrepo.formats.common.arguments import chosen, counted, listed, text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.runs.metrics import (
     CHUNK_POINTS,
@@ -61,8 +62,15 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
+from tensorrepo.repo.tables import Cell, RecordTable, Shown, moment_text
 from tensorrepo.repo.threads import Waiting
+from tensorrepo.runs.plots import plot_metrics
 from tensorrepo.runs.run_context import RUNS
+from tensorrepo.runs.summary import common_metrics, run_table, took_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _GIT_SECONDS: Final = 5.0
 _MOST_PACKAGES: Final = 500
@@ -200,11 +208,13 @@ def _started(pid: int) -> str:
 
 
 STALE: Final = "stale"
+SHOWN_RUNS: Final = 40  # that are printed
+MOST_PLOTTED: Final = 12  # panels of one run, runs in one panel
 _RECORD: Final = "/record"
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class RunRecord:
+class RunRecord(Shown):
     """A run as it was last written. Points of metrics are read when they are asked for."""
 
     context: Context
@@ -290,6 +300,30 @@ class RunRecord:
         self.summary(metric)
         return join_points(part[metric] for part in self._parts(metric) if metric in part)
 
+    def to_table(self) -> RecordTable:
+        """Its facts, above its metrics."""
+        return run_table(self.document, self.state(), self.points)
+
+    def plot(
+        self, *metrics: str, x: str = "step", log: bool = False, axes: Axes | None = None
+    ) -> Figure:
+        """A panel for each of these metrics, or of the first `MOST_PLOTTED`: a matplotlib figure.
+
+        Args:
+            metrics: names of metrics; none: all, up to `MOST_PLOTTED`.
+            x: what is counted to the right: "step", or "seconds" or "hours" since the first point.
+            log: whether values are on a logarithmic scale.
+            axes: axes of matplotlib to draw one metric into; None: a new figure.
+
+        Raises:
+            NotFoundError: a metric was never logged; says which were.
+            InvalidInputError: no metric was logged.
+            UnsupportedError: matplotlib, of the extra `plots`, is not installed.
+        """
+        names = metrics or [one.name for one in self.document.metrics[:MOST_PLOTTED]]
+        courses = {name: {self.name: self.points(name)} for name in names}
+        return plot_metrics(courses, x=x, log=log, axes=axes)
+
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.4g}" for name, value in [*self.metrics.items()][:4])
         return f"<run {self.name}: {self.state()}{f', {told}' if told else ''}>"
@@ -331,7 +365,7 @@ def find_record(context: Context, name: str) -> RunRecord | None:
     return None if commit is None else read_record(context, commit, name)
 
 
-class Runs(Mapping[str, RunRecord]):
+class Runs(Shown, Mapping[str, RunRecord]):
     """The runs that a repository has now, by name. Each is read when it is asked for."""
 
     def __init__(self, context: Context) -> None:
@@ -367,8 +401,63 @@ class Runs(Mapping[str, RunRecord]):
         found = [(sign * value, run.name) for value, run in values if value is not None]
         return self[min(found)[1]] if found else None
 
+    def plot(
+        self,
+        metric: str,
+        *,
+        names: Iterable[str] | None = None,
+        x: str = "step",
+        log: bool = False,
+        axes: Axes | None = None,
+    ) -> Figure:
+        """One metric of several runs in one panel: a matplotlib figure. See `RunRecord.plot`.
+
+        Args:
+            metric: name of the metric.
+            names: names of runs; None: the newest `MOST_PLOTTED` that logged the metric.
+            x: what is counted to the right: "step", or "seconds" or "hours" since the first point.
+            log: whether values are on a logarithmic scale.
+            axes: axes of matplotlib to draw into; None: a new figure.
+
+        Raises:
+            NotFoundError: no such run, or none that logged the metric.
+        """
+        if names is None:
+            newest = sorted(self.values(), key=lambda run: -run.document.started_ns)
+            logged = [run for run in newest if run.document.metric(text("metric", metric))]
+            if not logged:
+                there = common_metrics((run.document for run in newest), most=8)
+                listed_names = f"; there are {', '.join(there)}" if there else ""
+                raise NotFoundError(f"no run has a metric {metric!r:.80}{listed_names}")
+            runs = logged[:MOST_PLOTTED]
+        else:
+            runs = [self[name] for name in listed("names", names)]
+        return plot_metrics(
+            {metric: {run.name: run.points(metric) for run in runs}}, x=x, log=log, axes=axes
+        )
+
+    def to_table(self) -> RecordTable:
+        """The newest runs, with the metrics that most of them have."""
+        newest = sorted(self.values(), key=lambda run: (-run.document.started_ns, run.name))
+        shown = newest[:SHOWN_RUNS]
+        columns: dict[str, Cell] = {
+            "run": "name",
+            "state": lambda run: run.state(),
+            "began": lambda run: moment_text(run.document.started_ns),
+            ">took": lambda run: took_text(run.document),
+        }
+        for name in common_metrics(run.document for run in shown):
+            columns[f">{name}"] = partial(_last_text, name=name)
+        table = RecordTable.of(shown, columns, counted(len(self), "run"))
+        return replace(table, more=len(newest) - len(shown))
+
     def __repr__(self) -> str:
-        return f"<{len(self)} runs: {', '.join([*self][:8])}>"
+        return f"<{counted(len(self), 'run')}: {', '.join([*self][:8])}>"
+
+
+def _last_text(run: RunRecord, name: str) -> str:
+    value = run.metrics.get(name)
+    return "-" if value is None else f"{value:.6g}"
 
 
 FIRST_SECONDS: Final = 10.0  # between writes at first; later they come less often,

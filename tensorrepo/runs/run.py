@@ -14,8 +14,9 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import Token
+from html import escape
 from operator import index
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
 
@@ -54,6 +55,9 @@ from tensorrepo.runs.record import (
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_ERROR: Final = 1000  # characters
 _URL = re.compile(r"[\w+.-]{1,32}://\S+")
@@ -270,6 +274,14 @@ class Run:
             NotFoundError: it was not.
         """
         return Runs(self.context)[self.name]
+
+    def plot(self, *metrics: str, **options: Any) -> Figure:
+        """Metrics as they were last stored, see `RunRecord.plot`; `flush` stores what is new."""
+        return self.record.plot(*metrics, **options)
+
+    def _repr_html_(self) -> str:
+        stored = find_record(self.context, self.name) is not None
+        return self.record._repr_html_() if stored else escape(repr(self))
 
     def __enter__(self) -> Self:
         return self if self._token is not None else self.start()

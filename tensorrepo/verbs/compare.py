@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorrepo.describe import describe_entry, value_json, value_text
+from tensorrepo.describe import describe_entry, value_json
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
@@ -36,13 +38,14 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.history.trees import Entry, PathChange, diff
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.tables import Cell, RecordTable, Shown, printable
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
 
 
-@dataclass(frozen=True, slots=True)
-class EntryChange:
+@dataclass(frozen=True, slots=True, repr=False)
+class EntryChange(Shown):
     """One entry that differs. `mark` is "A" added, "D" deleted, "M" modified.
 
     `summary` follows the path on its line, `details` are lines below it; `inside` is the
@@ -58,11 +61,15 @@ class EntryChange:
     details: tuple[str, ...]
     inside: Any
 
+    def to_table(self) -> RecordTable:
+        """Its line, and those below it."""
+        return RecordTable((f"{self.mark} {self.path}{self.summary}", *self.details))
+
     def to_json(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(EntryChange)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DatasetChange(EntryChange):
     """A dataset that differs: its rows can be asked for. A side that is not there has no rows."""
 
@@ -133,8 +140,8 @@ def _names(key: str | Sequence[str] | None) -> Sequence[str] | None:
     return [key] if isinstance(key, str) else key
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """Everything that differs, in the order of paths.
 
     `working` tells of files on disk that differ from what they were written from.
@@ -155,8 +162,20 @@ class Comparison:
                 yield from (f"    {detail}" for detail in change.details)
         yield from self.working
 
+    def to_table(self) -> RecordTable:
+        """A row for each entry that differs, as notebooks show it."""
+        columns: dict[str, Cell] = {
+            "": "mark",
+            "path": "path",
+            "what differs": lambda one: "\n".join([one.summary.strip(" ()"), *one.details]),
+        }
+        return RecordTable.of(self.changes, columns, *[repr(self)[1:-1], *self.working])
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.changes), 'entry differs', 'entries differ')}>"
+
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(map(printable, self.lines()))
 
     def to_json(self) -> dict[str, Any]:
         return {"changes": [one.to_json() for one in self.changes], "working": list(self.working)}

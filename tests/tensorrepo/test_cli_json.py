@@ -44,6 +44,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "set": (("set", "points", "licence=CC0"),),
     "stream": (("stream", "points"),),
     "lineage": (("lineage", "models/net"),),
+    "report": (("report", "--to", "report.html"),),
     "runs ls": (("runs", "ls"),),
     "runs show": (("runs", "show", "exp1"),),
     "runs compare": (("runs", "compare", "exp1", "exp1"),),

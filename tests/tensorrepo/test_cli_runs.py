@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tensorrepo.cli.runs import chart, sparkline
+from tensorrepo.runs.summary import chart, sparkline
 from tests.support.processes.shell import Shell
 
 

@@ -164,7 +164,7 @@ def test_status_exit_code_tells_clean_from_dirty(full: Shell) -> None:
 
 def test_status_tells_the_age_of_the_lease(full: Shell) -> None:
     full("rm", "net")
-    assert "kept by a lease, renewed" in full("status")
+    assert "kept for this workspace; renewed" in full("status")
 
 
 def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell) -> None:

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorrepo.describe import value_json, value_text
+from tensorrepo.describe import value_json
+from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.types import LinkValue
 
 

@@ -18,7 +18,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import counted, first_names
 from tensorrepo.formats.dataset.schema.arrow_types import TYPE_KEY, arrow_type, infer_type
+from tensorrepo.formats.dataset.schema.cells import type_text
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
@@ -41,6 +43,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_to_json,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 __all__ = [
     "Bytes",
@@ -122,8 +125,15 @@ class Column:
         return storage_of(self.type)
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+SCHEMA_COLUMNS: Final[Mapping[str, Cell]] = {
+    "column": "name",
+    "type": lambda column: type_text(column.type),
+    "null": lambda column: "yes" if column.nullable else "",
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Schema(Shown):
     """The columns of a dataset, in order, names unique."""
 
     columns: tuple[Column, ...]
@@ -142,6 +152,14 @@ class Schema:
     def of(cls, columns: Mapping[str, TypeLike]) -> Schema:
         """Columns without nulls: ``Schema.of({"image": Image("png"), "label": "int64"})``."""
         return cls(tuple(Column(name, as_type(kind)) for name, kind in columns.items()))
+
+    def to_table(self) -> RecordTable:
+        """A row for each column that a user gave."""
+        shown = self.visible.columns
+        return RecordTable.of(shown, SCHEMA_COLUMNS, f"schema of {counted(len(shown), 'column')}")
+
+    def __repr__(self) -> str:
+        return f"<schema of {first_names(self.visible.names, 8)}>"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 VERSION: Final = 1
 SOURCES: Final = ("export", "fx", "onnx", "names", "given")
@@ -69,7 +70,7 @@ class GraphNode(msgspec.Struct, frozen=True, array_like=True):
     parameters: tuple[Parameter, ...] = ()
 
 
-class Graph(msgspec.Struct, frozen=True):
+class Graph(msgspec.Struct, Shown, frozen=True):
     """An architecture. `nodes` are in canonical order; `outputs` are what the model returns.
 
     `source` is one of `SOURCES`; `config` is what is known of the whole, such as a config file's
@@ -81,6 +82,21 @@ class Graph(msgspec.Struct, frozen=True):
     outputs: tuple[Input, ...] = ()
     config: dict[str, Any] = {}
     version: int = VERSION
+
+    def to_table(self) -> RecordTable:
+        """A row for each node."""
+        columns: dict[str, Cell] = {
+            "node": "name",
+            "operation": "op",
+            "takes": lambda node: ", ".join(edge.node for edge in node.inputs),
+            "tensors": lambda node: ", ".join(
+                f"{one.role}{list(one.shape)}" for one in node.parameters
+            ),
+        }
+        return RecordTable.of(self.nodes, columns, repr(self)[1:-1])
+
+    def __repr__(self) -> str:
+        return f"<graph of {len(self.nodes):,} nodes ({self.source})>"
 
     def node(self, name: str) -> GraphNode:
         """Raises KeyError."""

@@ -22,6 +22,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.model.delta.base_choice import WrittenBase
 from tensorrepo.formats.model.delta.registry import CODECS
 from tensorrepo.formats.model.layout.fingerprints import Fingerprint, frame_bytes
@@ -66,6 +67,7 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.tables import RecordTable, Shown
 
 
 def depths(bases: Sequence[Sequence[int]]) -> list[int]:
@@ -195,8 +197,8 @@ class RepackOptions:
             raise InvalidInputError(f"depth {self.depth}: expected 0 to {MAX_DEPTH}")
 
 
-@dataclass(frozen=True, slots=True)
-class RepackReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RepackReport(Shown):
     """What was, or would be, done.
 
     Attributes:
@@ -224,6 +226,13 @@ class RepackReport:
     @property
     def changed(self) -> bool:
         return bool(self.superseded)
+
+    def to_table(self) -> RecordTable:
+        """Bytes before and after, in a line or two."""
+        what = f"{counted(self.tensors, 'tensor')} of {counted(self.models, 'model')}"
+        sizes = f"{bytes_text(self.present_bytes)}, by the plan {bytes_text(self.planned_bytes)}"
+        done = f"{bytes_text(self.stored_bytes)} stored" if self.changed else "nothing changed"
+        return RecordTable((f"{what}: {sizes}; {done}",))
 
 
 def repack_models(

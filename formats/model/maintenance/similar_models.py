@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.base_choice import BaseModel, open_base, rank
 from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
@@ -21,6 +22,7 @@ from tensorrepo.formats.model.read.frames import PiecedTensor
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Likeness:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Similarity:
+@dataclass(frozen=True, slots=True, repr=False)
+class Similarity(Shown):
     """The models that are like one, the nearest first, and the bases it was encoded against.
 
     `bases` may be gone since, and are then in no ranking. Models that share less than half of the
@@ -66,6 +68,18 @@ class Similarity:
     bases: tuple[ChosenBase, ...]
     ranking: tuple[Likeness, ...]
     unlike: int
+
+    def to_table(self) -> RecordTable:
+        """The ranking, below the bases."""
+        bases = [f"base {one.digest:.12}: {one.why}" for one in self.bases]
+        columns: dict[str, Cell] = {
+            "model": lambda one: ", ".join(path for _, path in one.model.names[:3]),
+            "digest": lambda one: one.model.digest[:12],
+            ">bits": lambda one: f"{one.bits:.1f} of 16",
+            "architecture": lambda one: "the same" if one.same_architecture else "",
+        }
+        title = f"{counted(len(self.ranking), 'model')} to compare with, {self.unlike:,} unlike"
+        return RecordTable.of(self.ranking, columns, title, *bases)
 
     def to_json(self) -> dict[str, Any]:
         return {

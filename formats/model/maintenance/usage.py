@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, StoredTensor, decode_placement
 from tensorrepo.formats.model.read.members import MemberReader
@@ -21,6 +22,7 @@ from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,25 @@ class ModelUsage:
     usage: DiskUsage
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceUsage:
+@dataclass(frozen=True, slots=True, repr=False)
+class SpaceUsage(Shown):
     """What some models take, by model and by codec. What several share counts once in `total`."""
 
     models: tuple[ModelUsage, ...]
     codecs: Mapping[str, DiskUsage]
     total: DiskUsage
+
+    def to_table(self) -> RecordTable:
+        """A row for each model."""
+        columns: dict[str, Cell] = {
+            "model": lambda one: ", ".join(path for _, path in one.model.names[:3]),
+            ">in memory": lambda one: bytes_text(one.usage.logical_bytes),
+            ">stored": lambda one: bytes_text(one.usage.stored_bytes),
+            ">its own": lambda one: bytes_text(one.usage.unique_bytes),
+        }
+        stored = bytes_text(self.total.stored_bytes)
+        title = f"{counted(len(self.models), 'model')} in {stored}"
+        return RecordTable.of(self.models, columns, title)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrepo.formats.common.arguments import bytes_text, counted, printable
+from tensorrepo.formats.common.arguments import bytes_text, counted
+from tensorrepo.repo.tables import printable
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 files"), (1, "1 file"), (2000, "2,000 files")])

@@ -1,0 +1,92 @@
+"""Cells of tables: one value of a column as a few words, or as a thumbnail.
+
+Classes are shown by their names, arrays and bytes by their kind and size, pictures small.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from tensorrepo.formats.common.arguments import bytes_text
+from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
+    ClassLabel,
+    ColumnType,
+    Image,
+    Json,
+    Link,
+    LinkValue,
+    Scalar,
+    Tensor,
+    Text,
+)
+from tensorrepo.formats.images.headers import header_of
+from tensorrepo.formats.images.thumbnails import array_thumbnail, looks_like_pixels, thumbnail
+from tensorrepo.repo.tables import Thumbnail, printable
+
+SHOWN_CHARACTERS: Final = 60
+_SHOWN_CLASSES: Final = 8
+
+
+def value_text(value: Any) -> str:
+    """One value in a cell: short ones whole, arrays and bytes by their kind."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        inside = " ".join(str(item) for item in value.ravel()[:4])
+        more = " ..." if value.size > 4 else ""
+        return f"{value.dtype}{list(value.shape)} {inside}{more}"
+    if isinstance(value, (bytes, memoryview)):
+        return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+    if isinstance(value, LinkValue):
+        value = value.url
+    text = printable(str(value)[: SHOWN_CHARACTERS + 1].replace("\n", " "))
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def cell_text(kind: ColumnType, value: Any) -> str:
+    """One value of a column of this type: a class by its name, an image by its size."""
+    if value is None or value is np.ma.masked:
+        return "null"
+    if isinstance(kind, ClassLabel):
+        number = int(value)
+        return value_text(kind.names[number] if 0 <= number < len(kind.names) else number)
+    if isinstance(kind, Image) and (header := header_of(value)) is not None:
+        return f"{header.codec} {header.width} x {header.height}, {bytes_text(len(value))}"
+    return value_text(value)
+
+
+def cell_of(kind: ColumnType, value: Any) -> str | Thumbnail:
+    """The same, with a thumbnail of what is a picture."""
+    words = cell_text(kind, value)
+    if isinstance(kind, Image) and isinstance(value, bytes | memoryview):
+        return Thumbnail(words, partial(thumbnail, value))
+    if has_pictures(kind) and isinstance(value, np.ndarray):
+        return Thumbnail(words, partial(array_thumbnail, value))
+    return words
+
+
+def has_pictures(kind: ColumnType) -> bool:
+    """Whether values of a column may have thumbnails."""
+    if isinstance(kind, Tensor):
+        return kind.dtype == "uint8" and looks_like_pixels(np.dtype(np.uint8), kind.shape)
+    return isinstance(kind, Image)
+
+
+def type_text(kind: ColumnType) -> str:
+    """The type of a column, in a word where one does: ``float32[28, ?]``."""
+    if isinstance(kind, Scalar):
+        return kind.dtype
+    if isinstance(kind, Tensor):
+        dims = ", ".join("?" if dim is None else str(dim) for dim in kind.shape)
+        return f"{kind.dtype}[{dims}]"
+    if isinstance(kind, ClassLabel):
+        shown = ", ".join(kind.names[:_SHOWN_CLASSES])
+        more = ", ..." if len(kind.names) > _SHOWN_CLASSES else ""
+        return f"label of {len(kind.names)} classes ({shown}{more})"
+    if isinstance(kind, Image):
+        return f"image ({kind.codec})" if kind.codec else "image"
+    if isinstance(kind, Text | Bytes | Json | Link):
+        return type(kind).__name__.lower()
+    return str(kind)

@@ -1,0 +1,1 @@
+"""Report of a commit: one self-contained page."""
