@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -24,7 +25,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Scalar,
     Tensor,
 )
-from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
@@ -177,12 +178,22 @@ def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryD
 
 def _describe_model(path: str, entry: Entry, model: StoredModel) -> EntryDescription:
     specs = [(name, model.spec(name)) for name in model]
-    details = [f"{name}: {spec.type.name}{list(spec.shape)}" for name, spec in specs]
+    details = [_size_text([spec for _, spec in specs])] if specs else []
+    details += [f"{name}: {spec.type.name}{list(spec.shape)}" for name, spec in specs]
     details += [f"file {name}" for name in model.files]
     details += [f"{name} = {value}" for name, value in model.metrics.items()]
     total = sum(spec.size_bytes for _, spec in specs)
     shape = counted(len(specs), "tensor")
     return EntryDescription(path, "model", shape, total, entry.digest, tuple(details))
+
+
+def _size_text(specs: Sequence[TensorSpec]) -> str:
+    """How many numbers a model has, and of which types, the commonest first."""
+    counts = Counter[str]()
+    for spec in specs:
+        counts[spec.type.name] += math.prod(spec.shape)
+    types = ", ".join(name for name, _ in counts.most_common())
+    return f"{counted(counts.total(), 'parameter')} ({types})"
 
 
 def _preview_dataset(dataset: StoredDataset, start: int, rows: int) -> Preview:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.history import commit_json, names_of, whole
+from tensorrepo.cli.history import changes_of, commit_json, names_of, whole
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     CommandCall,
@@ -27,7 +27,6 @@ from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
@@ -39,6 +38,7 @@ from tensorrepo.verbs.compare import (
     is_under,
     row_documents,
     row_lines,
+    shortened,
 )
 from tensorrepo.workspace.doctor import files_in_place, files_text
 from tensorrepo.workspace.session import WorkspaceSession, base_entry
@@ -46,6 +46,9 @@ from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
 _Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for
+FullOption = Annotated[
+    bool, Option("--full", help="All lines of each entry, such as every tensor of a new model.")
+]
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -54,17 +57,18 @@ def show_command(
     what: Annotated[
         str | None, Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
+    full: FullOption = False,
 ) -> None:
     """Show one commit and what it changed, or one entry of it.
 
     Examples:
         tensorrepo show
-        tensorrepo show v1
+        tensorrepo show v1 --full
         tensorrepo show main:datasets/photos
     """
     session = call.session
     if what is not None and split_path(what)[1]:
-        _show_entry(call, what)
+        _show_entry(call, what, full=full)
         return
     try:
         revision = session.resolve(what)
@@ -72,16 +76,14 @@ def show_command(
         hint = f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{{path}}`"
         raise entry_hint(session, what or "", hint, error) from None
     commit = revision.commit
-    objects = session.repository.objects
-    before = tree_of(objects, commit.parents[0] if commit.parents else None)
-    compared = compare(session.repository, before, commit.tree)
+    compared = changes_of(session, commit)
     names = names_of(session)
     if call.as_json:
         document = commit_json(revision.digest, commit, names)
         output.json_value(document | {"diff": compared.to_json()})
         return
     output.styled(whole(revision.digest, commit, names))
-    output.lines(compared.lines())
+    output.lines(compared.lines(full=full))
 
 
 def diff_command(
@@ -95,6 +97,7 @@ def diff_command(
         ),
     ] = None,
     stat: Annotated[bool, Option("--stat", help="A line for each entry.")] = False,
+    full: FullOption = False,
     rows: Annotated[
         bool, Option("--rows", help="Rows of datasets that changed, cell by cell.")
     ] = False,
@@ -132,7 +135,7 @@ def diff_command(
     elif call.as_json:
         output.json_value(compared.to_json())
     else:
-        output.lines(compared.lines(stat=stat))
+        output.lines(compared.lines(stat=stat, full=full))
     if exit_code and compared.differs:
         raise Exit(NOTHING_TO_DO)
 
@@ -219,7 +222,7 @@ def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Compa
     return Comparison(tuple(changes), tuple(lines))
 
 
-def _show_entry(call: CommandCall, what: str) -> None:
+def _show_entry(call: CommandCall, what: str, *, full: bool) -> None:
     session = call.session
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)
@@ -232,7 +235,7 @@ def _show_entry(call: CommandCall, what: str) -> None:
     output.line(
         f"  {described.content}, {output.bytes_text(described.bytes)}, digest {entry.digest}"
     )
-    for detail in described.details:
+    for detail in described.details if full else shortened(described.details):
         output.line(f"  {detail}")
     for text in files_text(files):
         output.line(f"  {text}")

@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
@@ -28,6 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
+from tensorrepo.cli.pager import paged
 from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
 
 DONE = 0
@@ -84,6 +86,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE, "commit"),
     "status": ("Show what is staged, what changed on disk, and where you are.", LOOK, "entries"),
     "log": ("Show commits, the newest first.", LOOK, "history"),
+    "reflog": ("Show where a branch was, and how to go back there.", LOOK, "history"),
     "diff": ("Show what differs between two commits, or since the last one.", LOOK, "diff"),
     "show": ("Show one commit, or one entry of it.", LOOK, "diff"),
     "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
@@ -172,8 +175,6 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
         "import": "`tensorrepo add PATH --dataset NAME` reads other formats, `--model` models.",
-        "reflog": "`tensorrepo show main@{1}` shows where main was before; `undo` goes there.",
-        "stash": "`tensorrepo switch BRANCH --keep` carries staged changes over.",
         "rebase": "`tensorrepo cherry-pick` puts commits on another branch.",
         "unstage": "`tensorrepo restore --staged NAME` unstages.",
         "download": "`tensorrepo checkout REF NAME` writes files, `export` other formats.",
@@ -183,7 +184,14 @@ ABSENT: Mapping[str, str] = MappingProxyType(
 
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
 OUTSIDE = "tensorrepo.outside"  # another one
+NO_PAGER = "tensorrepo.no-pager"  # a third
 WITH_PATHS = ("diff", "log")
+PAGED = frozenset(
+    (
+        "blame", "cat", "diff", "lineage", "log", "ls", "model desc", "model diff", "model ls",
+        "reflog", "runs compare", "runs ls", "runs show", "show", "view show",
+    )
+)  # fmt: skip
 
 
 class PathsCommand(TyperCommand):
@@ -263,7 +271,7 @@ def load_command(name: str) -> Any:
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
         context_settings={"help_option_names": ["-h", "--help"]},
-    )(guarded(injected(function)))
+    )(guarded(injected(function), is_paged=name in PAGED))
     return typer.main.get_command(single)
 
 
@@ -321,6 +329,9 @@ def root(
             help="Read files in place and links below this folder or URL.",
         ),
     ] = None,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Show long answers without a pager.")
+    ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has answered by now
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
@@ -329,23 +340,31 @@ def root(
     """Versioned datasets and models: git and lakehouse in one."""
     context.obj = directory
     context.meta[OUTSIDE] = tuple(allow_outside or ())
+    context.meta[NO_PAGER] = no_pager
 
 
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` with failures as one message and an exit code by kind."""
+def guarded(function: Callable[..., None], *, is_paged: bool = False) -> Callable[..., None]:
+    """`function` with failures as one message and an exit code by kind.
+
+    `is_paged`: what it prints may be long, so that a pager shows it on a terminal.
+    """
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(**values: Any) -> None:
+        wanted = is_paged and not (values["as_json"] or values["context"].meta.get(NO_PAGER))
+        is_shown = False  # by a pager
         try:
-            function(*args, **kwargs)
-            output.flush()  # here, where a reader that left can be told from a mistake
+            with paged() if wanted else nullcontext(False) as is_shown:
+                function(**values)
+                output.flush()  # here, where a reader that left can be told from a mistake
         except Error as error:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt as stopped:
             # An append that was interrupted under way has raised CommitOutcomeUnknown instead.
             hint = str(stopped) or "`tensorrepo status` shows where things stand"
-            output.note(f"interrupted. {hint}")
+            if not is_shown:
+                output.note(f"interrupted. {hint}")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             output.give_up()

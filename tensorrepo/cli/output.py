@@ -15,12 +15,15 @@ from dataclasses import asdict, is_dataclass
 from functools import partial
 from math import isfinite, isnan
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.repo.errors import ConflictError, Error
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 bytes_text = arguments.bytes_text
 counted = arguments.counted
@@ -42,7 +45,14 @@ def styled(text: str) -> None:
     """One line of the answer with rich's markup; the caller escapes what a user named."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(text)
+    _render(Console(highlight=False, soft_wrap=True), text)
+
+
+def _render(console: Console, shown: Any) -> None:
+    """What rich makes of `shown`. It ends the process itself where a reader left; we do not."""
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.write(captured.get())
 
 
 def escape(text: str) -> str:
@@ -172,7 +182,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     wide = Console(highlight=False, soft_wrap=False)
     if not wide.is_terminal:
         wide = Console(highlight=False, width=200)
-    wide.print(grid)
+    _render(wide, grid)
 
 
 def leave(code: int) -> NoReturn:

@@ -38,6 +38,7 @@ from tensorrepo.repo.history.trees import Entry, PathChange, diff
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
+SHOWN_DETAILS = 8  # lines of an entry, unless all are asked for
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
 
 
@@ -147,12 +148,12 @@ class Comparison:
     def differs(self) -> bool:
         return bool(self.changes or self.working)
 
-    def lines(self, *, stat: bool = False) -> Iterator[str]:
-        """For people; with `stat` a line for each entry and no more."""
+    def lines(self, *, stat: bool = False, full: bool = False) -> Iterator[str]:
+        """For people; with `stat` a line for each entry, with `full` all that is in each."""
         for change in self.changes:
             yield f"{change.mark} {change.path}{change.summary}"
-            if not stat:
-                yield from (f"    {detail}" for detail in change.details)
+            details = () if stat else change.details if full else shortened(change.details)
+            yield from (f"    {detail}" for detail in details)
         yield from self.working
 
     def __str__(self) -> str:
@@ -165,6 +166,14 @@ class Comparison:
     def datasets(self) -> dict[str, DatasetChange]:
         """The datasets that differ, by path."""
         return {one.path: one for one in self.changes if isinstance(one, DatasetChange)}
+
+
+def shortened(details: Sequence[str]) -> Iterator[str]:
+    """The first of the lines that tell of an entry, and how many more there are."""
+    shown = len(details) if len(details) <= SHOWN_DETAILS + 1 else SHOWN_DETAILS
+    yield from details[:shown]
+    if shown < len(details):
+        yield f"... and {len(details) - shown:,} more (--full)"
 
 
 def compare(

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "status": (("status",),),
     "log": (("log",),),
+    "reflog": (("reflog",),),
     "diff": (("diff", "v1", "main"),),
     "show": (("show",),),
     "blame": (("blame", "points", "--row", "1"),),
