@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare import compare
+    from tensorrepo.workspace.add import add_changed
 
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
-    "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
-    "repack_models", "sql", "view_at",
+    "RepackOptions", "Run", "Runs", "add_changed", "begin_transaction", "blame", "catalog_of",
+    "checkpointer_of", "compare", "dataset_at", "every_tree", "measure_usage", "model_at",
+    "models_at", "repack_models", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -74,6 +75,7 @@ _NAMES: Final = {
     "transaction": "begin_transaction",
     "verbs.compare": "compare",
     "verbs.exchange": "export read",
+    "workspace.add": "add_changed",
 }
 _HOMES: Final = {
     name: f"tensorrepo.{module}" for module, names in _NAMES.items() for name in names.split()

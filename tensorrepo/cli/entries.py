@@ -14,7 +14,7 @@ from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.session import WorkspaceSession, find_staged
-from tensorrepo.workspace.status import StagedChange, WorkspaceStatus
+from tensorrepo.workspace.status import WorkspaceStatus
 from tensorrepo.workspace.status import status as read_status
 
 
@@ -138,7 +138,7 @@ def _show_status(status: WorkspaceStatus) -> None:
     if status.staged:
         output.line("\nStaged for the next commit:")
         for change in status.staged:
-            output.line(f"  {change.what:9} {change.path}{_amount(change)}")
+            output.line(f"  {change.text}")
         _show_lease(status)
     if status.tracked:
         output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
@@ -164,14 +164,6 @@ def _show_lease(status: WorkspaceStatus) -> None:
         )
     else:
         output.line(f"  (kept by a lease, renewed {age} ago)")
-
-
-def _amount(change: StagedChange) -> str:
-    staged = change.staged
-    parts = [f"{staged.rows:,} rows"] if staged.rows else []
-    parts += [output.bytes_text(staged.bytes)] if staged.bytes else []
-    parts += [staged.source] if staged.source and not staged.rows and not staged.bytes else []
-    return f"  ({', '.join(parts)})" if parts else ""
 
 
 _STATUS = output.fields(

@@ -302,7 +302,6 @@ def reflog_command(
     Examples:
         tensorrepo reflog
         tensorrepo reflog cleaning -n 5
-        tensorrepo reset main@{1}
     """
     full = _moved_ref(call.session, ref)
     moves = list(islice(refs.reflog(call.session.repository, full), limit))

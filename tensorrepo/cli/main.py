@@ -194,7 +194,22 @@ PAGED = frozenset(
 )  # fmt: skip
 
 
-class PathsCommand(TyperCommand):
+class PlainFlags:
+    """A command whose help shows no type behind flags: they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class PlainCommand(PlainFlags, TyperCommand):
+    """A command."""
+
+
+class PathsCommand(PlainCommand):
     """A command that keeps apart what stands after ``--``: paths, whatever they look like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -204,7 +219,7 @@ class PathsCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class LazyCommands(TyperGroup):
+class LazyCommands(PlainFlags, TyperGroup):
     """A group whose commands are imported when one of them is called, or asked for its help."""
 
     group = ""  # the word before its commands, "" at the top
@@ -267,7 +282,7 @@ def load_command(name: str) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(
         name.rsplit(maxsplit=1)[-1],
-        cls=PathsCommand if name in WITH_PATHS else TyperCommand,
+        cls=PathsCommand if name in WITH_PATHS else PlainCommand,
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -15,7 +15,7 @@ from dataclasses import asdict, is_dataclass
 from functools import partial
 from math import isfinite, isnan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import msgspec
 
@@ -159,6 +159,27 @@ def raw(data: bytes | memoryview) -> None:
     sys.stdout.buffer.flush()
 
 
+def is_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+def encoding() -> str:
+    """How standard output writes text."""
+    return sys.stdout.encoding or "utf-8"
+
+
+@contextmanager
+def led_to(stream: TextIO) -> Iterator[None]:
+    """Lead the answer into `stream` instead, all of it."""
+    before, sys.stdout = sys.stdout, stream
+    try:
+        yield
+        stream.flush()
+    finally:
+        sys.stdout = before
+
+
 def flush() -> None:
     """Hand over what was printed. Raises BrokenPipeError when the reader of a pipe left."""
     sys.stdout.flush()
@@ -198,11 +219,15 @@ def failure(error: Error) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(str(error))}")
+    message = getattr(error, "brief", str(error))
+    console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
-        console.print(f"  [red]conflict[/red] {escape(f'{conflict.path}: {conflict.reason}')}")
-        for inside in getattr(conflict, "details", ()):
-            console.print(f"    {escape(str(inside['line']))}")
+        # What a driver tells in lines is summed up in the reason: either of both.
+        lines = [str(inside["line"]) for inside in getattr(conflict, "details", ())]
+        reason = f": {conflict.reason}" if len(lines) < 2 else f" ({len(lines)} conflicts)"
+        console.print(f"  [red]conflict[/red] {escape(conflict.path + reason)}")
+        for text in lines if len(lines) > 1 else ():
+            console.print(f"    {escape(text)}")
 
 
 @contextmanager

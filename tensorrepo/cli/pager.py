@@ -13,7 +13,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -36,29 +35,21 @@ def pager_command(environment: Mapping[str, str]) -> list[str]:
     return [] if words == ["cat"] or environment.get("TERM") == "dumb" else words
 
 
-def is_terminal() -> bool:
-    """Whether a person reads standard output."""
-    return sys.stdout.isatty()
-
-
 @contextmanager
 def paged() -> Iterator[bool]:
     """Lead standard output through a pager, if it is a terminal; gives whether one is at work."""
-    words = pager_command(os.environ) if is_terminal() else []
+    words = pager_command(os.environ) if output.is_terminal() else []
     process = _started(words) if words else None
     if process is None or process.stdin is None:
         yield False
         return
-    terminal = sys.stdout
-    pipe = _PagerInput(process.stdin, encoding=terminal.encoding, errors="replace")
-    sys.stdout = pipe
+    pipe = _PagerInput(process.stdin, encoding=output.encoding(), errors="replace")
     try:
-        yield True
-        pipe.flush()
+        with output.led_to(pipe):
+            yield True
     except BrokenPipeError:
         pass  # quit early
     finally:
-        sys.stdout = terminal
         with suppress(BrokenPipeError):
             pipe.close()
         _wait(process)

@@ -355,6 +355,24 @@ def add(
     return [added]
 
 
+def add_changed(
+    session: WorkspaceSession, progress: Callable[[int], None]
+) -> tuple[list[Added], list[str]]:
+    """Stage what changed of the files that `checkout` wrote.
+
+    Returns:
+        What was staged, and the paths that are gone from disk. These stay what they are: whoever
+        frees a disk of files does not mean the dataset.
+    """
+    root, added, gone = session.here.root, [], []
+    for path, tracked in session.here.files().items():
+        if not (root / path).exists():
+            gone.append(path)
+        elif changed_files(root, path, tracked):
+            added += add(session, tracked_request(session, root / path), progress)
+    return added, gone
+
+
 def adopt_and_stage(
     session: WorkspaceSession,
     name: str,

@@ -46,21 +46,31 @@ def switch(
     name: str,
     *,
     create: bool = False,
+    start: str | None = None,
     detach: bool = False,
     keep: bool = False,
 ) -> Head:
     """Put the workspace on a branch, or with `detach` at any commit. No data is written.
 
-    `create` makes the branch at HEAD first. `keep` carries staged changes over: else they make it a
-    ConflictError.
+    `create` makes the branch first, at `start` or else HEAD. `keep` carries staged changes over:
+    else they make it a ConflictError.
     """
     workspace = session.here
+    if start is not None and not create:
+        raise InvalidInputError(
+            f"{start!r} is where a new branch starts: `switch -c {name} {start}`"
+        )
     if workspace.staging().entries and not keep:
         raise ConflictError(
-            "changes are staged. Commit them, unstage them with `tensorrepo restore --staged`, or "
-            "carry them over with --keep."
+            "changes are staged. Commit them, put them aside with `tensorrepo stash`, unstage them "
+            "with `tensorrepo restore --staged`, or carry them over with --keep."
         )
-    if create:
+    if create and start is not None:
+        at = session.resolve(start).digest
+        carry_staging(session, at)
+        create_branch(session.repository, name, at, actor=session.author())
+        head = Head(branch=name)
+    elif create:
         _create_branch(session, name)
         head = Head(branch=name)
     else:

@@ -18,14 +18,21 @@ import msgspec
 
 from tensorrepo.formats.model.merging.recipe import METHODS
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import LandedCommit, begin, entry_digests, tree_of
+from tensorrepo.repo.changes.transaction import (
+    CommitTransaction,
+    LandedCommit,
+    amend,
+    begin,
+    entry_digests,
+    tree_of,
+)
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     InvalidInputError,
     NotFoundError,
 )
-from tensorrepo.repo.history.commits import is_ancestor, walk
+from tensorrepo.repo.history.commits import clean_message, is_ancestor, read_commit, walk
 from tensorrepo.repo.history.merge_trees import pick_sides
 from tensorrepo.repo.history.trees import Entry, lookup
 from tensorrepo.repo.ids import Digest
@@ -33,6 +40,7 @@ from tensorrepo.repo.log.append import append, resolve
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import CanonicalValue, LogEntry, LogRecord
 from tensorrepo.repo.names import check_path
+from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.session import SPACES, WorkspaceSession, base_entry, entry_at, full_path
 from tensorrepo.workspace.state import StagedEntry, StagingArea
@@ -88,17 +96,22 @@ def carry_staging(session: WorkspaceSession, base: Digest | None) -> StagingArea
         return staging
     if base is not None and is_ancestor(objects, staging.base, base):
         return staging
+    moved = _rebased(objects, staging, base)
+    session.here.write_staging(moved)
+    return moved
+
+
+def _rebased(objects: ObjectSource, staging: StagingArea, base: Digest | None) -> StagingArea:
+    """The same changes of another commit, which has the same entries where they change some."""
     old, new = tree_of(objects, staging.base), tree_of(objects, base)
     for path in staging.entries:
         if lookup(objects, old, path) != lookup(objects, new, path):
             raise ConflictError(
-                f"{path} is staged as a change of commit {staging.base:.12}, and is another one in "
-                f"{base or 'a branch without commits':.24}. Unstage it with `tensorrepo restore "
-                f"--staged {path}` and add it again there. Nothing changed."
+                f"{path} is staged as a change of commit {staging.base or 'none':.12}, and is "
+                f"another one in {base or 'a branch without commits':.24}. Unstage it with "
+                f"`tensorrepo restore --staged {path}` and add it again there. Nothing changed."
             )
-    moved = StagingArea(base, staging.generation, staging.entries)
-    session.here.write_staging(moved)
-    return moved
+    return StagingArea(base, staging.generation, staging.entries)
 
 
 def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
@@ -289,6 +302,60 @@ def commit_staged(session: WorkspaceSession, message: str) -> CommitResult:
     return CommitResult(made=made)
 
 
+def amend_staged(session: WorkspaceSession, message: str | None) -> CommitResult:
+    """Put a commit with what is staged in the place of the one at HEAD, which must be one's own.
+
+    `message` None keeps the one it has.
+
+    Raises:
+        ConflictError: that commit is somebody else's, or the branch moved. Staging is kept.
+        NotFoundError: there is no commit yet.
+    """
+    workspace, objects = session.here, session.repository.objects
+    settle_pending(session)
+    earlier = forget_committed(session)
+    if earlier is not None:
+        return CommitResult(earlier=earlier)
+    branch, head = session.branch(), amendable(session)
+    old = read_commit(objects, head)
+    staging = workspace.staging()
+    told = old.message if message is None else clean_message(message)
+    if not told.strip():
+        raise InvalidInputError("a commit needs a message: `tensorrepo commit --amend -m MESSAGE`")
+    if not staging.entries and told == old.message:
+        return CommitResult()
+    if staging.entries:
+        staging = _rebased(objects, staging, head)
+    pin = session.repository.log.view_at(staging.generation) if staging.entries else None
+    with begin(session.repository, branch, pin=pin, base=head) as transaction:
+        _fill(transaction, staging)
+        lease = _lease_of(session, staging) if staging.entries else None
+        author = session.author()
+        made = amend(transaction, told, author=author, closes_lease=lease)
+    _empty(session)
+    return CommitResult(made=made)
+
+
+def amendable(session: WorkspaceSession) -> Digest:
+    """The commit at HEAD, if it is one's own: others may have built on those of others.
+
+    Raises:
+        ConflictError: it is somebody else's.
+        NotFoundError: there is none.
+    """
+    branch, head = session.branch(), session.tip()
+    if head is None:
+        raise NotFoundError(f"branch {branch!r} has no commit to amend: `tensorrepo commit`")
+    commit = read_commit(session.repository.objects, head)
+    if commit.author != session.author():
+        raise ConflictError(
+            f"commit {head:.12}, the head of branch {branch!r}, is not yours but "
+            f"{commit.author}'s. Make one of your own with `tensorrepo commit`, or take that one "
+            f"back with `tensorrepo revert {head:.12}`. Nothing changed."
+        )
+    return head
+
+
 def _empty(session: WorkspaceSession) -> None:
     """Forget what is staged, for it is committed: files that were added are those of a commit."""
     workspace = session.here
@@ -323,7 +390,8 @@ def _closing(records: Iterable[LogRecord], lease: str) -> Digest | None:
     for record in records:
         for closed in record.entries:
             if closed.kind == "lease-close" and closed.data.get("id") == lease:
-                made = [e for e in record.entries if e.kind == "commit" and e.txn == closed.txn]
+                beside = (each for each in record.entries if each.txn == closed.txn)
+                made = [each for each in beside if each.kind in ("commit", "ref-reset")]
                 found = made[0].updates[0].new if made else None
     return found
 
@@ -344,19 +412,29 @@ def settle_pending(session: WorkspaceSession) -> None:
 def _commit(
     session: WorkspaceSession, staging: StagingArea, branch: str, message: str
 ) -> LandedCommit | None:
+    lease = _lease_of(session, staging)
+    pin = session.repository.log.view_at(staging.generation)
+    with begin(session.repository, branch, pin=pin, base=staging.base) as transaction:
+        transaction.base = staging.base  # None, too: an undo may have left the branch without one
+        _fill(transaction, staging)
+        return transaction.commit(message, author=session.author(), closes_lease=lease)
+
+
+def _lease_of(session: WorkspaceSession, staging: StagingArea) -> str | None:
+    """The lease on what is staged, which the commit closes; opened anew where it is gone."""
     lease = session.here.state().lease
     if lease is None or lease not in session.repository.log.refresh().state.leases:
         keep_alive(session, [staged.entry for staged in staging.entries.values()])
         lease = session.here.state().lease
-    pin = session.repository.log.view_at(staging.generation)
-    with begin(session.repository, branch, pin=pin, base=staging.base) as transaction:
-        transaction.base = staging.base  # None, too: an undo may have left the branch without one
-        for path, change in staging.entries.items():
-            if change.entry is None:
-                transaction.remove(path)
-            else:
-                transaction.stage(path, change.entry, since=staging.generation)
-        return transaction.commit(message, author=session.author(), closes_lease=lease)
+    return lease
+
+
+def _fill(transaction: CommitTransaction, staging: StagingArea) -> None:
+    for path, change in staging.entries.items():
+        if change.entry is None:
+            transaction.remove(path)
+        else:
+            transaction.stage(path, change.entry, since=staging.generation)
 
 
 STRATEGIES = ("fail", "ours", "theirs")

@@ -136,6 +136,16 @@ class Workspace:
     def folder(self) -> Path:
         return self.root / FOLDER
 
+    @property
+    def config_file(self) -> Path:
+        """Settings of this workspace alone."""
+        return self.folder / "config.json"
+
+    @property
+    def message_file(self) -> Path:
+        """Where the editor writes the message of a commit."""
+        return self.folder / "COMMIT_EDITMSG"
+
     def state(self) -> WorkspaceState:
         state = _read(self.folder / "workspace.json", WorkspaceState, NO_STATE)
         if state is NO_STATE:

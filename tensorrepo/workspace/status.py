@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.history.commits import ahead_behind, walk
 from tensorrepo.repo.ids import Digest
@@ -22,6 +23,16 @@ class StagedChange:
     path: str
     what: str
     staged: StagedEntry
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        told = self.staged
+        parts = [counted(told.rows, "row")] if told.rows else []
+        parts += [bytes_text(told.bytes)] if told.bytes else []
+        parts += [told.source] if told.source and not parts else []
+        amount = f"  ({', '.join(parts)})" if parts else ""
+        return f"{self.what:9} {self.path}{amount}"
 
 
 @dataclass(frozen=True, slots=True)

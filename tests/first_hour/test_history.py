@@ -97,7 +97,7 @@ def test_a_pager_shows_long_answers_on_a_terminal_alone(
     two.environment = {"TENSORREPO_PAGER": f'{sys.executable} -c "{code}"', "TERM": "xterm"}
     plain = two("log")
     assert not shown.exists()
-    monkeypatch.setattr("tensorrepo.cli.pager.is_terminal", lambda: True)
+    monkeypatch.setattr("tensorrepo.cli.output.is_terminal", lambda: True)
     assert two("log") == ""
     assert "Remove the net" in shown.read_text()
     assert "\x1b[" in shown.read_text()
@@ -112,7 +112,7 @@ def test_a_pager_that_is_quit_early_ends_quietly(
     two: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two.environment = {"PAGER": "true", "TERM": "xterm"}
-    monkeypatch.setattr("tensorrepo.cli.pager.is_terminal", lambda: True)
+    monkeypatch.setattr("tensorrepo.cli.output.is_terminal", lambda: True)
     done = two.run("cat", "points", "--rows", "20")
     assert (done.exit_code, done.output) == (0, "")
     two.environment = {"PAGER": "there-is-no-such-program", "TERM": "xterm"}
