@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
-    from tensorrepo.verbs.compare import compare
+    from tensorrepo.verbs.compare import compare, compare_entry, shortened
     from tensorrepo.workspace.add import add_changed
 
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
     "RepackOptions", "Run", "Runs", "add_changed", "begin_transaction", "blame", "catalog_of",
-    "checkpointer_of", "compare", "dataset_at", "every_tree", "measure_usage", "model_at",
-    "models_at", "repack_models", "sql", "view_at",
+    "checkpointer_of", "compare", "compare_entry", "dataset_at", "every_tree", "measure_usage",
+    "model_at", "models_at", "repack_models", "shortened", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -73,7 +73,7 @@ _NAMES: Final = {
     "runs.run": "Run",
     "sdk": "init open_repository",
     "transaction": "begin_transaction",
-    "verbs.compare": "compare",
+    "verbs.compare": "compare compare_entry shortened",
     "verbs.exchange": "export read",
     "workspace.add": "add_changed",
 }

@@ -131,6 +131,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "switch": ("Put the workspace on another branch.", BRANCH, "branches"),
     "checkout": ("Switch, or write entries as ordinary files.", BRANCH, "branches"),
     "export": ("Write an entry in a foreign format.", BRANCH, "branches"),
+    "stash": ("Put changes aside, and bring them back.", BRANCH, "stash"),
     "undo": ("Take back your last change of this branch.", BRANCH, "branches"),
     "redo": ("Take back the last undo.", BRANCH, "branches"),
     "reset": ("Move this branch to another commit.", BRANCH, "branches"),

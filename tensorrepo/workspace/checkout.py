@@ -21,6 +21,7 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
+from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
@@ -150,6 +151,26 @@ def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[
     return written, skipped
 
 
+def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: Path) -> bool:
+    """Write a tracked path at `place` as HEAD has it, and note it as if it were there already.
+
+    Whoever moves it there then can be killed in between: a file is missing, none is unknown. False:
+    HEAD lacks it, and it is tracked no more.
+    """
+    here, objects = session.here, session.repository.objects
+    refuse_links(here.root, here.root / path)
+    others = {each: known for each, known in here.tracked().items() if each != path}
+    entry = session.repository.entry(tree_of(objects, session.tip()), tracked.entry)
+    if entry is None:
+        here.write_tracked(others)
+        return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_entry(objects, entry, place, tracked.format, overwrite=True, outside=session.outside)
+    written = Tracked(tracked.entry, entry.digest, tracked.format, describe_files(place))
+    here.write_tracked({**others, path: written})
+    return True
+
+
 def write_entry(
     objects: ObjectSource,
     entry: Entry,
@@ -185,7 +206,7 @@ def write_entry(
 def _write(
     session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
 ) -> WrittenFiles:
-    _refuse_links(session.here.root, target)
+    refuse_links(session.here.root, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (NotADirectoryError, FileExistsError) as error:
@@ -251,7 +272,7 @@ def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> 
         )
 
 
-def _refuse_links(root: Path, target: Path) -> None:
+def refuse_links(root: Path, target: Path) -> None:
     """Never write through a link, nor into the folders of version control."""
     relative = target.relative_to(root)
     if any(part.lower() in RESERVED for part in relative.parts):

@@ -91,17 +91,24 @@ def carry_staging(session: WorkspaceSession, base: Digest | None) -> StagingArea
     Raises:
         ConflictError: an entry that is staged is another one there. Nothing changed.
     """
-    staging, objects = session.here.staging(), session.repository.objects
+    staging = session.here.staging()
+    moved = carried(session, staging, base)
+    if moved != staging:
+        session.here.write_staging(moved)
+    return moved
+
+
+def carried(session: WorkspaceSession, staging: StagingArea, base: Digest | None) -> StagingArea:
+    """What `carry_staging` makes of what is staged; it changes nothing."""
+    objects = session.repository.objects
     if not staging.entries or staging.base is None:
         return staging
     if base is not None and is_ancestor(objects, staging.base, base):
         return staging
-    moved = _rebased(objects, staging, base)
-    session.here.write_staging(moved)
-    return moved
+    return rebased(objects, staging, base)
 
 
-def _rebased(objects: ObjectSource, staging: StagingArea, base: Digest | None) -> StagingArea:
+def rebased(objects: ObjectSource, staging: StagingArea, base: Digest | None) -> StagingArea:
     """The same changes of another commit, which has the same entries where they change some."""
     old, new = tree_of(objects, staging.base), tree_of(objects, base)
     for path in staging.entries:
@@ -196,9 +203,33 @@ def keep_alive(
         | ({each.root for each in workspace.unfinished().values()} & held(session))
         | ({root} if root is not None else set())
     )
-    lease = state.lease or f"stage-{secrets.token_hex(8)}"
+    lease, renewed = own_lease(session) or new_lease(), state.lease_seconds
+    renewed_now = hold(session, lease, digests, renewed)
+    if renewed_now != renewed:
+        workspace.write_state(
+            msgspec.structs.replace(state, lease=lease, lease_seconds=renewed_now)
+        )
+
+
+def new_lease() -> str:
+    """The name of a lease to come."""
+    return f"stage-{secrets.token_hex(8)}"
+
+
+def own_lease(session: WorkspaceSession) -> str | None:
+    """The lease on what is staged; one that went with a stash is that one's alone."""
+    lease = session.here.state().lease
+    return None if lease in {stash.lease for stash in session.here.stashes()} else lease
+
+
+def hold(session: WorkspaceSession, lease: str, digests: list[Digest], renewed: float) -> float:
+    """Let a lease keep exactly `digests`, and renew one that is a day old.
+
+    Returns:
+        When it was renewed last, by this machine's clock: `renewed`, or now.
+    """
     now_ns = time.time_ns()
-    renews = now_ns / 10**9 - state.lease_seconds > RENEW_SECONDS
+    renews = now_ns / 10**9 - renewed > RENEW_SECONDS
     txn, actor = secrets.token_hex(16), _holder(session)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
@@ -215,9 +246,7 @@ def keep_alive(
             return (opened,)
         return (LogEntry(txn, "lease-close", actor, now_ns, data={"id": lease}), opened)
 
-    if append(session.repository.log, decide).record is not None:
-        seconds = now_ns / 10**9
-        workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
+    return renewed if append(session.repository.log, decide).record is None else now_ns / 10**9
 
 
 def held(session: WorkspaceSession) -> set[Digest]:
@@ -229,10 +258,15 @@ def held(session: WorkspaceSession) -> set[Digest]:
 
 def release(session: WorkspaceSession) -> None:
     """Give the lease back; a lease that is gone already is fine."""
-    state = session.here.state()
-    lease, txn, actor = state.lease, secrets.token_hex(16), _holder(session)
-    if lease is None:
-        return
+    lease = own_lease(session)
+    if lease is not None:
+        close_lease(session, lease)
+    forget_lease(session)
+
+
+def close_lease(session: WorkspaceSession, lease: str) -> None:
+    """Let a lease keep nothing any more."""
+    txn, actor = secrets.token_hex(16), _holder(session)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         if lease not in view.state.leases:
@@ -240,7 +274,6 @@ def release(session: WorkspaceSession) -> None:
         return (LogEntry(txn, "lease-close", actor, time.time_ns(), data={"id": lease}),)
 
     append(session.repository.log, decide)
-    forget_lease(session)
 
 
 def forget_lease(session: WorkspaceSession) -> None:
@@ -325,7 +358,7 @@ def amend_staged(session: WorkspaceSession, message: str | None) -> CommitResult
     if not staging.entries and told == old.message:
         return CommitResult()
     if staging.entries:
-        staging = _rebased(objects, staging, head)
+        staging = rebased(objects, staging, head)
     pin = session.repository.log.view_at(staging.generation) if staging.entries else None
     with begin(session.repository, branch, pin=pin, base=head) as transaction:
         _fill(transaction, staging)
@@ -422,7 +455,7 @@ def _commit(
 
 def _lease_of(session: WorkspaceSession, staging: StagingArea) -> str | None:
     """The lease on what is staged, which the commit closes; opened anew where it is gone."""
-    lease = session.here.state().lease
+    lease = own_lease(session)
     if lease is None or lease not in session.repository.log.refresh().state.leases:
         keep_alive(session, [staged.entry for staged in staging.entries.values()])
         lease = session.here.state().lease

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +126,27 @@ class Tracked(msgspec.Struct, frozen=True):
     files: dict[str, tuple[int, int]]  # relative path -> size in bytes, mtime in ns
 
 
+class Stash(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was put aside: staged entries, and working files as they were.
+
+    `files` are paths that `checkout` wrote and that were changed, as they were written; each lies
+    in the folder of the stash under its number in the order of paths. `lease` keeps what is staged.
+    """
+
+    id: str
+    message: str
+    head: Head
+    time_ns: int
+    staging: StagingArea = StagingArea()
+    files: dict[str, Tracked] = {}
+    lease: str | None = None
+    lease_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.id.isalnum():
+            raise ValueError(f"a stash is named by letters and digits, got {self.id!r:.40}")
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """A folder under version control. A handle: every question reads the files anew."""
@@ -167,6 +188,17 @@ class Workspace:
     def unfinished(self) -> dict[str, Unfinished]:
         """What was being added when a command was cut off, by entry."""
         return _read(self.folder / "unfinished.json", dict[str, Unfinished], {})
+
+    def stashes(self) -> list[Stash]:
+        """What was put aside, the newest first."""
+        return _read(self.folder / "stash.json", list[Stash], [])
+
+    def write_stashes(self, stashes: Sequence[Stash]) -> None:
+        _write(self.folder / "stash.json", stashes)
+
+    def stash_folder(self, stash: Stash) -> Path:
+        """Where the working files of a stash lie."""
+        return self.folder / "stash" / stash.id
 
     def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
         _write(self.folder / "unfinished.json", dict(sorted(unfinished.items())))

@@ -102,6 +102,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "switch": (("switch", "-c", "side"),),
     "checkout": (("checkout", "v1"),),
     "export": (("export", "net", "--to", "out.safetensors"),),
+    "stash": (("rm", "net"), ("stash",)),
     "undo": (("undo",),),
     "redo": (("undo",), ("redo",)),
     "reset": (("reset", "v1"),),
