@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare import compare, compare_entry, shortened
-    from tensorrepo.workspace.add import add_changed
+    from tensorrepo.workspace.add_paths import add_changed
 
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
@@ -75,7 +75,7 @@ _NAMES: Final = {
     "transaction": "begin_transaction",
     "verbs.compare": "compare compare_entry shortened",
     "verbs.exchange": "export read",
-    "workspace.add": "add_changed",
+    "workspace.add_paths": "add_changed",
 }
 _HOMES: Final = {
     name: f"tensorrepo.{module}" for module, names in _NAMES.items() for name in names.split()

@@ -355,24 +355,6 @@ def add(
     return [added]
 
 
-def add_changed(
-    session: WorkspaceSession, progress: Callable[[int], None]
-) -> tuple[list[Added], list[str]]:
-    """Stage what changed of the files that `checkout` wrote.
-
-    Returns:
-        What was staged, and the paths that are gone from disk. These stay what they are: whoever
-        frees a disk of files does not mean the dataset.
-    """
-    root, added, gone = session.here.root, [], []
-    for path, tracked in session.here.files().items():
-        if not (root / path).exists():
-            gone.append(path)
-        elif changed_files(root, path, tracked):
-            added += add(session, tracked_request(session, root / path), progress)
-    return added, gone
-
-
 def adopt_and_stage(
     session: WorkspaceSession,
     name: str,
@@ -399,24 +381,6 @@ def adopt_and_stage(
 def _check_dataset(path: str, existing: Entry | None) -> None:
     if existing is not None and existing.kind is not Kind.DATASET:
         raise ConflictError(f"{path} is a {existing.kind.label}, not a dataset")
-
-
-def tracked_request(session: WorkspaceSession, source: Path) -> AddRequest:
-    """The request for a path that `checkout` wrote: it knows its name, and means sync.
-
-    Raises:
-        InvalidInputError: nobody wrote that path; says what to give.
-    """
-    root = session.here.root
-    place = source.resolve()
-    for path, tracked in session.here.tracked().items():
-        if (root / path).resolve() == place:
-            space, _, name = tracked.entry.partition("/")
-            return AddRequest(source, space, name, AddMode.SYNC, tracked.format)
-    raise InvalidInputError(
-        f"what is {source} to be? Give --dataset NAME, --model NAME or --file NAME. (Only what "
-        "`tensorrepo checkout` wrote knows its name.)"
-    )
 
 
 def _add_dataset(

@@ -167,6 +167,11 @@ class Workspace:
         """Where the editor writes the message of a commit."""
         return self.folder / "COMMIT_EDITMSG"
 
+    @property
+    def stdin_file(self) -> Path:
+        """Where an `add` of standard input lays it down: lineage names the source ``-``."""
+        return self.folder / "stdin" / "-"
+
     def state(self) -> WorkspaceState:
         state = _read(self.folder / "workspace.json", WorkspaceState, NO_STATE)
         if state is NO_STATE:
