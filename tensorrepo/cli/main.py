@@ -131,6 +131,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "switch": ("Put the workspace on another branch.", BRANCH, "branches"),
     "checkout": ("Switch, or write entries as ordinary files.", BRANCH, "branches"),
     "export": ("Write an entry in a foreign format.", BRANCH, "branches"),
+    "bisect": ("Find the commit that broke something.", LOOK, "bisect"),
     "stash": ("Put changes aside, and bring them back.", BRANCH, "stash"),
     "undo": ("Take back your last change of this branch.", BRANCH, "branches"),
     "redo": ("Take back the last undo.", BRANCH, "branches"),
@@ -186,7 +187,6 @@ ABSENT: Mapping[str, str] = MappingProxyType(
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
 OUTSIDE = "tensorrepo.outside"  # another one
 NO_PAGER = "tensorrepo.no-pager"  # a third
-WITH_PATHS = ("diff", "log")
 PAGED = frozenset(
     (
         "blame", "cat", "diff", "lineage", "log", "ls", "model desc", "model diff", "model ls",
@@ -217,6 +217,16 @@ class PathsCommand(PlainCommand):
         if "--" in args:
             at = args.index("--")
             args, ctx.meta[AFTER_DASHES] = args[:at], tuple(args[at + 1 :])
+        return super().parse_args(ctx, args)
+
+
+class TailCommand(PlainCommand):
+    """A command whose action ``run`` takes the rest of the line: another command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = next((at for at, word in enumerate(args) if not word.startswith("-")), None)
+        if at is not None and args[at] == "run":
+            args, ctx.meta[AFTER_DASHES] = args[: at + 1], tuple(args[at + 1 :])
         return super().parse_args(ctx, args)
 
 
@@ -255,6 +265,9 @@ class LazyCommands(PlainFlags, TyperGroup):
         return name, load_group(full) if full in GROUPS else load_command(full), rest
 
 
+PARSED_BY = {"bisect": TailCommand, "diff": PathsCommand, "log": PathsCommand}
+
+
 @functools.cache
 def load_group(name: str) -> Any:
     """The commands that begin with one word: ``tensorrepo model ...``."""
@@ -283,7 +296,7 @@ def load_command(name: str) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(
         name.rsplit(maxsplit=1)[-1],
-        cls=PathsCommand if name in WITH_PATHS else PlainCommand,
+        cls=PARSED_BY.get(name, PlainCommand),
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -30,6 +30,7 @@ from tensorrepo.repo.objects.envelope import Kind
 FOLDER = ".tensorrepo"
 FORMAT = 1
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 def _check_digests(*digests: Digest | None) -> None:
@@ -147,6 +148,21 @@ class Stash(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"a stash is named by letters and digits, got {self.id!r:.40}")
 
 
+class Bisection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`bisect.json`: where a bisection began, and what is known so far.
+
+    `verdicts` are commits with "good", "bad" or "skip", in the order in which they were told; of a
+    commit the last one counts. `update` writes tracked files anew at each step.
+    """
+
+    start: Head
+    verdicts: list[tuple[str, Digest]] = []
+    update: bool = False
+
+    def __post_init__(self) -> None:
+        _check_digests(*(digest for _, digest in self.verdicts))
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """A folder under version control. A handle: every question reads the files anew."""
@@ -204,6 +220,17 @@ class Workspace:
     def stash_folder(self, stash: Stash) -> Path:
         """Where the working files of a stash lie."""
         return self.folder / "stash" / stash.id
+
+    def bisection(self) -> Bisection | None:
+        """The bisection that is going on here."""
+        return _read(self.folder / "bisect.json", Bisection, None)
+
+    def write_bisection(self, bisection: Bisection | None) -> None:
+        file = self.folder / "bisect.json"
+        if bisection is None:
+            file.unlink(missing_ok=True)
+        else:
+            _write(file, bisection)
 
     def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
         _write(self.folder / "unfinished.json", dict(sorted(unfinished.items())))
@@ -298,7 +325,7 @@ def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield path.relative_to(place).as_posix(), path.lstat()
 
 
-def _read(path: Path, kind: type[T], missing: T) -> T:
+def _read(path: Path, kind: type[T], missing: U) -> T | U:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

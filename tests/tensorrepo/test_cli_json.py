@@ -37,6 +37,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "status": (("status",),),
     "log": (("log",),),
     "reflog": (("reflog",),),
+    "bisect": (("bisect", "start"),),
     "diff": (("diff", "v1", "main"),),
     "show": (("show",),),
     "blame": (("blame", "points", "--row", "1"),),
