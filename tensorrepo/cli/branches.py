@@ -203,7 +203,11 @@ def _told(session: WorkspaceSession, at: Digest) -> dict[str, str]:
 def switch_command(
     call: CommandCall,
     branch: Annotated[
-        str, Argument(help="A branch, or with --detach any commit.", autocompletion=complete_branch)
+        str,
+        Argument(
+            help="A branch, - for the one before, or with --detach any commit.",
+            autocompletion=complete_branch,
+        ),
     ],
     start: Annotated[
         str | None,
@@ -369,6 +373,9 @@ def checkout_command(
             return
         if to is not None:
             raise InvalidInputError("--to needs the PATHs to write")
+        if ref == "-":
+            show_head(call, switch(session, ref, keep=keep), update=update)
+            return
         try:
             revision = session.resolve(ref)
         except NotFoundError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
@@ -49,6 +49,7 @@ _Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were
 FullOption = Annotated[
     bool, Option("--full", help="All lines of each entry, such as every tensor of a new model.")
 ]
+StatOption = Annotated[bool, Option("--stat", help="A line for each entry.")]
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -58,6 +59,7 @@ def show_command(
         str | None, Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
     full: FullOption = False,
+    stat: StatOption = False,
 ) -> None:
     """Show one commit and what it changed, or one entry of it.
 
@@ -83,7 +85,7 @@ def show_command(
         output.json_value(document | {"diff": compared.to_json()})
         return
     output.styled(whole(revision.digest, commit, names))
-    output.lines(compared.lines(full=full))
+    output.lines(compared.lines(full=full, stat=stat))
 
 
 def diff_command(
@@ -96,7 +98,7 @@ def diff_command(
             autocompletion=complete_ref_or_entry,
         ),
     ] = None,
-    stat: Annotated[bool, Option("--stat", help="A line for each entry.")] = False,
+    stat: StatOption = False,
     full: FullOption = False,
     rows: Annotated[
         bool, Option("--rows", help="Rows of datasets that changed, cell by cell.")
@@ -111,6 +113,9 @@ def diff_command(
     columns: Annotated[
         str | None, Option("--columns", metavar="COL[,COL]", help="Compare and show only these.")
     ] = None,
+    staged: Annotated[
+        bool, Option("--staged", "--cached", help="Only what is staged, against HEAD.")
+    ] = False,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
 ) -> None:
     """Show what differs between two commits; without any, what is staged and changed on disk.
@@ -118,6 +123,7 @@ def diff_command(
     Examples:
         tensorrepo diff
         tensorrepo diff v1 main
+        tensorrepo diff --staged
         tensorrepo diff v1..main --stat
         tensorrepo diff v1 main --rows --limit 5 -- datasets/photos
         tensorrepo diff v1 main --key id
@@ -125,7 +131,11 @@ def diff_command(
     """
     session = call.session
     revisions, paths = split_words(call, words)
+    if staged and revisions:
+        raise InvalidInputError(f"--staged is against HEAD: leave out {' '.join(revisions)}")
     compared = _compared(session, revisions, paths)
+    if staged:
+        compared = replace(compared, working=())
     if rows or key is not None or columns is not None:
         wanted = _split(columns), _split(key)
         if call.as_json:

@@ -117,15 +117,25 @@ def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:
     return [(full, entry)]
 
 
-def _show_status(status: WorkspaceStatus) -> None:
-    where = (
-        f"On branch {status.head.branch}" if status.head.branch
-        else f"HEAD is detached at {status.head.commit:.12}"
-    )  # fmt: skip
-    output.line(f"{where}, {f'at {status.tip:.12}' if status.tip else 'no commit yet'}")
+def _show_place(status: WorkspaceStatus) -> None:
+    """Where HEAD stands, and what is going on beside what is staged."""
+    if status.head.branch is None:
+        output.line(f"HEAD is detached at {status.head.commit:.12}")
+    else:
+        at = f"at {status.tip:.12}" if status.tip else "no commit yet"
+        output.line(f"On branch {status.head.branch}, {at}")
     output.line(f"Repository {status.url}")
     if status.moved:
         output.line(f"The branch moved by {status.moved} since you staged; `commit` will merge.")
+    if status.bisecting:
+        output.line("A bisection is going on: `tensorrepo bisect reset` ends it.")
+    if status.stashes:
+        count = output.counted(status.stashes, "time")
+        output.line(f"Changes were put aside {count}: `tensorrepo stash list` shows them.")
+
+
+def _show_status(status: WorkspaceStatus) -> None:
+    _show_place(status)
     for one in status.pending:
         output.line(
             f"What became of log record {one.generation} is unknown: run `tensorrepo resolve`."
@@ -168,7 +178,8 @@ def _show_lease(status: WorkspaceStatus) -> None:
 
 _STATUS = output.fields(
     "url", "branch=head.branch", "commit=tip", "detached=head", "moved", "staged",
-    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending", "clean",
+    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending",
+    "stashes", "bisecting", "clean",
 )  # fmt: skip
 _STAGED = output.fields(
     "path", "change=what", "digest=staged.digest", "rows=staged.rows", "bytes=staged.bytes"

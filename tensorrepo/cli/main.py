@@ -220,6 +220,16 @@ class PathsCommand(PlainCommand):
         return super().parse_args(ctx, args)
 
 
+class LimitedCommand(PathsCommand):
+    """A command that takes ``-5`` for ``-n 5``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        numbers = re.compile(r"-\d+")
+        head = [f"-n{word[1:]}" if numbers.fullmatch(word) else word for word in args[:end]]
+        return super().parse_args(ctx, head + args[end:])
+
+
 class TailCommand(PlainCommand):
     """A command whose action ``run`` takes the rest of the line: another command."""
 
@@ -265,7 +275,12 @@ class LazyCommands(PlainFlags, TyperGroup):
         return name, load_group(full) if full in GROUPS else load_command(full), rest
 
 
-PARSED_BY = {"bisect": TailCommand, "diff": PathsCommand, "log": PathsCommand}
+PARSED_BY = {
+    "bisect": TailCommand,
+    "diff": PathsCommand,
+    "log": LimitedCommand,
+    "reflog": LimitedCommand,
+}
 
 
 @functools.cache

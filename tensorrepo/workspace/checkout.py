@@ -22,7 +22,12 @@ from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.changes.transaction import tree_of
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, PermissionDenied
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+)
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -53,8 +58,17 @@ def switch(
 ) -> Head:
     """Put the workspace on a branch, or with `detach` at any commit. No data is written.
 
-    `create` makes the branch first, at `start` or else HEAD. `keep` carries staged changes over:
-    else they make it a ConflictError.
+    Args:
+        session: workspace and repository of the command.
+        name: where to go; ``-`` is where HEAD was before.
+        create: makes the branch first.
+        start: where a new branch starts; None: at HEAD.
+        detach: stands at a commit, on no branch.
+        keep: carries staged changes over.
+
+    Raises:
+        ConflictError: changes are staged, and not `keep`, or they do not fit there.
+        NotFoundError: there is no such branch or commit.
     """
     workspace = session.here
     if start is not None and not create:
@@ -75,7 +89,7 @@ def switch(
         _create_branch(session, name)
         head = Head(branch=name)
     else:
-        head = _target(session, name, detach=detach)
+        head = _previous(session) if name == "-" else _target(session, name, detach=detach)
         carry_staging(session, session.tip_of(head))
     workspace.set_head(head)
     return head
@@ -88,6 +102,16 @@ def _create_branch(session: WorkspaceSession, name: str) -> None:
         create_branch(session.repository, name, tip, actor=session.author())
     else:
         refuse_taken(session.repository.log.refresh(), check_ref(BRANCHES + name))
+
+
+def _previous(session: WorkspaceSession) -> Head:
+    """Where HEAD was before it was moved last."""
+    previous = session.here.state().previous
+    if previous is None:
+        raise NotFoundError("this workspace was on no other branch before")
+    if previous.branch is not None:
+        session.resolve(previous.branch)  # it may be gone
+    return previous
 
 
 def _target(session: WorkspaceSession, name: str, *, detach: bool) -> Head:

@@ -40,13 +40,14 @@ def _check_digests(*digests: Digest | None) -> None:
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`workspace.json`."""
+    """`workspace.json`. `previous` is where HEAD was before it was moved last."""
 
     format: int
     url: str
     head: Head
     lease: str | None = None
     lease_seconds: float = 0.0  # when the lease was renewed last, by this machine's clock
+    previous: Head | None = None
 
 
 NO_STATE = WorkspaceState(0, "", Head(branch="main"))
@@ -252,7 +253,9 @@ class Workspace:
         _write(self.folder / "tracked.json", dict(sorted(tracked.items())))
 
     def set_head(self, head: Head) -> None:
-        self.write_state(msgspec.structs.replace(self.state(), head=head))
+        state = self.state()
+        previous = state.previous if head == state.head else state.head
+        self.write_state(msgspec.structs.replace(state, head=head, previous=previous))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -58,6 +58,8 @@ class WorkspaceStatus:
         lease_age_seconds: since the lease on what is staged was renewed; None without one.
         committed: the commit that holds what is staged: a command was cut off after it landed.
         pending: appends whose outcome is unknown.
+        stashes: how often changes were put aside.
+        bisecting: whether a bisection is going on.
     """
 
     url: str
@@ -70,6 +72,8 @@ class WorkspaceStatus:
     lease_age_seconds: float | None
     committed: Digest | None
     pending: tuple[Unresolved, ...]
+    stashes: int
+    bisecting: bool
 
     @property
     def clean(self) -> bool:
@@ -99,6 +103,8 @@ def status(session: WorkspaceSession) -> WorkspaceStatus:
         lease_age_seconds=time.time() - state.lease_seconds if state.lease else None,
         committed=find_committed(session),
         pending=Pending(workspace.folder / "pending").unresolved(),
+        stashes=len(workspace.stashes()),
+        bisecting=workspace.bisection() is not None,
     )
 
 

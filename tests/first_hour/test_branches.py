@@ -54,3 +54,35 @@ def test_branches_are_chosen_by_what_is_merged(forked: Shell) -> None:
     assert set(forked.json("branch", "--no-merged")) == {"side"}
     assert set(forked.json("branch", "--merged", "side")) == {"old", "side"}
     forked.fails(2, "branch", "--merged", "--no-merged")
+
+
+def test_the_branch_before_is_a_dash(forked: Shell) -> None:
+    forked("switch", "side")
+    forked("switch", "-")
+    assert forked.json("status")["branch"] == "main"
+    forked("checkout", "-")
+    assert forked.json("status")["branch"] == "side"
+    forked("branch", "-d", "main")
+    forked.fails(3, "switch", "-")
+
+
+def test_a_fresh_workspace_has_no_branch_before(full: Shell) -> None:
+    assert "no other branch" in full.fails(3, "switch", "-")
+
+
+def test_a_branch_with_a_slash_is_a_revision_with_steps_too(forked: Shell) -> None:
+    forked("branch", "team/side", "side")
+    assert forked("log", "--oneline", "team/side~1").count("\n") == 1
+    assert forked("log", "--oneline", "team/side@{now}").count("\n") == 2
+
+
+def test_the_status_tells_of_what_is_put_aside(forked: Shell) -> None:
+    forked("rm", "points")
+    forked("stash")
+    forked("bisect", "start")
+    forked("checkout", "v1")
+    status = forked("status")
+    assert "put aside 1 time" in status
+    assert "A bisection is going on" in status
+    commit = forked.json("status")["commit"][:12]
+    assert status.splitlines()[0] == f"HEAD is detached at {commit}"

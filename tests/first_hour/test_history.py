@@ -119,3 +119,19 @@ def test_a_pager_that_is_quit_early_ends_quietly(
     done = two.run("log")
     assert "Remove the net" in done.stdout
     assert "warning: pager there-is-no-such-program" in done.stderr
+
+
+def test_a_number_alone_is_a_limit(two: Shell) -> None:
+    assert two("log", "-1", "--oneline").count("\n") == 1
+    assert len(two.json("reflog", "-1")) == 1
+    assert two("log", "--oneline", "--", "-1") == ""
+
+
+def test_only_what_is_staged_is_shown(two: Shell) -> None:
+    two("checkout", "HEAD", "points")
+    (two.folder / "datasets/points.parquet").write_bytes(b"changed")
+    two("rm", "notes.txt")
+    assert "on disk" in two("diff")
+    assert two("diff", "--staged") == two("diff", "--cached") == "D files/notes.txt (9 bytes)\n"
+    two.fails(2, "diff", "--staged", "HEAD")
+    assert two("show", "v1", "--stat").count("\n    ") == 1
