@@ -22,7 +22,13 @@ from pathlib import Path
 import msgspec
 
 from tensorrepo.repo.changes.transaction import entry_digests
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.checkout import refuse_links, write_beside
@@ -123,7 +129,10 @@ def drop(session: WorkspaceSession, stash: Stash) -> None:
     here.write_stashes(left)
     # Who was killed while stashing has it staged and stashed under one lease.
     if stash.lease is not None and stash.lease != here.state().lease:
-        close_lease(session, stash.lease)
+        try:
+            close_lease(session, stash.lease)
+        except (PermissionDenied, StorageError) as error:
+            session.warn(f"the lease of the stash stays until it expires: {error}")
     _sweep(session, left)
     _renew(session)
 
