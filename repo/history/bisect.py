@@ -82,7 +82,7 @@ def ancestor_counts(parents: Mapping[Digest, Sequence[Digest]]) -> dict[Digest, 
                 waiting[parent] += 1
     counts: dict[Digest, int] = {}
     reached: dict[Digest, int] = {}
-    for at, (digest, found) in enumerate(reversed(parents.items())):
+    for at, (digest, found) in enumerate(reversed([*parents.items()])):
         bits = 1 << at
         for parent in found:
             if parent not in waiting:

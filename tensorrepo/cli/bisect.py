@@ -66,10 +66,11 @@ def bisect_command(
 
 def _start(call: CommandCall, refs: list[str], *, update: bool) -> None:
     session = call.session
-    bad, *good = [session.resolve(ref).digest for ref in refs] or [None]
+    told = [session.resolve(ref).digest for ref in refs]
+    bad, good = told[:1], told[1:]
     with session.here.locked():
         start(session, update=update)
-        step = tell(session, BAD, [bad] if bad is not None else [])
+        step = tell(session, BAD, bad)
         step = tell(session, GOOD, good) if good else step
     _show(call, step)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
 
@@ -83,16 +84,20 @@ def add_all(
 
     Raises what `add` raises.
     """
-    before, added, done = session.here.staging(), [], 0
+    before, added = session.here.staging(), list[Added]()
     try:
         for request in requests:
-            added += add(session, request, lambda now, done=done: progress(done + now))
-            done += added[-1].bytes
+            done = sum(each.bytes for each in added)
+            added += add(session, request, partial(_advance, progress, done))
     except BaseException:
         if len(requests) > 1:
             session.here.write_staging(before)
         raise
     return added
+
+
+def _advance(progress: Callable[[int], None], done: int, now: int) -> None:
+    progress(done + now)
 
 
 def add_changed(
