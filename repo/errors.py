@@ -21,13 +21,19 @@ class Error(Exception):
 
 
 class ConflictError(Error):
-    """Somebody else changed what this call relied on: read again and decide anew."""
+    """Somebody else changed what this call relied on: read again and decide anew.
+
+    `brief` is the message without the first of the conflicts, for who shows all of them beside it.
+    """
 
     kind = "conflict"
 
-    def __init__(self, message: str, conflicts: tuple[object, ...] = ()) -> None:
+    def __init__(
+        self, message: str, conflicts: tuple[object, ...] = (), brief: str | None = None
+    ) -> None:
         super().__init__(message)
         self.conflicts = conflicts
+        self.brief = brief or message
 
 
 class CommitOutcomeUnknown(Error):

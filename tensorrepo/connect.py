@@ -46,6 +46,7 @@ CONFIG_KEYS = {
     "catalog.url": "where the SQL catalog is; {id} in it stands for the repository's id",
     "outside.allow": "what may be read outside of repositories: folders and URLs, with commas",
 }
+WORKSPACE_KEYS = ("user.name", "user.email")  # a workspace may have its own
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")
@@ -294,8 +295,9 @@ def author(machine: Machine, workspace_config: Path | None = None) -> str:
     email = email or _git("user.email", machine)
     if not name or not email:
         raise InvalidInputError(
-            "who are you? Commits name their author: run `tensorrepo config user.name 'Your Name'` "
-            "and `tensorrepo config user.email you@example.org`, or set TENSORREPO_AUTHOR."
+            "who are you? Commits name their author: run `tensorrepo config --global user.name "
+            "'Your Name'` and `tensorrepo config --global user.email you@example.org` (without "
+            "--global of this workspace alone), or set TENSORREPO_AUTHOR."
         )
     return f"{name} <{email}>"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -19,7 +20,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, LinkValue
-from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -197,12 +198,22 @@ def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryD
 
 def _describe_model(path: str, entry: Entry, model: StoredModel) -> EntryDescription:
     specs = [(name, model.spec(name)) for name in model]
-    details = [f"{name}: {spec.type.name}{list(spec.shape)}" for name, spec in specs]
+    details = [_size_text([spec for _, spec in specs])] if specs else []
+    details += [f"{name}: {spec.type.name}{list(spec.shape)}" for name, spec in specs]
     details += [f"file {name}" for name in model.files]
     details += [f"{name} = {value}" for name, value in model.metrics.items()]
     total = sum(spec.size_bytes for _, spec in specs)
     shape = counted(len(specs), "tensor")
     return EntryDescription(path, "model", shape, total, entry.digest, tuple(details))
+
+
+def _size_text(specs: Sequence[TensorSpec]) -> str:
+    """How many numbers a model has, and of which types, the commonest first."""
+    counts = Counter[str]()
+    for spec in specs:
+        counts[spec.type.name] += math.prod(spec.shape)
+    types = ", ".join(name for name, _ in counts.most_common())
+    return f"{counted(counts.total(), 'parameter')} ({types})"
 
 
 def _preview_dataset(dataset: StoredDataset, start: int, rows: int) -> Preview:

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
-    from tensorrepo.verbs.compare import compare
+    from tensorrepo.verbs.compare import compare, compare_entry, shortened
+    from tensorrepo.workspace.add_paths import add_changed
 
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
-    "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
-    "repack_models", "repository_table", "sql", "view_at",
+    "RepackOptions", "Run", "Runs", "add_changed", "begin_transaction", "blame", "catalog_of",
+    "checkpointer_of", "compare", "compare_entry", "dataset_at", "every_tree", "measure_usage",
+    "model_at", "models_at", "repack_models", "repository_table", "shortened", "sql", "view_at",
     "write_report",
 ]  # fmt: skip
 
@@ -77,8 +78,9 @@ _NAMES: Final = {
     "runs.run": "Run",
     "sdk": "init open_repository",
     "transaction": "begin_transaction",
-    "verbs.compare": "compare",
+    "verbs.compare": "compare compare_entry shortened",
     "verbs.exchange": "export read",
+    "workspace.add_paths": "add_changed",
 }
 _HOMES: Final = {
     name: f"tensorrepo.{module}" for module, names in _NAMES.items() for name in names.split()

@@ -1,18 +1,25 @@
 """Revision syntax: text such as ``main~2`` resolved to a commit.
 
 Branch, tag, full or unique short digest (8 digits or more), `HEAD`, and after any of them `~n`,
-`^n`, `@{n}`: git's forms. Nothing here reads a workspace; its HEAD comes in as an argument.
+`^n`, `@{n}`, `@{moment}`: git's forms. Nothing here reads a workspace; its HEAD comes in as an
+argument.
+
+Source:
+    docs/spec/names.md, section "Revisions".
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS, reflog
+from tensorrepo.repo.changes.moments import moment_text, parse_moment
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref, reflog
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
@@ -21,8 +28,9 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import RecordTable, Shown
 
-_REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
-_STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")
+_REVISION = re.compile(r"(?P<name>(?=@\{)|.+?)(?P<steps>(?:~\d*|\^\d*|@\{[^{}]+\})*)", re.DOTALL)
+_STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?:(?P<ago>\d+)|(?P<moment>[^{}]+))\}")
+_BRACES = re.compile(r"\{[^{}]*\}")
 _DIGITS = re.compile(r"[0-9a-f]+")
 
 
@@ -55,7 +63,12 @@ class Revision(Shown):
 
 
 def resolve(
-    repository: RepositoryCore, text: str, *, head: Head | None = None, view: LogView | None = None
+    repository: RepositoryCore,
+    text: str,
+    *,
+    head: Head | None = None,
+    view: LogView | None = None,
+    clock: Callable[[], int] = time.time_ns,
 ) -> Revision:
     """The commit that `text` names.
 
@@ -64,6 +77,7 @@ def resolve(
         text: see the module's docstring.
         head: what ``HEAD`` means; None where there is no workspace.
         view: a view read just now, instead of reading the log again.
+        clock: UTC in ns, for what was ``yesterday``.
 
     Raises:
         NotFoundError: nothing of that name; near names are suggested.
@@ -73,9 +87,9 @@ def resolve(
     parts = _REVISION.fullmatch(text)
     if parts is None:
         raise InvalidInputError(f"{text!r} is no revision: expected a branch, tag or digest")
-    digest, ref, warning = _name(repository, parts["name"], head, at)
+    digest, ref, warning = _name(repository, parts["name"] or "HEAD", head, at)
     for step in _STEP.finditer(parts["steps"]):
-        digest = _walk(repository, text, digest, ref, step, at)
+        digest = _walk(repository, text, digest, ref, step, at, clock)
         ref = None
     return Revision(digest, read_commit(repository.objects, digest), ref, warning)
 
@@ -85,9 +99,18 @@ def split_path(text: str) -> tuple[str, str | None]:
 
     >>> split_path("v1:datasets/photos"), split_path(":models/m"), split_path("main")
     (('v1', 'datasets/photos'), ('HEAD', 'models/m'), ('main', None))
+    >>> split_path("main@{2026-11-01 12:00}:datasets/photos")
+    ('main@{2026-11-01 12:00}', 'datasets/photos')
     """
-    name, colon, path = text.partition(":")
-    return (name or "HEAD", path) if colon else (name, None)
+    # The colon of a moment is none.
+    at = _BRACES.sub(lambda found: "-" * len(found[0]), text).find(":")
+    return (text, None) if at < 0 else (text[:at] or "HEAD", text[at + 1 :])
+
+
+def base_name(text: str) -> str:
+    """The name in a revision, without what follows it: ``main`` of ``main~2``."""
+    parts = _REVISION.fullmatch(text)
+    return text if parts is None else parts["name"] or "HEAD"
 
 
 def _name(
@@ -144,9 +167,12 @@ def _walk(
     ref: str | None,
     step: re.Match[str],
     view: LogView,
+    clock: Callable[[], int],
 ) -> Digest:
     if step["ago"] is not None:
         return _ago(repository, text, ref, int(step["ago"]), view)
+    if step["moment"] is not None:
+        return _as_of(repository, text, ref, step["moment"], view, clock())
     if step["parent"] is not None:
         return _parent(repository, text, digest, int(step["parent"] or 1))
     for _ in range(int(step["back"] or 1)):
@@ -168,10 +194,7 @@ def _parent(repository: RepositoryCore, text: str, digest: Digest, number: int) 
 def _ago(
     repository: RepositoryCore, text: str, ref: str | None, count: int, view: LogView
 ) -> Digest:
-    if ref is None:
-        raise InvalidInputError(
-            f"{text}: @{{n}} asks for the history of a ref: put a branch before it"
-        )
+    ref = _moved(text, ref)
     if count == 0:
         return view.state.refs[ref]
     seen = 0
@@ -181,7 +204,36 @@ def _ago(
             if move.update.old is None:
                 break
             return move.update.old
-    raise NotFoundError(f"{text}: the log knows {max(seen - 1, 0)} older places of {ref}")
+    raise NotFoundError(
+        f"{text}: the log knows {max(seen - 1, 0)} older places of {describe_ref(ref)}"
+    )
+
+
+def _as_of(
+    repository: RepositoryCore, text: str, ref: str | None, moment: str, view: LogView, now_ns: int
+) -> Digest:
+    """Where a ref stood at a moment: after the newest record of its time or before."""
+    ref, at_ns = _moved(text, ref), parse_moment(moment, now_ns=now_ns)
+    first = None
+    for move in reflog(repository, ref, view):
+        first = move
+        if move.entry.time_ns <= at_ns:
+            if move.update.new is None:
+                when = moment_text(move.entry.time_ns)
+                raise NotFoundError(f"{text}: {describe_ref(ref)} was gone then, since {when}")
+            return move.update.new
+    if first is None:
+        raise NotFoundError(f"{text}: the log knows no place of {describe_ref(ref)}")
+    raise NotFoundError(
+        f"{text}: that is {moment_text(at_ns)}; {describe_ref(ref)} is known from "
+        f"{moment_text(first.entry.time_ns)} on. `tensorrepo reflog` lists where it was."
+    )
+
+
+def _moved(text: str, ref: str | None) -> str:
+    if ref is None:
+        raise InvalidInputError(f"{text}: @{{...}} asks for the past of a ref: put a branch before")
+    return ref
 
 
 def _unknown(name: str, view: LogView) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -121,6 +121,15 @@ class CommitAttempt:
             refuse_taken(view, tx.ref)
         return tip
 
+    @property
+    def kind(self) -> str:
+        """Kind of the entry that moves the ref."""
+        return "commit"
+
+    def note(self, subject: str) -> str:
+        """What that entry says."""
+        return subject
+
     def before(self, view: LogView) -> tuple[LogEntry, ...]:  # noqa: ARG002  a series looks at it
         """What is recorded with the commit, ahead of it."""
         return ()
@@ -132,7 +141,7 @@ class CommitAttempt:
     def _entries(self, view: LogView, moved: Update) -> tuple[LogEntry, ...]:
         subject = self.message.partition("\n")[0][:_SUBJECT_CHARACTERS]
         actor = self.actor or self.author
-        commit = LogEntry(self.txn, "commit", actor, self.time_ns, subject, (moved,))
+        commit = LogEntry(self.txn, self.kind, actor, self.time_ns, self.note(subject), (moved,))
         around = (*self.before(view), commit, *self.after(view, moved))
         if self.closes_lease is None or self.closes_lease not in view.state.leases:
             return around
@@ -152,22 +161,27 @@ class CommitAttempt:
 
     def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
         objects = self.transaction.objects
-        root = self.compose(tip)
+        root, parents = self.compose(tip), self._parents(tip)
+        before = tree_of(objects, self._compared(tip))
         commit = Commit(
             tree=root,
-            parents=self._parents(tip),
-            generation=1 + max(generation_of(objects, p) for p in (tip, *self.others)),
+            parents=parents,
+            generation=1 + max((generation_of(objects, each) for each in parents), default=0),
             author=self.author,
             message=clean_message(self.message),
             time_ns=self.time_ns,
             metadata=self.metadata,
-            changed=changed_paths(diff(objects, tree_of(objects, tip), root)),
+            changed=changed_paths(diff(objects, before, root)),
             signature=None,
         )
         return write_commit(objects, commit).digest, commit
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:
         return self.others if tip is None else (tip, *self.others)
+
+    def _compared(self, tip: Digest | None) -> Digest | None:
+        """The commit that the paths which changed are told against."""
+        return tip
 
     def _pass_fence(self, view: LogView) -> None:
         """Rules W3 and W4 at `view`; what a condemnation hit is stored again."""
@@ -241,7 +255,9 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
     first, more = conflicts[0], len(conflicts) - 1
     others = f" (and {more} more conflicts)" if more else ""
     raise ConflictError(
-        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}", tuple(conflicts)
+        f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
+        tuple(conflicts),
+        f"{what}. Nothing changed. {advice}",
     )
 
 
@@ -384,6 +400,72 @@ def begin(
     base = base or view.state.refs.get(check_ref(space + branch))
     writer = ObjectWriter(repository.objects, view.state.graves)
     return CommitTransaction(repository, branch, view, base, tuple(unchanged), writer, space=space)
+
+
+def amend(
+    transaction: CommitTransaction,
+    message: str,
+    *,
+    author: str,
+    closes_lease: str | None = None,
+    clock: Callable[[], int] = time.time_ns,
+) -> LandedCommit:
+    """Put a commit in the place of the one at the head of its branch, in one entry of the log.
+
+    It has the parents and the metadata of that one, which is the base of `transaction`, and its
+    content with what is staged. The log keeps the one before, so that `undo` takes it back.
+
+    Raises:
+        ConflictError: the branch moved meanwhile. Nothing changed.
+        CommitOutcomeUnknown: the store did not say; `resolve` finds out.
+        CommitExpired: a staged object was collected.
+    """
+    objects, base = transaction.objects, transaction.base
+    assert base is not None, "there is a commit to amend"
+    amended = read_commit(objects, base)
+    root = update(objects, amended.tree, transaction.staged)
+    attempt = _Amended(
+        transaction,
+        lambda _: root,
+        message,
+        author,
+        clock(),
+        dict(amended.metadata),
+        closes_lease,
+        amended=amended,
+    )
+    return replace(attempt.run(), onto=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Amended(CommitAttempt):
+    """An attempt that takes the place of the commit `amended`, the head of its branch."""
+
+    amended: Commit
+
+    @property
+    def kind(self) -> str:
+        return "ref-reset"  # which keeps the commit that the ref leaves
+
+    def note(self, subject: str) -> str:
+        return f"amend: {subject}"[:_SUBJECT_CHARACTERS]
+
+    def tip(self, view: LogView) -> Digest | None:
+        tx = self.transaction
+        tip = view.state.refs.get(tx.ref)
+        if tip != tx.base:
+            raise ConflictError(
+                f"branch {tx.branch!r} moved from {tx.base:.12} to {tip or 'nothing':.12} while "
+                "amending, and only the head of a branch is amended. Nothing changed: "
+                "`tensorrepo commit` makes a commit of its own."
+            )
+        return tip
+
+    def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:  # noqa: ARG002  takes its place
+        return self.amended.parents
+
+    def _compared(self, tip: Digest | None) -> Digest | None:  # noqa: ARG002  as above
+        return self.amended.parents[0] if self.amended.parents else None
 
 
 MOST_DROPPED = 100  # refs in one record, which has 64 KiB; what is left goes with the next

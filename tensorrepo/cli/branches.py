@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -20,9 +21,12 @@ from tensorrepo.cli.options import (
 )
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.moments import moment_text
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import is_ancestor, read_commit
+from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.checkout import (
     WrittenFiles,
@@ -31,6 +35,7 @@ from tensorrepo.workspace.checkout import (
     switch,
     update_tracked,
 )
+from tensorrepo.workspace.session import WorkspaceSession
 
 
 def branch_command(
@@ -45,13 +50,23 @@ def branch_command(
     move: Annotated[
         bool, Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
+    verbose: Annotated[
+        bool, Option("-v", "--verbose", help="List with the last commit of each.")
+    ] = False,
+    merged: Annotated[
+        bool, Option("--merged", help="List those that NAME, or else HEAD, has all of.")
+    ] = False,
+    no_merged: Annotated[
+        bool, Option("--no-merged", help="List those that have commits which NAME, or HEAD, lacks.")
+    ] = False,
 ) -> None:
     """List, make, rename or delete branches.
 
     A deleted branch's commits are kept for a while: `tensorrepo branch NAME DIGEST` brings it back.
 
     Examples:
-        tensorrepo branch
+        tensorrepo branch -v
+        tensorrepo branch --merged main
         tensorrepo branch cleaning v1
         tensorrepo branch -m cleaning cleaned
         tensorrepo branch -d cleaned
@@ -59,8 +74,19 @@ def branch_command(
     session = call.session
     if (delete and (move or ref)) or (name is None and (delete or move)):
         raise InvalidInputError("give `branch -d NAME`, or `branch -m [OLD] NEW`")
-    if name is None:
-        _list_refs(call, refs.BRANCHES)
+    if merged and no_merged:
+        raise InvalidInputError("give one of --merged and --no-merged")
+    if merged or no_merged:
+        tip = session.resolve(name).digest
+        objects = session.repository.objects
+        _list_refs(
+            call,
+            refs.BRANCHES,
+            lambda at: is_ancestor(objects, at, tip) is merged,
+            verbose=verbose,
+        )
+    elif name is None:
+        _list_refs(call, refs.BRANCHES, verbose=verbose)
     elif delete:
         _delete_branch(call, name)
     elif move:
@@ -131,27 +157,62 @@ def _rename(call: CommandCall, old: str, new: str) -> None:
     call.answer({"branch": new, "was": old}, f"Branch {old} is {new} now.")
 
 
-def _list_refs(call: CommandCall, space: str) -> None:
+def _list_refs(
+    call: CommandCall,
+    space: str,
+    wanted: Callable[[Digest], bool] = lambda _: True,
+    *,
+    verbose: bool = False,
+) -> None:
+    """List branches or tags whose commits are `wanted`; `verbose`: with what these are."""
     session = call.session
     state = session.repository.log.refresh().state
-    named = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
+    named = {
+        ref.removeprefix(space): at
+        for ref, at in sorted(state.refs.items())
+        if ref.startswith(space) and wanted(at)
+    }
     if call.as_json:
-        output.json_value(dict(sorted(named.items())))
+        output.json_value(
+            {name: _told(session, at) for name, at in named.items()} if verbose else named
+        )
         return
     head = session.head if space == refs.BRANCHES else None
     if head is not None and head.branch is None:
         output.line(f"* (detached at {head.commit:.12})")
-    elif head is not None and head.branch not in named:
+    elif head is not None and f"{space}{head.branch}" not in state.refs:
         output.line(f"* {head.branch} (no commit yet)")
-    for name, at in sorted(named.items()):
-        output.line(f"{'*' if head and name == head.branch else ' '} {name} {at:.12}")
+    width = max(map(len, named), default=0) if verbose else 0
+    for name, at in named.items():
+        told = "  {time:.16}  {author}: {subject}".format_map(_told(session, at)) if verbose else ""
+        mark = "*" if head and name == head.branch else " "
+        output.line(f"{mark} {name:{width}} {at:.12}{told}")
+
+
+def _told(session: WorkspaceSession, at: Digest) -> dict[str, str]:
+    """What a commit is, in short."""
+    commit = read_commit(session.repository.objects, at)
+    return {
+        "commit": at,
+        "time": moment_text(commit.time_ns),
+        "author": commit.author.partition(" <")[0],
+        "subject": commit.message.partition("\n")[0],
+    }
 
 
 def switch_command(
     call: CommandCall,
     branch: Annotated[
-        str, Argument(help="A branch, or with --detach any commit.", autocompletion=complete_branch)
+        str,
+        Argument(
+            help="A branch, - for the one before, or with --detach any commit.",
+            autocompletion=complete_branch,
+        ),
     ],
+    start: Annotated[
+        str | None,
+        Argument(help="Where a new branch starts; else at HEAD.", autocompletion=complete_ref),
+    ] = None,
     create: Annotated[bool, Option("-c", "--create", help="Make the branch first.")] = False,
     detach: Annotated[bool, Option("--detach", help="Stand at a commit, no branch.")] = False,
     keep: Annotated[bool, Option("--keep", help="Carry staged changes over.")] = False,
@@ -164,11 +225,12 @@ def switch_command(
     Examples:
         tensorrepo switch main
         tensorrepo switch -c cleaning
+        tensorrepo switch -c mended v1
         tensorrepo switch --detach v1
     """
     session = call.session
     with session.here.locked():
-        head = switch(session, branch, create=create, detach=detach, keep=keep)
+        head = switch(session, branch, create=create, start=start, detach=detach, keep=keep)
         show_head(call, head, update=update)
 
 
@@ -263,10 +325,15 @@ def _report(call: CommandCall, name: str, move: refs.Move) -> None:
 
 def checkout_command(
     call: CommandCall,
-    ref: Annotated[str, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)],
+    ref: Annotated[
+        str | None, Argument(help="A branch, tag or commit.", autocompletion=complete_ref)
+    ] = None,
     paths: Annotated[
         list[str] | None,
         Argument(metavar="PATH", help="Entries to write out.", autocompletion=complete_entry),
+    ] = None,
+    new: Annotated[
+        str | None, Option("-b", metavar="NAME", help="Make branch NAME at REF, and switch to it.")
     ] = None,
     to: Annotated[str | None, Option("--to", metavar="DIR", help="Write them into DIR.")] = None,
     force: Annotated[bool, Option("--force", help="Overwrite files that were changed.")] = False,
@@ -288,6 +355,15 @@ def checkout_command(
         tensorrepo checkout v1 datasets/photos models/classifier --to old/
     """
     session = call.session
+    if new is not None:
+        if paths or to is not None or detach:
+            raise InvalidInputError("-b NAME [REF] makes a branch and switches to it: no more")
+        with session.here.locked():
+            head = switch(session, new, create=True, start=ref, keep=keep)
+            show_head(call, head, update=update)
+        return
+    if ref is None:
+        raise InvalidInputError("say what to check out: a branch, tag or commit, or -b NAME")
     with session.here.locked():
         if paths:
             folder = call.path(to) if to is not None else None
@@ -297,6 +373,9 @@ def checkout_command(
             return
         if to is not None:
             raise InvalidInputError("--to needs the PATHs to write")
+        if ref == "-":
+            show_head(call, switch(session, ref, keep=keep), update=update)
+            return
         try:
             revision = session.resolve(ref)
         except NotFoundError as error:

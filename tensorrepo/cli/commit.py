@@ -6,16 +6,20 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
+from tensorrepo import lazy
 from tensorrepo.cli import output
+from tensorrepo.cli.editor import edited_message, is_person
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
-from tensorrepo.repo.errors import Error, InvalidInputError
-from tensorrepo.repo.history.commits import MAX_CHANGED
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
+from tensorrepo.repo.history.commits import MAX_CHANGED, read_commit
 from tensorrepo.repo.ids import Digest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import (
+    amend_staged,
+    amendable,
     check_strategy,
     commit_staged,
     commits_meant,
@@ -23,22 +27,47 @@ from tensorrepo.workspace.staging import (
     prepare,
     refuse_staged,
 )
+from tensorrepo.workspace.status import status
 
 
 def commit_command(
-    call: CommandCall, message: Annotated[str, Option("-m", "--message", help="What, and why.")]
+    call: CommandCall,
+    message: Annotated[
+        list[str] | None,
+        Option("-m", "--message", help="What, and why; each further one is a paragraph."),
+    ] = None,
+    everything: Annotated[
+        bool, Option("-a", "--all", help="Stage first what changed of files that checkout wrote.")
+    ] = False,
+    amend: Annotated[
+        bool, Option("--amend", help="Replace the last commit, which must be yours.")
+    ] = False,
+    no_edit: Annotated[bool, Option("--no-edit", help="Of --amend: keep the message.")] = False,
 ) -> None:
     """Record what is staged, as one commit.
 
-    When the branch moved meanwhile, the change is merged onto it. In a conflict nothing changes
-    and what is staged is kept. Nothing staged: exit code 1.
+    Without -m an editor asks for the message: GIT_EDITOR, VISUAL or EDITOR. When the branch moved
+    meanwhile, the change is merged onto it. In a conflict nothing changes and what is staged is
+    kept. Nothing staged: exit code 1.
 
     Examples:
         tensorrepo commit -m "Add the pictures of March"
+        tensorrepo commit -a -m "Mend labels" -m "Those of the second batch were shifted."
+        tensorrepo commit --amend --no-edit
     """
+    if no_edit and not amend:
+        raise InvalidInputError("--no-edit keeps the message of a commit: it goes with --amend")
     session = call.session
-    with session.here.locked():
-        outcome = commit_staged(session, message)
+    if everything:
+        _stage_changed(call)
+    text = None if no_edit else "\n\n".join(message) if message else _written(session, amend=amend)
+    try:
+        with session.here.locked():
+            outcome = amend_staged(session, text) if amend else commit_staged(session, text or "")
+    except Error:
+        if text and not message:
+            output.note(f"your message is kept in {session.here.message_file}")
+        raise
     made = outcome.made
     if outcome.earlier is not None:
         value = {"commit": outcome.earlier, "branch": session.head and session.head.branch}
@@ -46,10 +75,63 @@ def commit_command(
         call.answer(value, line)
         return
     if made is None:
-        output.note("nothing to commit: stage something with `tensorrepo add`")
+        what = "amend: give another message, or" if amend else "commit:"
+        output.note(f"nothing to {what} stage something with `tensorrepo add`")
         raise Exit(NOTHING_TO_DO)
     branch = session.branch()
     call.answer(committed_json(branch, made), *committed_lines(branch, made))
+
+
+def _stage_changed(call: CommandCall) -> None:
+    """Stage what changed of the working files, and say so."""
+    session = call.session
+    with session.here.locked(), output.progress("adding", None) as advance:
+        added, gone = lazy.add_changed(session, advance)
+    for each in () if call.as_json else added:
+        for note in each.notes:
+            output.note(f"note: {note}")
+    for path in gone:
+        output.note(
+            f"left {path}: it is gone from disk. `tensorrepo rm` removes it from the next commit, "
+            "`tensorrepo checkout HEAD` writes it again"
+        )
+
+
+def _written(session: WorkspaceSession, *, amend: bool) -> str:
+    """The message that the user writes in an editor; nothing may be staged meanwhile.
+
+    Raises:
+        InvalidInputError: nobody can be asked, or nothing was written.
+        ConflictError: something else is staged than the editor has shown.
+    """
+    again = "--amend " if amend else ""
+    if not is_person():
+        keep = ", or --no-edit to keep the one it has" if amend else ""
+        raise InvalidInputError(
+            f"a commit needs a message, and there is no terminal to write one at: `tensorrepo "
+            f"commit {again}-m MESSAGE`{keep}"
+        )
+    old = read_commit(session.repository.objects, amendable(session)).message if amend else ""
+    state = status(session)
+    if not state.staged and not amend:
+        return ""
+    staging, file = session.here.staging(), session.here.message_file
+    remarks = [
+        "Say what changes, and why. Lines that begin with # are left out, and an empty message",
+        "commits nothing.",
+        "",
+        f"On branch {state.head.branch or 'none'}. To be committed:",
+        *(f"  {change.text}" for change in state.staged),
+    ]
+    text = edited_message(file, old, remarks, session.machine.environment)
+    if not text:
+        raise InvalidInputError("the message is empty: nothing was committed")
+    if session.here.staging() != staging:
+        raise ConflictError(
+            f"something else was staged while you wrote: nothing was committed. `tensorrepo "
+            f"status` shows it; your message is kept in {file}"
+        )
+    return text
 
 
 def committed_json(branch: str, made: LandedCommit) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.history import commit_json, names_of, whole
+from tensorrepo.cli.history import changes_of, commit_json, names_of, whole
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     CommandCall,
@@ -27,7 +27,6 @@ from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
@@ -39,6 +38,7 @@ from tensorrepo.verbs.compare import (
     is_under,
     row_documents,
     row_lines,
+    shortened,
 )
 from tensorrepo.workspace.doctor import files_in_place, files_text
 from tensorrepo.workspace.session import WorkspaceSession, base_entry
@@ -46,6 +46,10 @@ from tensorrepo.workspace.status import status
 
 _T = TypeVar("_T")
 _Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for
+FullOption = Annotated[
+    bool, Option("--full", help="All lines of each entry, such as every tensor of a new model.")
+]
+StatOption = Annotated[bool, Option("--stat", help="A line for each entry.")]
 SHOWN_ROWS = 20  # of each dataset, unless told
 
 
@@ -54,17 +58,19 @@ def show_command(
     what: Annotated[
         str | None, Argument(metavar="REF[:PATH]", autocompletion=complete_place)
     ] = None,
+    full: FullOption = False,
+    stat: StatOption = False,
 ) -> None:
     """Show one commit and what it changed, or one entry of it.
 
     Examples:
         tensorrepo show
-        tensorrepo show v1
+        tensorrepo show v1 --full
         tensorrepo show main:datasets/photos
     """
     session = call.session
     if what is not None and split_path(what)[1]:
-        _show_entry(call, what)
+        _show_entry(call, what, full=full)
         return
     try:
         revision = session.resolve(what)
@@ -72,16 +78,14 @@ def show_command(
         hint = f"{what!r} is no commit but an entry: `tensorrepo show HEAD:{{path}}`"
         raise entry_hint(session, what or "", hint, error) from None
     commit = revision.commit
-    objects = session.repository.objects
-    before = tree_of(objects, commit.parents[0] if commit.parents else None)
-    compared = compare(session.repository, before, commit.tree)
+    compared = changes_of(session, commit)
     names = names_of(session)
     if call.as_json:
         document = commit_json(revision.digest, commit, names)
         output.json_value(document | {"diff": compared.to_json()})
         return
     output.styled(whole(revision.digest, commit, names))
-    output.lines(compared.lines())
+    output.lines(compared.lines(full=full, stat=stat))
 
 
 def diff_command(
@@ -94,7 +98,8 @@ def diff_command(
             autocompletion=complete_ref_or_entry,
         ),
     ] = None,
-    stat: Annotated[bool, Option("--stat", help="A line for each entry.")] = False,
+    stat: StatOption = False,
+    full: FullOption = False,
     rows: Annotated[
         bool, Option("--rows", help="Rows of datasets that changed, cell by cell.")
     ] = False,
@@ -108,6 +113,9 @@ def diff_command(
     columns: Annotated[
         str | None, Option("--columns", metavar="COL[,COL]", help="Compare and show only these.")
     ] = None,
+    staged: Annotated[
+        bool, Option("--staged", "--cached", help="Only what is staged, against HEAD.")
+    ] = False,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
 ) -> None:
     """Show what differs between two commits; without any, what is staged and changed on disk.
@@ -115,6 +123,7 @@ def diff_command(
     Examples:
         tensorrepo diff
         tensorrepo diff v1 main
+        tensorrepo diff --staged
         tensorrepo diff v1..main --stat
         tensorrepo diff v1 main --rows --limit 5 -- datasets/photos
         tensorrepo diff v1 main --key id
@@ -122,7 +131,11 @@ def diff_command(
     """
     session = call.session
     revisions, paths = split_words(call, words)
+    if staged and revisions:
+        raise InvalidInputError(f"--staged is against HEAD: leave out {' '.join(revisions)}")
     compared = _compared(session, revisions, paths)
+    if staged:
+        compared = replace(compared, working=())
     if rows or key is not None or columns is not None:
         wanted = _split(columns), _split(key)
         if call.as_json:
@@ -132,7 +145,7 @@ def diff_command(
     elif call.as_json:
         output.json_value(compared.to_json())
     else:
-        output.lines(compared.lines(stat=stat))
+        output.lines(compared.lines(stat=stat, full=full))
     if exit_code and compared.differs:
         raise Exit(NOTHING_TO_DO)
 
@@ -219,7 +232,7 @@ def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Compa
     return Comparison(tuple(changes), tuple(lines))
 
 
-def _show_entry(call: CommandCall, what: str) -> None:
+def _show_entry(call: CommandCall, what: str, *, full: bool) -> None:
     session = call.session
     revision, path, entry = session.find(what)
     described = describe_entry(session.repository.objects, path, entry)
@@ -232,7 +245,7 @@ def _show_entry(call: CommandCall, what: str) -> None:
     output.line(
         f"  {described.content}, {output.bytes_text(described.bytes)}, digest {entry.digest}"
     )
-    for detail in described.details:
+    for detail in described.details if full else shortened(described.details):
         output.line(f"  {detail}")
     for text in files_text(files):
         output.line(f"  {text}")

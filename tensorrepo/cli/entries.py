@@ -14,7 +14,7 @@ from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.session import WorkspaceSession, find_staged
-from tensorrepo.workspace.status import StagedChange, WorkspaceStatus
+from tensorrepo.workspace.status import WorkspaceStatus
 from tensorrepo.workspace.status import status as read_status
 
 
@@ -117,15 +117,25 @@ def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:
     return [(full, entry)]
 
 
-def _show_status(status: WorkspaceStatus) -> None:
-    if status.head.branch:
+def _show_place(status: WorkspaceStatus) -> None:
+    """Where HEAD stands, and what is going on beside what is staged."""
+    if status.head.branch is None:
+        output.line(f"HEAD is detached at {status.head.commit:.12}, on no branch")
+    else:
         at = f"at {status.tip:.12}" if status.tip else "no commit yet"
         output.line(f"On branch {status.head.branch}, {at}")
-    else:
-        output.line(f"HEAD is detached at {status.head.commit:.12}, on no branch")
     output.line(f"Repository {status.url}")
     if status.moved:
         output.line(f"The branch moved by {status.moved} since you staged; `commit` will merge.")
+    if status.bisecting:
+        output.line("A bisection is going on: `tensorrepo bisect reset` ends it.")
+    if status.stashes:
+        count = output.counted(status.stashes, "time")
+        output.line(f"Changes were put aside {count}: `tensorrepo stash list` shows them.")
+
+
+def _show_status(status: WorkspaceStatus) -> None:
+    _show_place(status)
     for one in status.pending:
         output.line(
             f"What became of log record {one.generation} is unknown: run `tensorrepo resolve`."
@@ -138,7 +148,7 @@ def _show_status(status: WorkspaceStatus) -> None:
     if status.staged:
         output.line("\nStaged for the next commit:")
         for change in status.staged:
-            output.line(f"  {change.what:9} {change.path}{_amount(change)}")
+            output.line(f"  {change.text}")
         _show_lease(status)
     if status.tracked:
         output.line("\nChanged on disk (`tensorrepo add PATH` stages it):")
@@ -166,17 +176,10 @@ def _show_lease(status: WorkspaceStatus) -> None:
         output.line(f"  (stored, and kept for this workspace; renewed {age} ago)")
 
 
-def _amount(change: StagedChange) -> str:
-    staged = change.staged
-    parts = [f"{staged.rows:,} rows"] if staged.rows else []
-    parts += [output.bytes_text(staged.bytes)] if staged.bytes else []
-    parts += [staged.source] if staged.source and not staged.rows and not staged.bytes else []
-    return f"  ({', '.join(parts)})" if parts else ""
-
-
 _STATUS = output.fields(
     "url", "branch=head.branch", "commit=tip", "detached=head", "moved", "staged",
-    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending", "clean",
+    "changed=tracked", "outdated", "lease_age_seconds", "committed", "pending",
+    "stashes", "bisecting", "clean",
 )  # fmt: skip
 _STAGED = output.fields(
     "path", "change=what", "digest=staged.digest", "rows=staged.rows", "bytes=staged.bytes"

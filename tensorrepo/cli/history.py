@@ -1,21 +1,40 @@
-"""History: `log`, its graph, and how a commit is shown in a line, whole, and as JSON."""
+"""History: `log`, its graph, `reflog`, and how a commit is shown in a line, whole, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.commit_graph import ASCII, graph_lines
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_ref_or_entry, sides, split_words
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.cli.options import (
+    CommandCall,
+    RepoCall,
+    complete_branch,
+    complete_ref_or_entry,
+    sides,
+    split_words,
+)
+from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.moments import moment_text, parse_moment
+from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.records import Update
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
+
+if TYPE_CHECKING:
+    from tensorrepo.verbs.compare import Comparison
 
 RefNames = dict["Digest", list[str]]
 
@@ -35,10 +54,6 @@ def names_of(session: WorkspaceSession) -> RefNames:
     return names
 
 
-def _time(commit: Commit) -> str:
-    return datetime.fromtimestamp(commit.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def headline(digest: Digest, commit: Commit, names: RefNames) -> str:
     """One line, with markup."""
     refs = f" [green]({output.escape(', '.join(names[digest]))})[/green]" if digest in names else ""
@@ -52,7 +67,11 @@ def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
     lines = [f"[yellow]commit {digest}[/yellow]{refs}"]
     if len(commit.parents) > 1:
         lines.append(f"Merge:  {' '.join(f'{parent:.12}' for parent in commit.parents)}")
-    lines += [f"Author: {output.escape(commit.author)}", f"Date:   {_time(commit)}", ""]
+    lines += [
+        f"Author: {output.escape(commit.author)}",
+        f"Date:   {moment_text(commit.time_ns)}",
+        "",
+    ]
     lines += [f"    {output.escape(line)}" for line in commit.message.splitlines()]
     return "\n".join([*lines, ""])
 
@@ -71,6 +90,39 @@ def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, ob
     }
 
 
+def changes_of(
+    session: WorkspaceSession, commit: Commit, paths: tuple[str, ...] = ()
+) -> Comparison:
+    """What a commit changed in its first parent, of `paths` or of all."""
+    before = tree_of(session.repository.objects, commit.parents[0] if commit.parents else None)
+    return lazy.compare(session.repository, before, commit.tree, paths)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFilter:
+    """Which commits are asked for: all that is told must hold.
+
+    Attributes:
+        author: matches somewhere in author and address.
+        message: matches somewhere in the message.
+        since: UTC in ns of the earliest.
+        until: UTC in ns of the last.
+    """
+
+    author: re.Pattern[str] | None = None
+    message: re.Pattern[str] | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def takes(self, commit: Commit) -> bool:
+        return (
+            (self.author is None or self.author.search(commit.author) is not None)
+            and (self.message is None or self.message.search(commit.message) is not None)
+            and (self.since is None or commit.time_ns >= self.since)
+            and (self.until is None or commit.time_ns <= self.until)
+        )
+
+
 def log_command(
     call: RepoCall,
     words: Annotated[
@@ -85,6 +137,20 @@ def log_command(
     oneline: Annotated[bool, Option("--oneline", help="A line for each commit.")] = False,
     limit: Annotated[int | None, Option("-n", "--limit", min=0, help="At most so many.")] = None,
     everything: Annotated[bool, Option("--all", help="From every branch and tag.")] = False,
+    author: Annotated[
+        str | None, Option(metavar="REGEX", help="Only commits whose author matches.")
+    ] = None,
+    grep: Annotated[
+        str | None, Option(metavar="REGEX", help="Only commits whose message matches.")
+    ] = None,
+    since: Annotated[
+        str | None, Option(metavar="MOMENT", help="Only commits from then on: '3 days ago'.")
+    ] = None,
+    until: Annotated[
+        str | None, Option(metavar="MOMENT", help="Only commits until then: 2026-11-01.")
+    ] = None,
+    patch: Annotated[bool, Option("-p", "--patch", help="With what each commit changed.")] = False,
+    stat: Annotated[bool, Option("--stat", help="With a line for each entry changed.")] = False,
     void: Annotated[
         bool, Option("--void", help="Show entries of the log that had no effect, and why.")
     ] = False,
@@ -95,37 +161,72 @@ def log_command(
         tensorrepo log --graph --all
         tensorrepo log v1..main
         tensorrepo log main -- datasets/photos
+        tensorrepo log --author ada --since "2 weeks ago" --stat
         tensorrepo log -n 5 --json
     """
     session = call.session
     if void:
         _show_void(call)
         return
+    if graph and (patch or stat):
+        raise InvalidInputError("--graph draws a line for each commit: leave out -p and --stat")
     revisions, paths = split_words(call, words)
-    walked = _history(session, revisions, paths, everything=everything)
+    now_ns = time.time_ns()
+    wanted = CommitFilter(
+        _pattern("--author", author),
+        _pattern("--grep", grep),
+        None if since is None else parse_moment(since, now_ns=now_ns),
+        None if until is None else parse_moment(until, now_ns=now_ns, ends=True),
+    )
+    walked = _history(session, revisions, paths, wanted, everything=everything)
     names = names_of(session)
     history = islice(((digest, commit) for digest, commit, touched in walked if touched), limit)
+    told = partial(changes_of, session, paths=paths) if patch or stat else None
     if call.as_json:
-        output.json_lines(commit_json(digest, commit, names) for digest, commit in history)
+        output.json_lines(_document(digest, commit, names, told) for digest, commit in history)
     elif graph:
         _show_graph(walked, limit, names)
     else:
         for digest, commit in history:
-            shown = headline if oneline else whole
-            output.styled(shown(digest, commit, names))
+            output.styled((headline if oneline else whole)(digest, commit, names))
+            if told is not None:
+                output.lines(told(commit).lines(stat=not patch))
+                output.lines([] if oneline else [""])
+
+
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    """A regular expression for which upper and lower case are one."""
+    try:
+        return None if text is None else re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise InvalidInputError(
+            f"{option} {text!r:.80} is no regular expression: {error}"
+        ) from error
+
+
+def _document(
+    digest: Digest, commit: Commit, names: RefNames, told: Callable[[Commit], Comparison] | None
+) -> dict[str, object]:
+    changed = {} if told is None else {"diff": told(commit).to_json()}
+    return commit_json(digest, commit, names) | changed
 
 
 def _history(
-    session: WorkspaceSession, revisions: list[str], paths: tuple[str, ...], *, everything: bool
+    session: WorkspaceSession,
+    revisions: list[str],
+    paths: tuple[str, ...],
+    wanted: CommitFilter,
+    *,
+    everything: bool,
 ) -> Iterator[tuple[Digest, Commit, bool]]:
-    """Commits, and whether each changed one of `paths`, or whatever it changed without any."""
+    """Commits, and whether each is wanted and changed one of `paths`, or whatever without any."""
     repository = session.repository
     tips, hidden = _tips(session, revisions, everything=everything)
     # `photos` may mean `datasets/photos`: whichever of them a commit changed.
-    wanted = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
+    names = [full for path in paths for full in (path, *(f"{space}/{path}" for space in SPACES))]
     for digest, commit in walk(repository.objects, tips, hidden=hidden):
-        touched = (repository.touches(digest, commit, path.strip("/")) for path in wanted)
-        yield digest, commit, not wanted or any(touched)
+        touched = (repository.touches(digest, commit, path.strip("/")) for path in names)
+        yield digest, commit, wanted.takes(commit) and (not names or any(touched))
 
 
 def _tips(
@@ -179,3 +280,80 @@ def _show_void(call: CommandCall) -> None:
     ]
     texts = ("record {record}: {kind} {txn:.12} {reason}".format_map(each) for each in void)
     call.answer(void, *texts)
+
+
+# What a record did to a ref, where its note is not all that there is to say.
+_DEEDS = {"ref-create": "made", "ref-delete": "deleted", "ref-reset": "reset", "tag": "tagged"}
+
+
+def reflog_command(
+    call: RepoCall,
+    ref: Annotated[
+        str | None,
+        Argument(help="A branch or tag, also one that is gone.", autocompletion=complete_branch),
+    ] = None,
+    limit: Annotated[int | None, Option("-n", "--limit", min=1, help="At most so many.")] = None,
+) -> None:
+    """Show where a branch was: each move with who made it, when and why, the newest first.
+
+    `main@{2}` names where main stood before its last two moves, `main@{yesterday}` where it stood
+    then; every command takes both. A branch that was deleted is found, too.
+
+    Examples:
+        tensorrepo reflog
+        tensorrepo reflog cleaning -n 5
+    """
+    full = _moved_ref(call.session, ref)
+    moves = list(islice(refs.reflog(call.session.repository, full), limit))
+    if not moves:
+        raise NotFoundError(f"{refs.describe_ref(full)} never was: the log has no move of it")
+    name = full.removeprefix(refs.BRANCHES).removeprefix(refs.TAGS)
+    call.show(
+        [_move_document(f"{name}@{{{at}}}", move) for at, move in enumerate(moves)],
+        {
+            "place": lambda each: each["place"],
+            "commit": lambda each: (each["commit"] or "none")[:12],
+            "when": lambda each: each["time"][:19].replace("T", " "),
+            "who": lambda each: each["actor"].partition(" <")[0],
+            "why": lambda each: each["why"],
+        },
+    )
+    if not call.as_json:
+        head = call.session.head
+        is_here = head is not None and full == f"{refs.BRANCHES}{head.branch}"
+        output.note(_way_back(full, name, moves[0].update, is_here=is_here))
+
+
+def _moved_ref(session: WorkspaceSession, name: str | None) -> str:
+    """The full name of a ref, which may be gone; without a name the branch that one is on."""
+    if name is None:
+        head = session.head
+        name = "main" if head is None else session.branch()
+    known = session.repository.log.refresh().state.refs
+    full = (refs.BRANCHES + name, refs.TAGS + name, name)
+    return next((each for each in full if each in known), full[0])
+
+
+def _move_document(place: str, move: refs.Move) -> dict[str, Any]:
+    entry, update = move.entry, move.update
+    deed = _DEEDS.get(entry.kind, entry.kind)
+    return {
+        "place": place,
+        "commit": update.new,
+        "was": update.old,
+        "time": datetime.fromtimestamp(entry.time_ns / 1e9, UTC).isoformat(),
+        "actor": entry.actor,
+        "why": f"{deed}: {entry.note}" if entry.note else deed,
+        "record": move.generation,
+    }
+
+
+def _way_back(full: str, name: str, last: Update, *, is_here: bool) -> str:
+    if full.startswith(refs.TAGS) and last.new is not None:
+        return "A tag never moves."
+    if last.new is None:
+        verb = "tag" if full.startswith(refs.TAGS) else "branch"
+        return f"It was deleted: `tensorrepo {verb} {name} {last.old:.12}` brings it back."
+    verb = "reset" if is_here else "branch NEW"
+    what = "moves it back" if is_here else "makes a branch there"
+    return f"`tensorrepo show {name}@{{n}}` looks, `tensorrepo {verb} {name}@{{n}}` {what}."

@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
@@ -28,6 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
+from tensorrepo.cli.pager import paged
 from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
 
 DONE = 0
@@ -84,6 +86,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE, "commit"),
     "status": ("Show what is staged, what changed on disk, and where you are.", LOOK, "entries"),
     "log": ("Show commits, the newest first.", LOOK, "history"),
+    "reflog": ("Show where a branch was, and how to go back there.", LOOK, "history"),
     "diff": ("Show what differs between two commits, or since the last one.", LOOK, "diff"),
     "show": ("Show one commit, or one entry of it.", LOOK, "diff"),
     "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
@@ -129,6 +132,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "switch": ("Put the workspace on another branch.", BRANCH, "branches"),
     "checkout": ("Switch, or write entries as ordinary files.", BRANCH, "branches"),
     "export": ("Write an entry in a foreign format.", BRANCH, "branches"),
+    "bisect": ("Find the commit that broke something.", LOOK, "bisect"),
+    "stash": ("Put changes aside, and bring them back.", BRANCH, "stash"),
     "undo": ("Take back your last change of this branch.", BRANCH, "branches"),
     "redo": ("Take back the last undo.", BRANCH, "branches"),
     "reset": ("Move this branch to another commit.", BRANCH, "branches"),
@@ -173,8 +178,6 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
         "import": "`tensorrepo add PATH --dataset NAME` reads other formats, `--model` models.",
-        "reflog": "`tensorrepo show main@{1}` shows where main was before; `undo` goes there.",
-        "stash": "`tensorrepo switch BRANCH --keep` carries staged changes over.",
         "rebase": "`tensorrepo cherry-pick` puts commits on another branch.",
         "unstage": "`tensorrepo restore --staged NAME` unstages.",
         "download": "`tensorrepo checkout REF NAME` writes files, `export` other formats.",
@@ -184,10 +187,31 @@ ABSENT: Mapping[str, str] = MappingProxyType(
 
 AFTER_DASHES = "tensorrepo.after-dashes"  # key of the context's memory
 OUTSIDE = "tensorrepo.outside"  # another one
-WITH_PATHS = ("diff", "log")
+NO_PAGER = "tensorrepo.no-pager"  # a third
+PAGED = frozenset(
+    (
+        "blame", "cat", "diff", "lineage", "log", "ls", "model desc", "model diff", "model ls",
+        "reflog", "runs compare", "runs ls", "runs show", "show", "view show",
+    )
+)  # fmt: skip
 
 
-class PathsCommand(TyperCommand):
+class PlainFlags:
+    """A command whose help shows no type behind flags: they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class PlainCommand(PlainFlags, TyperCommand):
+    """A command."""
+
+
+class PathsCommand(PlainCommand):
     """A command that keeps apart what stands after ``--``: paths, whatever they look like."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -197,7 +221,27 @@ class PathsCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class LazyCommands(TyperGroup):
+class LimitedCommand(PathsCommand):
+    """A command that takes ``-5`` for ``-n 5``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        numbers = re.compile(r"-\d+")
+        head = [f"-n{word[1:]}" if numbers.fullmatch(word) else word for word in args[:end]]
+        return super().parse_args(ctx, head + args[end:])
+
+
+class TailCommand(PlainCommand):
+    """A command whose action ``run`` takes the rest of the line: another command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = next((at for at, word in enumerate(args) if not word.startswith("-")), None)
+        if at is not None and args[at] == "run":
+            args, ctx.meta[AFTER_DASHES] = args[: at + 1], tuple(args[at + 1 :])
+        return super().parse_args(ctx, args)
+
+
+class LazyCommands(PlainFlags, TyperGroup):
     """A group whose commands are imported when one of them is called, or asked for its help."""
 
     group = ""  # the word before its commands, "" at the top
@@ -232,6 +276,14 @@ class LazyCommands(TyperGroup):
         return name, load_group(full) if full in GROUPS else load_command(full), rest
 
 
+PARSED_BY = {
+    "bisect": TailCommand,
+    "diff": PathsCommand,
+    "log": LimitedCommand,
+    "reflog": LimitedCommand,
+}
+
+
 @functools.cache
 def load_group(name: str) -> Any:
     """The commands that begin with one word: ``tensorrepo model ...``."""
@@ -260,11 +312,11 @@ def load_command(name: str) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(
         name.rsplit(maxsplit=1)[-1],
-        cls=PathsCommand if name in WITH_PATHS else TyperCommand,
+        cls=PARSED_BY.get(name, PlainCommand),
         help="\n\n".join(paragraphs),
         epilog="[bold]Examples[/bold]\n\n" + "\n".join(f"  {line}" for line in lines),
         context_settings={"help_option_names": ["-h", "--help"]},
-    )(guarded(injected(function)))
+    )(guarded(injected(function), is_paged=name in PAGED))
     return typer.main.get_command(single)
 
 
@@ -322,6 +374,9 @@ def root(
             help="Read files in place and links below this folder or URL.",
         ),
     ] = None,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Show long answers without a pager.")
+    ] = False,
     version: Annotated[  # noqa: ARG001 - its callback has answered by now
         bool,
         typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
@@ -330,23 +385,31 @@ def root(
     """Versioned datasets and models: git and lakehouse in one."""
     context.obj = directory
     context.meta[OUTSIDE] = tuple(allow_outside or ())
+    context.meta[NO_PAGER] = no_pager
 
 
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` with failures as one message and an exit code by kind."""
+def guarded(function: Callable[..., None], *, is_paged: bool = False) -> Callable[..., None]:
+    """`function` with failures as one message and an exit code by kind.
+
+    `is_paged`: what it prints may be long, so that a pager shows it on a terminal.
+    """
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(**values: Any) -> None:
+        wanted = is_paged and not (values["as_json"] or values["context"].meta.get(NO_PAGER))
+        is_shown = False  # by a pager
         try:
-            function(*args, **kwargs)
-            output.flush()  # here, where a reader that left can be told from a mistake
+            with paged() if wanted else nullcontext(False) as is_shown:
+                function(**values)
+                output.flush()  # here, where a reader that left can be told from a mistake
         except Error as error:
             output.failure(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt as stopped:
             # An append that was interrupted under way has raised CommitOutcomeUnknown instead.
             hint = str(stopped) or "`tensorrepo status` shows where things stand"
-            output.note(f"interrupted. {hint}")
+            if not is_shown:
+                output.note(f"interrupted. {hint}")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             output.give_up()

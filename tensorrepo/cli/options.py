@@ -22,7 +22,7 @@ from tensorrepo.cli import output
 from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
 from tensorrepo.connect import Machine
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
-from tensorrepo.repo.changes.revisions import split_path
+from tensorrepo.repo.changes.revisions import base_name, split_path
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import iterate
 from tensorrepo.repo.registry.versions import registered
@@ -126,7 +126,7 @@ def split_words(call: CommandCall, words: list[str] | None) -> tuple[list[str], 
     revisions: list[str] = []
     paths: list[str] = []
     for word in words or ():
-        named = any(f"{space}/{word}" in refs for space in ("heads", "tags"))
+        named = any(f"{space}/{base_name(word)}" in refs for space in ("heads", "tags"))
         is_path = "/" in word and ".." not in word and not named
         (paths if is_path or paths else revisions).append(word)
     return revisions, (*paths, *call.context.meta.get(AFTER_DASHES, ()))

@@ -15,13 +15,16 @@ from dataclasses import asdict, is_dataclass
 from functools import partial
 from math import isfinite, isnan
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import msgspec
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.repo import tables
 from tensorrepo.repo.errors import ConflictError, Error
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 bytes_text = arguments.bytes_text
 counted = arguments.counted
@@ -44,7 +47,14 @@ def styled(text: str) -> None:
     """One line of the answer with rich's markup; the caller escapes what a user named."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(text)
+    _render(Console(highlight=False, soft_wrap=True), text)
+
+
+def _render(console: Console, shown: Any) -> None:
+    """What rich makes of `shown`. It ends the process itself where a reader left; we do not."""
+    with console.capture() as captured:
+        console.print(shown)
+    sys.stdout.write(captured.get())
 
 
 def escape(text: str) -> str:
@@ -151,6 +161,27 @@ def raw(data: bytes | memoryview) -> None:
     sys.stdout.buffer.flush()
 
 
+def is_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+def encoding() -> str:
+    """How standard output writes text."""
+    return sys.stdout.encoding or "utf-8"
+
+
+@contextmanager
+def led_to(stream: TextIO) -> Iterator[None]:
+    """Lead the answer into `stream` instead, all of it."""
+    before, sys.stdout = sys.stdout, stream
+    try:
+        yield
+        stream.flush()
+    finally:
+        sys.stdout = before
+
+
 def flush() -> None:
     """Hand over what was printed. Raises BrokenPipeError when the reader of a pipe left."""
     sys.stdout.flush()
@@ -179,7 +210,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         grid.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
     for row in rows:
         grid.add_row(*(escape(printable(str(cell), keep="\n")) for cell in row))
-    wide.print(grid)
+    _render(wide, grid)
 
 
 def show_table(shown: tables.RecordTable) -> None:
@@ -202,11 +233,15 @@ def failure(error: Error) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(str(error))}")
+    message = getattr(error, "brief", str(error))
+    console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
-        console.print(f"  [red]conflict[/red] {escape(f'{conflict.path}: {conflict.reason}')}")
-        for inside in getattr(conflict, "details", ()):
-            console.print(f"    {escape(str(inside['line']))}")
+        # What a driver tells in lines is summed up in the reason: either of both.
+        lines = [str(inside["line"]) for inside in getattr(conflict, "details", ())]
+        reason = f": {conflict.reason}" if len(lines) < 2 else f" ({len(lines)} conflicts)"
+        console.print(f"  [red]conflict[/red] {escape(conflict.path + reason)}")
+        for text in lines if len(lines) > 1 else ():
+            console.print(f"    {escape(text)}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Exit, Option
@@ -15,7 +16,14 @@ from typer import Argument, Exit, Option
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry
-from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
+from tensorrepo.connect import (
+    CONFIG_KEYS,
+    WORKSPACE_KEYS,
+    parse_prefixes,
+    parse_size,
+    read_config,
+    write_config,
+)
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
@@ -23,8 +31,8 @@ from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.verbs.fsck import SHOWN_PARTS, Fault, fsck
 from tensorrepo.workspace.doctor import examine, repair
-from tensorrepo.workspace.session import start_workspace
-from tensorrepo.workspace.state import find_workspace
+from tensorrepo.workspace.session import start_workspace, workspace_around
+from tensorrepo.workspace.state import Workspace
 
 
 def init_command(
@@ -59,44 +67,60 @@ def config_command(
     call: CommandCall,
     key: Annotated[str | None, Argument(help="Such as user.name.")] = None,
     value: Annotated[str | None, Argument(help="What to set it to.")] = None,
-    local: Annotated[
-        bool, Option("--local", help="Of this workspace alone, not of your user.")
+    everywhere: Annotated[
+        bool, Option("--global", help="Of your user, in all workspaces, not of this one.")
     ] = False,
     unset: Annotated[bool, Option("--unset", help="Forget the setting.")] = False,
 ) -> None:
     """Show or set your name, address and other settings.
 
-    Without a value the setting is printed, without a key all of them.
+    Without a value the setting is printed, without a key all of them. Name and address are those of
+    this workspace, or with --global yours in all of them; the other settings are always yours.
 
     Examples:
         tensorrepo config user.name "Ada Lovelace"
-        tensorrepo config user.email ada@example.org
-        tensorrepo config --local cache.limit 50GB
+        tensorrepo config --global user.email ada@example.org
+        tensorrepo config cache.limit 50GB
     """
     here = call.machine
-    file = here.config_file
-    if local:
-        workspace = find_workspace(here.cwd)
-        if workspace is None:
-            raise NotFoundError("--local needs a workspace: run `tensorrepo init` first")
-        file = workspace.folder / "config.json"
-    settings = read_config(file)
-    if key is None:
-        call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
-        return
-    if key not in CONFIG_KEYS:
+    if key is not None and key not in CONFIG_KEYS:
         keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
         raise InvalidInputError(f"no setting {key!r}. There are: {keys}")
-    if unset:
+    workspace = None if everywhere else workspace_around(here)
+    if value is None and not unset:
+        _show_settings(call, key, here.config_file, workspace)
+        return
+    if key is None:
+        raise InvalidInputError("--unset needs the KEY to forget")
+    file = here.config_file
+    if key in WORKSPACE_KEYS and not everywhere:
+        if workspace is None:
+            raise NotFoundError(
+                f"there is no workspace here for {key}: run `tensorrepo init` first, or set it in "
+                f"all workspaces of yours with `tensorrepo config --global {key}`"
+            )
+        file = workspace.config_file
+    settings = read_config(file)
+    if value is None:
         write_config(file, {name: held for name, held in settings.items() if name != key})
-    elif value is not None:
-        if key == "cache.limit":
-            parse_size(value)  # refuses what is no size
-        if key == "outside.allow":
-            if local:
-                raise InvalidInputError("outside.allow is a setting of yours: leave out --local")
-            parse_prefixes(value)  # refuses what is no place
-        write_config(file, {**settings, key: value})
+        return
+    if key == "cache.limit":
+        parse_size(value)  # refuses what is no size
+    if key == "outside.allow":
+        parse_prefixes(value)  # refuses what is no place
+    write_config(file, {**settings, key: value})
+
+
+def _show_settings(
+    call: CommandCall, key: str | None, file: Path, workspace: Workspace | None
+) -> None:
+    """One setting, or all: the workspace's before the user's."""
+    settings = read_config(file)
+    if workspace is not None:
+        own = read_config(workspace.config_file)
+        settings |= {name: held for name, held in own.items() if name in WORKSPACE_KEYS}
+    if key is None:
+        call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
     elif key in settings:
         call.answer(settings[key], settings[key])
     else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -30,17 +34,18 @@ from tensorrepo.workspace.add import (
     Added,
     AddMode,
     AddRequest,
-    add,
     adopt_and_stage,
-    tracked_request,
 )
+from tensorrepo.workspace.add_paths import add_all, named_request
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import move, remove, restore, unstage
 
 
 def add_command(
     call: CommandCall,
-    path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
+    paths: Annotated[
+        list[str], Argument(metavar="PATH...", help="Files or folders; - is standard input.")
+    ],
     dataset: Annotated[
         str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
     ] = None,
@@ -92,7 +97,10 @@ def add_command(
         ),
     ] = None,
 ) -> None:
-    """Read a file or folder, store it, and stage it for the next commit.
+    """Read files or folders, store them, and stage them for the next commit.
+
+    Without --dataset, --model or --file each is what its content says, and is called as PATH is.
+    With --dataset the rows of several come one after the other. All of them are staged, or none.
 
     Datasets: a folder of images (a folder for each class, or with a table of labels), COCO, YOLO,
     Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
@@ -104,7 +112,9 @@ def add_command(
 
     Examples:
         tensorrepo add photos/ --dataset photos
-        tensorrepo add more.parquet --dataset users --append
+        tensorrepo add users.csv classifier.safetensors
+        tensorrepo add 2026-*.parquet --dataset users --append
+        zcat users.csv.gz | tensorrepo add - --format csv --dataset users
         tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier
@@ -119,14 +129,16 @@ def add_command(
         AddMode.MIRROR: mirror,
         AddMode.REPLACE: replace,
     }
-    request = _request(
+    requests = _requests(
         session,
-        call.path(path),
+        paths,
+        [call.path(path) for path in paths],
         {"datasets": dataset, "models": model, "files": file},
         [mode for mode, wanted in modes.items() if wanted],
         format_name,
         parse_options(option or []),
     )
+    request = requests[0]
     keys = tuple(name.strip() for name in (upsert or key or "").split(",") if name.strip())
     prefer: SideName | None = "ours" if ours else "theirs" if theirs_source else None
     if ours and theirs_source:
@@ -138,19 +150,19 @@ def add_command(
     parse_codec(codec)
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
-    request = replaced(
-        request,
-        on_error=parse_on_error(on_error),
-        codec=codec,
-        key=keys,
-        prefer=prefer,
-        base=base,
-    )
-    with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
+    requests = [
+        replaced(
+            each, on_error=parse_on_error(on_error), codec=codec, key=keys, prefer=prefer, base=base
+        )
+        for each in requests
+    ]
+    what = request.path if len(requests) == 1 else f"{len(requests)} paths"
+    with session.here.locked(), output.progress(f"adding {what}", None) as advance:
         try:
-            added = add(session, request, advance)
+            with standard_input(session) if STDIN in paths else nullcontext():
+                added = add_all(session, requests, advance)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_how_to_go_on(session, request)) from None
+            raise KeyboardInterrupt(_how_to_go_on(session, requests)) from None
     for each in added:
         for note in () if call.as_json else each.notes:
             output.note(f"note: {note}")
@@ -236,32 +248,78 @@ def restore_command(
             call.answer(value, line)
 
 
-def _request(
+STDIN = "-"
+COPIED_BYTES = 1 << 20
+
+
+def _requests(
     session: WorkspaceSession,
-    source: Path,
+    paths: list[str],
+    sources: list[Path],
     names: dict[str, str | None],
     modes: list[AddMode],
     format_name: str | None,
     options: dict[str, object],
-) -> AddRequest:
+) -> list[AddRequest]:
+    """What is to be added, of each path."""
     targets = [(space, name) for space, name in names.items() if name is not None]
     if len(targets) > 1 or len(modes) > 1:
         raise InvalidInputError(
             "give one of --dataset, --model, --file, and one of --append, --upsert, --sync, "
             "--replace"
         )
+    if STDIN in paths:
+        is_named = targets and (format_name is not None or targets[0][0] == "files")
+        if len(paths) > 1 or not is_named:
+            raise InvalidInputError(
+                "standard input has no name and no suffix: `add - --format FORMAT --dataset NAME`, "
+                "and no other path"
+            )
+        sources = [session.here.stdin_file]
     if not targets:
         if modes and modes[0] is not AddMode.SYNC:
-            raise InvalidInputError(f"say what {source} is: --dataset, --model or --file NAME")
-        return tracked_request(session, source)
+            raise InvalidInputError(f"say what {paths[0]} is: --dataset, --model or --file NAME")
+        return [named_request(session, each, format_name, options) for each in sources]
     space, name = targets[0]
     mode = modes[0] if modes else AddMode.NEW
-    return AddRequest(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
+    if len(sources) > 1 and (space != "datasets" or mode in SYNC_MODES):
+        raise InvalidInputError(
+            f"{len(sources)} paths cannot be one of {space}, nor what it is synced with: give one, "
+            "or a folder, or leave the name out"
+        )
+    more = AddMode.APPEND if mode is AddMode.NEW else mode
+    return [
+        AddRequest(
+            source,
+            space,
+            name.removeprefix(f"{space}/"),
+            more if at else mode,
+            format_name,
+            options,
+        )
+        for at, source in enumerate(sources)
+    ]
 
 
-def _how_to_go_on(session: WorkspaceSession, request: AddRequest) -> str:
+@contextmanager
+def standard_input(session: WorkspaceSession) -> Iterator[None]:
+    """Lay what is piped in down as a file, for readers that seek."""
+    if sys.stdin.isatty():
+        raise InvalidInputError("standard input is a terminal: pipe something into the command")
+    file = session.here.stdin_file
+    file.parent.mkdir(exist_ok=True)
+    try:
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy, COPIED_BYTES)
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _how_to_go_on(session: WorkspaceSession, requests: list[AddRequest]) -> str:
     """What to tell somebody who interrupted an `add`."""
-    stored = session.here.unfinished().get(request.path)
+    unfinished = session.here.unfinished()
+    stored = next((unfinished[one.path] for one in requests if one.path in unfinished), None)
     if stored is None:
         return "Repeat the command to begin anew; `tensorrepo status` shows what is staged"
     return f"Repeat the command to go on behind the {stored.rows:,} rows that are stored"

@@ -41,6 +41,7 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, printable
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
+SHOWN_DETAILS = 8  # lines of an entry, unless all are asked for
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
 
 
@@ -154,12 +155,12 @@ class Comparison(Shown):
     def differs(self) -> bool:
         return bool(self.changes or self.working)
 
-    def lines(self, *, stat: bool = False) -> Iterator[str]:
-        """For people; with `stat` a line for each entry and no more."""
+    def lines(self, *, stat: bool = False, full: bool = False) -> Iterator[str]:
+        """For people; with `stat` a line for each entry, with `full` all that is in each."""
         for change in self.changes:
             yield f"{change.mark} {change.path}{change.summary}"
-            if not stat:
-                yield from (f"    {detail}" for detail in change.details)
+            details = () if stat else change.details if full else shortened(change.details)
+            yield from (f"    {detail}" for detail in details)
         yield from self.working
 
     def to_table(self) -> RecordTable:
@@ -184,6 +185,14 @@ class Comparison(Shown):
     def datasets(self) -> dict[str, DatasetChange]:
         """The datasets that differ, by path."""
         return {one.path: one for one in self.changes if isinstance(one, DatasetChange)}
+
+
+def shortened(details: Sequence[str]) -> Iterator[str]:
+    """The first of the lines that tell of an entry, and how many more there are."""
+    shown = len(details) if len(details) <= SHOWN_DETAILS + 1 else SHOWN_DETAILS
+    yield from details[:shown]
+    if shown < len(details):
+        yield f"... and {len(details) - shown:,} more (--full)"
 
 
 def compare(

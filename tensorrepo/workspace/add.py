@@ -383,24 +383,6 @@ def _check_dataset(path: str, existing: Entry | None) -> None:
         raise ConflictError(f"{path} is a {existing.kind.label}, not a dataset")
 
 
-def tracked_request(session: WorkspaceSession, source: Path) -> AddRequest:
-    """The request for a path that `checkout` wrote: it knows its name, and means sync.
-
-    Raises:
-        InvalidInputError: nobody wrote that path; says what to give.
-    """
-    root = session.here.root
-    place = source.resolve()
-    for path, tracked in session.here.tracked().items():
-        if (root / path).resolve() == place:
-            space, _, name = tracked.entry.partition("/")
-            return AddRequest(source, space, name, AddMode.SYNC, tracked.format)
-    raise InvalidInputError(
-        f"what is {source} to be? Give --dataset NAME, --model NAME or --file NAME. (Only what "
-        "`tensorrepo checkout` wrote knows its name.)"
-    )
-
-
 def _add_dataset(
     stage: WorkspaceStage,
     request: AddRequest,

@@ -21,7 +21,13 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, PermissionDenied
+from tensorrepo.repo.changes.transaction import tree_of
+from tensorrepo.repo.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+)
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -46,25 +52,44 @@ def switch(
     name: str,
     *,
     create: bool = False,
+    start: str | None = None,
     detach: bool = False,
     keep: bool = False,
 ) -> Head:
     """Put the workspace on a branch, or with `detach` at any commit. No data is written.
 
-    `create` makes the branch at HEAD first. `keep` carries staged changes over: else they make it a
-    ConflictError.
+    Args:
+        session: workspace and repository of the command.
+        name: where to go; ``-`` is where HEAD was before.
+        create: makes the branch first.
+        start: where a new branch starts; None: at HEAD.
+        detach: stands at a commit, on no branch.
+        keep: carries staged changes over.
+
+    Raises:
+        ConflictError: changes are staged, and not `keep`, or they do not fit there.
+        NotFoundError: there is no such branch or commit.
     """
     workspace = session.here
+    if start is not None and not create:
+        raise InvalidInputError(
+            f"{start!r} is where a new branch starts: `switch -c {name} {start}`"
+        )
     if workspace.staging().entries and not keep:
         raise ConflictError(
-            "changes are staged. Commit them, unstage them with `tensorrepo restore --staged`, or "
-            "carry them over with --keep."
+            "changes are staged. Commit them, put them aside with `tensorrepo stash`, unstage them "
+            "with `tensorrepo restore --staged`, or carry them over with --keep."
         )
-    if create:
+    if create and start is not None:
+        at = session.resolve(start).digest
+        carry_staging(session, at)
+        create_branch(session.repository, name, at, actor=session.author())
+        head = Head(branch=name)
+    elif create:
         _create_branch(session, name)
         head = Head(branch=name)
     else:
-        head = _target(session, name, detach=detach)
+        head = _previous(session) if name == "-" else _target(session, name, detach=detach)
         carry_staging(session, session.tip_of(head))
     workspace.set_head(head)
     return head
@@ -77,6 +102,16 @@ def _create_branch(session: WorkspaceSession, name: str) -> None:
         create_branch(session.repository, name, tip, actor=session.author())
     else:
         refuse_taken(session.repository.log.refresh(), check_ref(BRANCHES + name))
+
+
+def _previous(session: WorkspaceSession) -> Head:
+    """Where HEAD was before it was moved last."""
+    previous = session.here.state().previous
+    if previous is None:
+        raise NotFoundError("this workspace was on no other branch before")
+    if previous.branch is not None:
+        session.resolve(previous.branch)  # it may be gone
+    return previous
 
 
 def _target(session: WorkspaceSession, name: str, *, detach: bool) -> Head:
@@ -140,6 +175,26 @@ def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[
     return written, skipped
 
 
+def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: Path) -> bool:
+    """Write a tracked path at `place` as HEAD has it, and note it as if it were there already.
+
+    Whoever moves it there then can be killed in between: a file is missing, none is unknown. False:
+    HEAD lacks it, and it is tracked no more.
+    """
+    here, objects = session.here, session.repository.objects
+    refuse_links(here.root, here.root / path)
+    others = {each: known for each, known in here.tracked().items() if each != path}
+    entry = session.repository.entry(tree_of(objects, session.tip()), tracked.entry)
+    if entry is None:
+        here.write_tracked(others)
+        return False
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_entry(objects, entry, place, tracked.format, overwrite=True, outside=session.outside)
+    written = Tracked(tracked.entry, entry.digest, tracked.format, describe_files(place))
+    here.write_tracked({**others, path: written})
+    return True
+
+
 def write_entry(
     objects: ObjectSource,
     entry: Entry,
@@ -175,7 +230,7 @@ def write_entry(
 def _write(
     session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
 ) -> WrittenFiles:
-    _refuse_links(session.here.root, target)
+    refuse_links(session.here.root, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (NotADirectoryError, FileExistsError) as error:
@@ -241,7 +296,7 @@ def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> 
         )
 
 
-def _refuse_links(root: Path, target: Path) -> None:
+def refuse_links(root: Path, target: Path) -> None:
     """Never write through a link, nor into the folders of version control."""
     relative = target.relative_to(root)
     if any(part.lower() in RESERVED for part in relative.parts):

@@ -59,8 +59,7 @@ class WorkspaceSession:
 
     def author(self) -> str:
         """Who is working; raises InvalidInputError that says how to tell."""
-        config = self.workspace.folder / "config.json" if self.workspace else None
-        return author(self.machine, config)
+        return author(self.machine, self.workspace.config_file if self.workspace else None)
 
     def branch(self) -> str:
         """The branch that the workspace is on. Raises InvalidInputError on a detached HEAD."""
@@ -146,15 +145,23 @@ def open_session(
     """
     if url is not None:
         return WorkspaceSession(machine, connect(url, None, machine), None, warn)
-    start = machine.cwd / machine.environment.get("TENSORREPO_DIR", "")
-    workspace = find_workspace(start.resolve())
+    workspace = workspace_around(machine)
     if workspace is None:
-        raise no_workspace(start)
+        raise no_workspace(_start(machine))
     pending = workspace.folder / "pending"
     url = workspace.state().url
     place = url if is_url(url) else str(workspace.root / url)
     repository = connect(place, None, machine, pending=pending)
     return WorkspaceSession(machine, repository, workspace, warn)
+
+
+def workspace_around(machine: Machine) -> Workspace | None:
+    """The workspace that a command works in, if there is one."""
+    return find_workspace(_start(machine).resolve())
+
+
+def _start(machine: Machine) -> Path:
+    return machine.cwd / machine.environment.get("TENSORREPO_DIR", "")
 
 
 def no_workspace(start: Path) -> NotFoundError:

@@ -18,14 +18,21 @@ import msgspec
 
 from tensorrepo.formats.model.merging.recipe import METHODS
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.changes.transaction import LandedCommit, begin, entry_digests, tree_of
+from tensorrepo.repo.changes.transaction import (
+    CommitTransaction,
+    LandedCommit,
+    amend,
+    begin,
+    entry_digests,
+    tree_of,
+)
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     InvalidInputError,
     NotFoundError,
 )
-from tensorrepo.repo.history.commits import is_ancestor, walk
+from tensorrepo.repo.history.commits import clean_message, is_ancestor, read_commit, walk
 from tensorrepo.repo.history.merge_trees import pick_sides
 from tensorrepo.repo.history.trees import Entry, lookup
 from tensorrepo.repo.ids import Digest
@@ -33,6 +40,7 @@ from tensorrepo.repo.log.append import append, resolve
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import CanonicalValue, LogEntry, LogRecord
 from tensorrepo.repo.names import check_path
+from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.workspace.session import SPACES, WorkspaceSession, base_entry, entry_at, full_path
 from tensorrepo.workspace.state import StagedEntry, StagingArea
@@ -84,22 +92,34 @@ def carry_staging(session: WorkspaceSession, base: Digest | None) -> StagingArea
     Raises:
         ConflictError: an entry that is staged is another one there. Nothing changed.
     """
-    staging, objects = session.here.staging(), session.repository.objects
+    staging = session.here.staging()
+    moved = carried(session, staging, base)
+    if moved != staging:
+        session.here.write_staging(moved)
+    return moved
+
+
+def carried(session: WorkspaceSession, staging: StagingArea, base: Digest | None) -> StagingArea:
+    """What `carry_staging` makes of what is staged; it changes nothing."""
+    objects = session.repository.objects
     if not staging.entries or staging.base is None:
         return staging
     if base is not None and is_ancestor(objects, staging.base, base):
         return staging
+    return rebased(objects, staging, base)
+
+
+def rebased(objects: ObjectSource, staging: StagingArea, base: Digest | None) -> StagingArea:
+    """The same changes of another commit, which has the same entries where they change some."""
     old, new = tree_of(objects, staging.base), tree_of(objects, base)
     for path in staging.entries:
         if lookup(objects, old, path) != lookup(objects, new, path):
             raise ConflictError(
-                f"{path} is staged as a change of commit {staging.base:.12}, and is another one in "
-                f"{base or 'a branch without commits':.24}. Unstage it with `tensorrepo restore "
-                f"--staged {path}` and add it again there. Nothing changed."
+                f"{path} is staged as a change of commit {staging.base or 'none':.12}, and is "
+                f"another one in {base or 'a branch without commits':.24}. Unstage it with "
+                f"`tensorrepo restore --staged {path}` and add it again there. Nothing changed."
             )
-    moved = StagingArea(base, staging.generation, staging.entries)
-    session.here.write_staging(moved)
-    return moved
+    return StagingArea(base, staging.generation, staging.entries)
 
 
 def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
@@ -184,9 +204,33 @@ def keep_alive(
         | ({each.root for each in workspace.unfinished().values()} & held(session))
         | ({root} if root is not None else set())
     )
-    lease = state.lease or f"stage-{secrets.token_hex(8)}"
+    lease, renewed = own_lease(session) or new_lease(), state.lease_seconds
+    renewed_now = hold(session, lease, digests, renewed)
+    if renewed_now != renewed:
+        workspace.write_state(
+            msgspec.structs.replace(state, lease=lease, lease_seconds=renewed_now)
+        )
+
+
+def new_lease() -> str:
+    """The name of a lease to come."""
+    return f"stage-{secrets.token_hex(8)}"
+
+
+def own_lease(session: WorkspaceSession) -> str | None:
+    """The lease on what is staged; one that went with a stash is that one's alone."""
+    lease = session.here.state().lease
+    return None if lease in {stash.lease for stash in session.here.stashes()} else lease
+
+
+def hold(session: WorkspaceSession, lease: str, digests: list[Digest], renewed: float) -> float:
+    """Let a lease keep exactly `digests`, and renew one that is a day old.
+
+    Returns:
+        When it was renewed last, by this machine's clock: `renewed`, or now.
+    """
     now_ns = time.time_ns()
-    renews = now_ns / 10**9 - state.lease_seconds > RENEW_SECONDS
+    renews = now_ns / 10**9 - renewed > RENEW_SECONDS
     txn, actor = secrets.token_hex(16), _holder(session)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
@@ -203,9 +247,7 @@ def keep_alive(
             return (opened,)
         return (LogEntry(txn, "lease-close", actor, now_ns, data={"id": lease}), opened)
 
-    if append(session.repository.log, decide).record is not None:
-        seconds = now_ns / 10**9
-        workspace.write_state(msgspec.structs.replace(state, lease=lease, lease_seconds=seconds))
+    return renewed if append(session.repository.log, decide).record is None else now_ns / 10**9
 
 
 def held(session: WorkspaceSession) -> set[Digest]:
@@ -217,10 +259,15 @@ def held(session: WorkspaceSession) -> set[Digest]:
 
 def release(session: WorkspaceSession) -> None:
     """Give the lease back; a lease that is gone already is fine."""
-    state = session.here.state()
-    lease, txn, actor = state.lease, secrets.token_hex(16), _holder(session)
-    if lease is None:
-        return
+    lease = own_lease(session)
+    if lease is not None:
+        close_lease(session, lease)
+    forget_lease(session)
+
+
+def close_lease(session: WorkspaceSession, lease: str) -> None:
+    """Let a lease keep nothing any more."""
+    txn, actor = secrets.token_hex(16), _holder(session)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         if lease not in view.state.leases:
@@ -228,7 +275,6 @@ def release(session: WorkspaceSession) -> None:
         return (LogEntry(txn, "lease-close", actor, time.time_ns(), data={"id": lease}),)
 
     append(session.repository.log, decide)
-    forget_lease(session)
 
 
 def forget_lease(session: WorkspaceSession) -> None:
@@ -290,6 +336,60 @@ def commit_staged(session: WorkspaceSession, message: str) -> CommitResult:
     return CommitResult(made=made)
 
 
+def amend_staged(session: WorkspaceSession, message: str | None) -> CommitResult:
+    """Put a commit with what is staged in the place of the one at HEAD, which must be one's own.
+
+    `message` None keeps the one it has.
+
+    Raises:
+        ConflictError: that commit is somebody else's, or the branch moved. Staging is kept.
+        NotFoundError: there is no commit yet.
+    """
+    workspace, objects = session.here, session.repository.objects
+    settle_pending(session)
+    earlier = forget_committed(session)
+    if earlier is not None:
+        return CommitResult(earlier=earlier)
+    branch, head = session.branch(), amendable(session)
+    old = read_commit(objects, head)
+    staging = workspace.staging()
+    told = old.message if message is None else clean_message(message)
+    if not told.strip():
+        raise InvalidInputError("a commit needs a message: `tensorrepo commit --amend -m MESSAGE`")
+    if not staging.entries and told == old.message:
+        return CommitResult()
+    if staging.entries:
+        staging = rebased(objects, staging, head)
+    pin = session.repository.log.view_at(staging.generation) if staging.entries else None
+    with begin(session.repository, branch, pin=pin, base=head) as transaction:
+        _fill(transaction, staging)
+        lease = _lease_of(session, staging) if staging.entries else None
+        author = session.author()
+        made = amend(transaction, told, author=author, closes_lease=lease)
+    _empty(session)
+    return CommitResult(made=made)
+
+
+def amendable(session: WorkspaceSession) -> Digest:
+    """The commit at HEAD, if it is one's own: others may have built on those of others.
+
+    Raises:
+        ConflictError: it is somebody else's.
+        NotFoundError: there is none.
+    """
+    branch, head = session.branch(), session.tip()
+    if head is None:
+        raise NotFoundError(f"branch {branch!r} has no commit to amend: `tensorrepo commit`")
+    commit = read_commit(session.repository.objects, head)
+    if commit.author != session.author():
+        raise ConflictError(
+            f"commit {head:.12}, the head of branch {branch!r}, is not yours but "
+            f"{commit.author}'s. Make one of your own with `tensorrepo commit`, or take that one "
+            f"back with `tensorrepo revert {head:.12}`. Nothing changed."
+        )
+    return head
+
+
 def _empty(session: WorkspaceSession) -> None:
     """Forget what is staged, for it is committed: files that were added are those of a commit."""
     workspace = session.here
@@ -324,7 +424,8 @@ def _closing(records: Iterable[LogRecord], lease: str) -> Digest | None:
     for record in records:
         for closed in record.entries:
             if closed.kind == "lease-close" and closed.data.get("id") == lease:
-                made = [e for e in record.entries if e.kind == "commit" and e.txn == closed.txn]
+                beside = (each for each in record.entries if each.txn == closed.txn)
+                made = [each for each in beside if each.kind in ("commit", "ref-reset")]
                 found = made[0].updates[0].new if made else None
     return found
 
@@ -345,19 +446,29 @@ def settle_pending(session: WorkspaceSession) -> None:
 def _commit(
     session: WorkspaceSession, staging: StagingArea, branch: str, message: str
 ) -> LandedCommit | None:
-    lease = session.here.state().lease
-    if lease is None or lease not in session.repository.log.refresh().state.leases:
-        keep_alive(session, [staged.entry for staged in staging.entries.values()])
-        lease = session.here.state().lease
+    lease = _lease_of(session, staging)
     pin = session.repository.log.view_at(staging.generation)
     with begin(session.repository, branch, pin=pin, base=staging.base) as transaction:
         transaction.base = staging.base  # None, too: an undo may have left the branch without one
-        for path, change in staging.entries.items():
-            if change.entry is None:
-                transaction.remove(path)
-            else:
-                transaction.stage(path, change.entry, since=staging.generation)
+        _fill(transaction, staging)
         return transaction.commit(message, author=session.author(), closes_lease=lease)
+
+
+def _lease_of(session: WorkspaceSession, staging: StagingArea) -> str | None:
+    """The lease on what is staged, which the commit closes; opened anew where it is gone."""
+    lease = own_lease(session)
+    if lease is None or lease not in session.repository.log.refresh().state.leases:
+        keep_alive(session, [staged.entry for staged in staging.entries.values()])
+        lease = session.here.state().lease
+    return lease
+
+
+def _fill(transaction: CommitTransaction, staging: StagingArea) -> None:
+    for path, change in staging.entries.items():
+        if change.entry is None:
+            transaction.remove(path)
+        else:
+            transaction.stage(path, change.entry, since=staging.generation)
 
 
 STRATEGIES = ("fail", "ours", "theirs")

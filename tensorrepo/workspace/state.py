@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from tensorrepo.repo.objects.envelope import Kind
 FOLDER = ".tensorrepo"
 FORMAT = 1
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 def _check_digests(*digests: Digest | None) -> None:
@@ -39,13 +40,14 @@ def _check_digests(*digests: Digest | None) -> None:
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`workspace.json`."""
+    """`workspace.json`. `previous` is where HEAD was before it was moved last."""
 
     format: int
     url: str
     head: Head
     lease: str | None = None
     lease_seconds: float = 0.0  # when the lease was renewed last, by this machine's clock
+    previous: Head | None = None
 
 
 NO_STATE = WorkspaceState(0, "", Head(branch="main"))
@@ -128,6 +130,42 @@ class Tracked(msgspec.Struct, frozen=True):
     files: dict[str, tuple[int, int]]  # relative path -> size in bytes, mtime in ns
 
 
+class Stash(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was put aside: staged entries, and working files as they were.
+
+    `files` are paths that `checkout` wrote and that were changed, as they were written; each lies
+    in the folder of the stash under its number in the order of paths. `lease` keeps what is staged.
+    """
+
+    id: str
+    message: str
+    head: Head
+    time_ns: int
+    staging: StagingArea = StagingArea()
+    files: dict[str, Tracked] = {}
+    lease: str | None = None
+    lease_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.id.isalnum():
+            raise ValueError(f"a stash is named by letters and digits, got {self.id!r:.40}")
+
+
+class Bisection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`bisect.json`: where a bisection began, and what is known so far.
+
+    `verdicts` are commits with "good", "bad" or "skip", in the order in which they were told; of a
+    commit the last one counts. `update` writes tracked files anew at each step.
+    """
+
+    start: Head
+    verdicts: list[tuple[str, Digest]] = []
+    update: bool = False
+
+    def __post_init__(self) -> None:
+        _check_digests(*(digest for _, digest in self.verdicts))
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """A folder under version control. A handle: every question reads the files anew."""
@@ -137,6 +175,21 @@ class Workspace:
     @property
     def folder(self) -> Path:
         return self.root / FOLDER
+
+    @property
+    def config_file(self) -> Path:
+        """Settings of this workspace alone."""
+        return self.folder / "config.json"
+
+    @property
+    def message_file(self) -> Path:
+        """Where the editor writes the message of a commit."""
+        return self.folder / "COMMIT_EDITMSG"
+
+    @property
+    def stdin_file(self) -> Path:
+        """Where an `add` of standard input lays it down: lineage names the source ``-``."""
+        return self.folder / "stdin" / "-"
 
     def state(self) -> WorkspaceState:
         state = _read(self.folder / "workspace.json", WorkspaceState, NO_STATE)
@@ -160,6 +213,28 @@ class Workspace:
         """What was being added when a command was cut off, by entry."""
         return _read(self.folder / "unfinished.json", dict[str, Unfinished], {})
 
+    def stashes(self) -> list[Stash]:
+        """What was put aside, the newest first."""
+        return _read(self.folder / "stash.json", list[Stash], [])
+
+    def write_stashes(self, stashes: Sequence[Stash]) -> None:
+        _write(self.folder / "stash.json", stashes)
+
+    def stash_folder(self, stash: Stash) -> Path:
+        """Where the working files of a stash lie."""
+        return self.folder / "stash" / stash.id
+
+    def bisection(self) -> Bisection | None:
+        """The bisection that is going on here."""
+        return _read(self.folder / "bisect.json", Bisection, None)
+
+    def write_bisection(self, bisection: Bisection | None) -> None:
+        file = self.folder / "bisect.json"
+        if bisection is None:
+            file.unlink(missing_ok=True)
+        else:
+            _write(file, bisection)
+
     def write_unfinished(self, unfinished: Mapping[str, Unfinished]) -> None:
         _write(self.folder / "unfinished.json", dict(sorted(unfinished.items())))
 
@@ -180,7 +255,9 @@ class Workspace:
         _write(self.folder / "tracked.json", dict(sorted(tracked.items())))
 
     def set_head(self, head: Head) -> None:
-        self.write_state(msgspec.structs.replace(self.state(), head=head))
+        state = self.state()
+        previous = state.previous if head == state.head else state.head
+        self.write_state(msgspec.structs.replace(state, head=head, previous=previous))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -253,7 +330,7 @@ def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield path.relative_to(place).as_posix(), path.lstat()
 
 
-def _read(path: Path, kind: type[T], missing: T) -> T:
+def _read(path: Path, kind: type[T], missing: U) -> T | U:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.history.commits import ahead_behind, walk
 from tensorrepo.repo.ids import Digest
@@ -22,6 +23,16 @@ class StagedChange:
     path: str
     what: str
     staged: StagedEntry
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        told = self.staged
+        parts = [counted(told.rows, "row")] if told.rows else []
+        parts += [bytes_text(told.bytes)] if told.bytes else []
+        parts += [told.source] if told.source and not parts else []
+        amount = f"  ({', '.join(parts)})" if parts else ""
+        return f"{self.what:9} {self.path}{amount}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ class WorkspaceStatus:
         lease_age_seconds: since the lease on what is staged was renewed; None without one.
         committed: the commit that holds what is staged: a command was cut off after it landed.
         pending: appends whose outcome is unknown.
+        stashes: how often changes were put aside.
+        bisecting: whether a bisection is going on.
     """
 
     url: str
@@ -59,6 +72,8 @@ class WorkspaceStatus:
     lease_age_seconds: float | None
     committed: Digest | None
     pending: tuple[Unresolved, ...]
+    stashes: int
+    bisecting: bool
 
     @property
     def clean(self) -> bool:
@@ -88,6 +103,8 @@ def status(session: WorkspaceSession) -> WorkspaceStatus:
         lease_age_seconds=time.time() - state.lease_seconds if state.lease else None,
         committed=find_committed(session),
         pending=Pending(workspace.folder / "pending").unresolved(),
+        stashes=len(workspace.stashes()),
+        bisecting=workspace.bisection() is not None,
     )
 
 

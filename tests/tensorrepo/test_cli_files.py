@@ -61,10 +61,6 @@ def test_status_tells_what_changed_on_disk_and_add_knows_its_name(pets: Shell) -
     assert pets.json("status")["clean"] is True
 
 
-def test_a_path_that_nobody_wrote_needs_a_name(shell: Shell) -> None:
-    assert "--dataset NAME" in shell.fails(2, "add", "points.npz")
-
-
 def test_a_changed_file_is_overwritten_by_force_only(full: Shell) -> None:
     full("checkout", "main", "notes.txt")
     path = full.folder / "files/notes.txt"

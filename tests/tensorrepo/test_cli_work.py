@@ -322,7 +322,7 @@ def test_git_knows_the_author_where_nobody_else_does(shell: Shell) -> None:
 def test_a_commit_without_an_author_is_refused_with_the_way_to_name_one(shell: Shell) -> None:
     shell("add", "points.npz", "--dataset", "points")
     shell.author = ""
-    assert "config user.name" in shell.fails(2, "commit", "-m", "one")
+    assert "config --global user.name" in shell.fails(2, "commit", "-m", "one")
 
 
 def test_a_workspace_is_found_from_below_by_a_variable_and_by_c(full: Shell) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tensorrepo.repo.changes import merge_branches, refs
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, resolve, split_path
+from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
-from tests.support.builders.repositories import ADA, commit_files, new_repository
+from tests.support.builders.repositories import ADA, commit_files, new_repository, stage_files
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,9 @@ def history() -> tuple[RepositoryCore, dict[str, Digest]]:
         ("main@{0}", "merge"),
         ("main@{1}", "second"),
         ("HEAD@{2}", "first"),
+        ("@{1}", "second"),
+        ("main@{1}~1", "first"),
+        ("main@{now}", "merge"),
     ],
 )
 def test_a_revision_names_its_commit(
@@ -76,6 +82,36 @@ def test_near_names_are_suggested(history: tuple[RepositoryCore, dict[str, Diges
 
 @pytest.mark.parametrize("text", ["", "v1~@{1}", "HEAD"])
 def test_what_is_no_revision_is_invalid(
+    history: tuple[RepositoryCore, dict[str, Digest]], text: str
+) -> None:
+    with pytest.raises((InvalidInputError, NotFoundError)):
+        resolve(history[0], text)
+
+
+def test_a_moment_names_what_the_newest_record_of_its_time_or_before_left() -> None:
+    repository, made = new_repository(), []
+    # The third writer's clock is late: the order of records counts.
+    for second in (100, 300, 200, 400):
+        clock = partial(int, second * 10**9)
+        transaction = begin(repository, "main")
+        stage_files(transaction, {"files/a": str(second).encode()})
+        landed = transaction.commit("change", author=ADA, clock=clock)
+        assert landed is not None
+        made.append(landed.digest)
+
+    def as_of(second: int) -> Digest:
+        moment = f"main@{{1970-01-01 00:{second // 60:02}:{second % 60:02}}}"
+        return resolve(repository, moment).digest
+
+    assert [as_of(second) for second in (100, 250, 300, 399, 400)] == [
+        made[0], made[2], made[2], made[2], made[3],
+    ]  # fmt: skip
+    with pytest.raises(NotFoundError, match="known from 1970-01-01 00:01:40 UTC on"):
+        as_of(99)
+
+
+@pytest.mark.parametrize("text", ["main@{soon}", "main@{}", "v1~@{yesterday}"])
+def test_what_names_no_moment_of_a_ref_is_invalid(
     history: tuple[RepositoryCore, dict[str, Digest]], text: str
 ) -> None:
     with pytest.raises((InvalidInputError, NotFoundError)):

@@ -38,6 +38,7 @@ class Shell:
     home: Path
     author: str = ADA
     environment: Mapping[str, str] = field(default_factory=dict)
+    piped: bytes = b""  # what its commands read from standard input
 
     @property
     def variables(self) -> dict[str, str]:
@@ -55,7 +56,9 @@ class Shell:
     def run(self, *words: str) -> Any:
         """A command in this process: its exit code, output and errors."""
         place = [] if "TENSORREPO_DIR" in self.environment else ["-C", str(self.folder)]
-        return testing.CliRunner().invoke(app, [*place, *words], env=self.variables)
+        return testing.CliRunner().invoke(
+            app, [*place, *words], env=self.variables, input=self.piped
+        )
 
     def __call__(self, *words: str) -> str:
         """A command that must succeed; gives what it printed."""
