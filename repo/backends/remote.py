@@ -73,6 +73,7 @@ _STATUS = re.compile(r"status code: (\d{3})[ \w]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
+_LOGIN = re.compile(r"(https?://)[^\s/@]*@")
 _NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google|\bIMDS\b|169\.254\.170")
 # What the debug text of a failed connection says: for people, whether it may pass, what to do.
 _CONNECTION = (
@@ -274,7 +275,7 @@ def _summary(text: str, place: StoreLocation) -> str:
     for sign, meaning, _, _ in _CONNECTION:
         if sign in text:
             return meaning
-    first = _QUERY.sub(r"\1", text.partition("\n")[0])
+    first = _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text.partition("\n")[0]))
     for secret in place.secrets:
         first = first.replace(secret, "***")
     return first.rstrip(".")

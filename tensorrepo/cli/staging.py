@@ -19,12 +19,13 @@ from tensorrepo.cli.options import (
     complete_ref,
 )
 from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.verbs.exchange import AdoptionRequest
+from tensorrepo.verbs.exchange import AdoptionRequest, is_remote, local_path
 from tensorrepo.workspace.add import (
     SYNC_MODES,
     Added,
@@ -40,7 +41,7 @@ from tensorrepo.workspace.staging import move, remove, restore, unstage
 
 def add_command(
     call: CommandCall,
-    path: Annotated[str, Argument(metavar="PATH", help="A file or folder.")],
+    path: Annotated[str, Argument(metavar="PATH_OR_URL", help="A file or folder.")],
     dataset: Annotated[
         str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
     ] = None,
@@ -92,7 +93,7 @@ def add_command(
         ),
     ] = None,
 ) -> None:
-    """Read a file or folder, store it, and stage it for the next commit.
+    """Read a file or folder, or what a URL names; store it, and stage it for the next commit.
 
     Datasets: a folder of images (a folder for each class, or with a table of labels), COCO, YOLO,
     Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
@@ -110,6 +111,8 @@ def add_command(
         tensorrepo add tuned.safetensors --model tuned --base classifier
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
+        tensorrepo add https://example.org/iris.csv --dataset iris
+        tensorrepo add s3://bucket/photos/ --dataset photos
     """
     session = call.session
     modes = {
@@ -121,7 +124,7 @@ def add_command(
     }
     request = _request(
         session,
-        call.path(path),
+        path,
         {"datasets": dataset, "models": model, "files": file},
         [mode for mode, wanted in modes.items() if wanted],
         format_name,
@@ -238,7 +241,7 @@ def restore_command(
 
 def _request(
     session: WorkspaceSession,
-    source: Path,
+    place: str,
     names: dict[str, str | None],
     modes: list[AddMode],
     format_name: str | None,
@@ -250,13 +253,17 @@ def _request(
             "give one of --dataset, --model, --file, and one of --append, --upsert, --sync, "
             "--replace"
         )
+    url = place if is_remote(place) else None
+    source = Path(public_place(place)) if url else session.machine.path(local_path(place))
     if not targets:
-        if modes and modes[0] is not AddMode.SYNC:
-            raise InvalidInputError(f"say what {source} is: --dataset, --model or --file NAME")
+        if url or (modes and modes[0] is not AddMode.SYNC):
+            shown = public_place(place) if url else source
+            raise InvalidInputError(f"say what {shown} is: --dataset, --model or --file NAME")
         return tracked_request(session, source)
     space, name = targets[0]
     mode = modes[0] if modes else AddMode.NEW
-    return AddRequest(source, space, name.removeprefix(f"{space}/"), mode, format_name, options)
+    name = name.removeprefix(f"{space}/")
+    return AddRequest(source, space, name, mode, format_name, options, url=url)
 
 
 def _how_to_go_on(session: WorkspaceSession, request: AddRequest) -> str:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorrepo import this_machine
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
+from tensorrepo.formats.exchange.remote import RemoteSource, fetch
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.trees import Entry
@@ -78,12 +81,31 @@ def _expanded(path: str, machine: Machine) -> Iterator[str]:
     if is_url(path):
         yield path
         return
-    source = machine.cwd / Path(path).expanduser()
+    source = machine.path(Path(path).expanduser())
     if not source.exists():
         raise NotFoundError(f"there is no {source} to adopt")
     what = f"files that end in {', '.join(SUFFIXES)}"
     for file in source_files(source, lambda name: name.endswith(SUFFIXES), what):
         yield str(file.absolute())
+
+
+def is_remote(text: str) -> bool:
+    """Whether `text` is a URL of another machine; of this one, paths are read where they are."""
+    return "://" in text and not text.lower().startswith("file:")
+
+
+def local_path(text: str | Path) -> Path:
+    """A path of this machine, which may be given as ``file:///path``."""
+    is_file_url = isinstance(text, str) and text.lower().startswith("file:")
+    return Path(parse_address(str(text)).key if is_file_url else text)
+
+
+def fetch_source(
+    url: str, machine: Machine, progress: Callable[[int], None] = lambda _: None
+) -> RemoteSource:
+    """A copy of what lies behind a URL, in the cache folder of this machine."""
+    folder = machine.cache_folder / "fetched"
+    return fetch(url, folder, environment=machine.environment, progress=progress)
 
 
 def read(
@@ -94,13 +116,18 @@ def read(
     """Open a foreign file or folder, or a library's object, as rows, for `append`.
 
     Args:
-        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
-            torch or of Hugging Face.
+        what: a path or URL (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a
+            dataset of torch or of Hugging Face. What a URL names is copied to this machine's cache
+            folder while its rows are read.
         format: format of a path; None: told by suffix and content.
         options: options of that format, as the guide to foreign formats lists them.
     """
+    if isinstance(what, str) and is_remote(what):
+        source = fetch_source(what, this_machine.machine())
+        with source.named():
+            return source.described(registry.read(source.path, format, **options))
     if isinstance(what, (str, Path)):
-        return registry.read(what, format, **options)
+        return registry.read(local_path(what), format, **options)
     return registry.read_object(what, **options)
 
 
