@@ -18,7 +18,14 @@ from obstore.store import S3Store
 
 import tensorrepo as tr
 from tensorrepo.formats.exchange import remote
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, StorageError
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.errors import (
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from tests.support.processes.shell import Shell, write_pictures, write_points
 from tests.support.servers.object_stores import Bucket
 from tests.support.servers.web import WebServer, web_server
@@ -221,3 +228,29 @@ def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
 def test_a_folder_of_a_web_server_is_not_listed(web: WebServer) -> None:
     with pytest.raises(NotFoundError):
         tr.read(f"{web.url}/none/")
+
+
+def test_a_repository_on_a_server_without_ranges_is_read_whole(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "Points")
+    with web_server(shell.folder / ".tensorrepo/store") as served:
+        points = tr.open(served.url).dataset("points")
+        assert points["label"][:].shape == (20,)
+        assert points[3]["point"].shape == (2,)
+
+
+def test_a_file_of_a_server_without_ranges_comes_once_and_not_at_all_if_it_is_large(
+    web: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (web.root / "some.key").write_bytes(bytes(range(100)))
+    backend = open_backend(web.url, environment={})
+    assert bytes(backend.read_range("some.key", 10, 13)) == b"\x0a\x0b\x0c"
+    filled = bytearray(2)
+    backend.read_into("some.key", 98, memoryview(filled))
+    assert filled == b"bc"
+    assert web.requests == ["/some.key"] * 2  # with a range, then without
+    with pytest.raises(StorageError, match="cut short"):
+        backend.read_range("some.key", 90, 110)
+    monkeypatch.setattr("tensorrepo.repo.backends.remote.WHOLE_FILE_BYTES", 10)
+    with pytest.raises(UnsupportedError, match="whole files only"):
+        open_backend(web.url, environment={}).read_range("some.key", 0, 1)

@@ -55,7 +55,7 @@ _R = TypeVar("_R")
 OPEN_FILES = 32  # kept open between reads
 MOST_READ_BYTES = 4 << 30
 # What clients of stores look for in an environment: nothing else of it is kept, or pickled.
-_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "STORAGE_EMULATOR_HOST")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 
@@ -81,7 +81,7 @@ class AllowedOutside:
         options = prefixes if isinstance(prefixes, Mapping) else {}
         self._given = {str(url): dict(options.get(str(url), {})) for url in prefixes}
         self._environment = {
-            name: value for name, value in environment.items() if name.startswith(_VARIABLES)
+            name: value for name, value in environment.items() if name.startswith(_VARIABLES) or name == "HOME"
         }
         self._clients: dict[Address, _Client] = {}
         for url, options in self._given.items():
