@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import prod
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import Bools, Ints
@@ -36,7 +33,6 @@ from tensorrepo.formats.dataset.schema.types import Scalar
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     FixedValues,
-    RaggedValues,
     blank_values,
     valid_rows,
 )
@@ -48,12 +44,13 @@ from tensorrepo.formats.dataset.versions.align import (
     Alignment,
     ContentTable,
     align_rows,
+    mix_values,
     rank_among_equals,
 )
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.dataset.versions.merge_rows import Side
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
-from tensorrepo.formats.native.row_digests import BEST, new_lanes
+from tensorrepo.formats.native.row_digests import new_lanes
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
@@ -271,28 +268,6 @@ class _CommonColumns:
         return check_key_columns(shared, names) if names else ()
 
 
-def _mix(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
-    """Mix one cell of each row into the digests of the rows."""
-    if isinstance(values, FixedValues):
-        _mix_fixed(lanes, values.values, values.valid)
-        return
-    if isinstance(values, RaggedValues):
-        items, size = values.elements, values.elements.dtype.itemsize
-        if values.dims is not None:
-            _mix_fixed(lanes, values.dims, values.valid)
-    else:
-        items, size = values.data, 1
-    start, stop = int(values.offsets[0]), int(values.offsets[-1])
-    data = np.ascontiguousarray(items[start:stop]).view(np.uint8).reshape(-1)
-    BEST.mix(data, (values.offsets - start) * size, values.valid, lanes)
-
-
-def _mix_fixed(lanes: NDArray[np.uint64], values: NDArray[Any], valid: Bools | None) -> None:
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    row_bytes = values.itemsize * prod(values.shape[1:])
-    BEST.mix(data, np.arange(len(values) + 1) * row_bytes, valid, lanes)
-
-
 # ------------------------------------------------------------------------------ rows
 
 
@@ -325,7 +300,7 @@ class _StoredRows:
                 for column in columns.shared
             }
             for form in forms.values():
-                _mix(lanes, form)
+                mix_values(lanes, form)
             for arrays, column in zip(keys, key_columns, strict=True):
                 arrays.append(key_array(column, forms[column.name]))
             physical.append(rows)
@@ -372,7 +347,7 @@ class _SourceRows:
         count = values[0].rows
         lanes = new_lanes(count)
         for form in forms:
-            _mix(lanes, form)
+            mix_values(lanes, form)
         numbers = self.stored.contents.find(lanes, self._next)
         is_new = self._take_from_left(numbers)
         if self._columns.added:

@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, as_type
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, TypeLike
 from tensorrepo.formats.dataset.selecting.select_rows import Where
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.conflicts import SideName
@@ -447,5 +448,7 @@ class DatasetDraft:
         return self._stage(verb(self.stage.objects, self.stored, *given, **options))
 
     def _stage(self, link: ObjectLink) -> Self:
+        before = self.stored
+        check_declared_key(open_dataset(self.stage.objects, link.digest, self.outside), before)
         self.stage.stage(self.path, Entry(Kind.DATASET, link.digest))
         return self

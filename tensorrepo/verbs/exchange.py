@@ -13,6 +13,7 @@ from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
@@ -63,16 +64,21 @@ def adopt(
     entry = stage.entry(path) if append else None
     urls = [url for text in request.paths for url in _expanded(text, machine)]
     prefixes = {url: dict(options or {}) if is_url(url) else {} for url in urls}
+    outside = AllowedOutside(prefixes, environment=machine.environment)
+    base = None if entry is None else open_dataset(stage.objects, entry.digest)
     adopted = adopt_urls(
         stage.objects,
         urls,
-        AllowedOutside(prefixes, environment=machine.environment),
+        outside,
         format=request.format,
         columns=request.columns,
-        base=None if entry is None else open_dataset(stage.objects, entry.digest),
+        base=base,
         hashed=request.hashed,
         progress=progress,
     )
+    if base is not None:
+        made = open_dataset(stage.objects, adopted.link.digest, outside)
+        check_declared_key(made, base)
     stage.stage(path, Entry(Kind.DATASET, adopted.link.digest))
     return adopted
 

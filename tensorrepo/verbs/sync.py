@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema
 from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_dataset
+from tensorrepo.formats.dataset.unique_key import check_declared_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
@@ -34,7 +35,6 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.stage import Stage
 
-KEY_PROPERTY: Final = "key"
 _TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
 
 
@@ -122,7 +122,7 @@ def sync(
     dataset = open_dataset(stage.objects, entry.digest, outside)
     place = public_place(reading.origin.path)
     base = _base(stage.objects, dataset, place, options, outside)
-    declared = options.key or stored_key(dataset)
+    declared = options.key or declared_key(dataset)
     report = sync_dataset(
         stage.objects,
         base,
@@ -144,6 +144,7 @@ def sync(
     merged = merge_synced(stage.objects, base, dataset, source, prefer=options.prefer)
     if isinstance(merged, Clashes):
         raise _conflict(path, (base, dataset, source), merged)
+    check_declared_key(merged, dataset)
     # What the source is now is noted also where the dataset had it already, or kept its own.
     changed = merged.digest != dataset.digest or (
         options.is_source and source.digest != base.digest
@@ -157,25 +158,6 @@ def sync(
 def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
     """Edges of rows that were just read: where from, and what the next sync compares with."""
     return [edge_of_reading(reading), _edge_of_state(reading, rows)]
-
-
-def stored_key(dataset: StoredDataset) -> tuple[str, ...]:
-    """The columns that the property "key" names.
-
-    Raises:
-        InvalidInputError: it names none, or columns that are not there.
-    """
-    named = dataset.root.properties.get(KEY_PROPERTY)
-    if named is None:
-        return ()
-    names = [part.strip() for part in named.split(",")] if isinstance(named, str) else named
-    missing = [name for name in names if name not in dataset.schema.visible]
-    if not names or missing:
-        raise InvalidInputError(
-            f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
-            f"`tensorrepo set NAME {KEY_PROPERTY}=id` sets them"
-        )
-    return tuple(names)
 
 
 def _natural_key(reading: OpenedSource, schema: Schema) -> tuple[str, ...]:

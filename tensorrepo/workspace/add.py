@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.schema.types import Text
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
@@ -451,6 +452,8 @@ def _add_dataset(
         session, request, reading, writer, base, misfits, progress, stage.since
     )
     made = open_dataset(writer, link.digest)
+    if base is not None:
+        check_declared_key(made, base)
     if reading.properties and base is None:
         link = set_properties(writer, made, reading.properties)
         made = open_dataset(writer, link.digest)

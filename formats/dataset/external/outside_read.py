@@ -81,7 +81,9 @@ class AllowedOutside:
         options = prefixes if isinstance(prefixes, Mapping) else {}
         self._given = {str(url): dict(options.get(str(url), {})) for url in prefixes}
         self._environment = {
-            name: value for name, value in environment.items() if name.startswith(_VARIABLES) or name == "HOME"
+            name: value
+            for name, value in environment.items()
+            if name.startswith(_VARIABLES) or name == "HOME"
         }
         self._clients: dict[Address, _Client] = {}
         for url, options in self._given.items():
