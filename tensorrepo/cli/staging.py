@@ -18,7 +18,7 @@ from tensorrepo.cli.options import (
     complete_place,
     complete_ref,
 )
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.dataset.versions.conflicts import SideName
@@ -83,7 +83,7 @@ def add_command(
     ] = "raise",
     codec: Annotated[
         str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
-    ] = "none",
+    ] = DEFAULT_CODEC,
     base: Annotated[
         str | None,
         Option(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted, first_names
-from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, CodecChoice
 from tensorrepo.formats.common.provenance import (
     SYNCED_WITH,
     ProvenanceEdge,
@@ -58,7 +58,7 @@ class SyncOptions:
     drop_columns: bool = False
     prefer: SideName | None = None
     base: Digest | None = None
-    codec: CodecChoice = Codec.NONE
+    codec: CodecChoice = DEFAULT_CODEC
     is_source: bool = True
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import (
     ADAPTER_OF,
     FINE_TUNED_FROM,
@@ -97,7 +97,7 @@ class AddRequest:
     format: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     on_error: OnMisfit = "raise"
-    codec: str = "none"
+    codec: str = DEFAULT_CODEC
     key: tuple[str, ...] = ()  # of AddMode.UPSERT, and of those that match rows
     prefer: SideName | None = None  # of AddMode.SYNC: who decides cells that both sides changed
     base: str | None = None  # of a model: REF:models/NAME to store the difference from
