@@ -80,6 +80,9 @@ class Synced:
     def notes(self) -> Iterator[str]:
         """What a user should know of it."""
         report = self.report
+        if report.kept:
+            rows = counted(report.kept, "row")
+            yield f"{rows} that the source did not show stay: some of its rows were passed over"
         if report.moved:
             rows = counted(report.moved, "row")
             yield f"{rows} in another order in the source stay where they are"
@@ -133,6 +136,7 @@ def sync(
         drop_columns=options.drop_columns,
         codec=options.codec,
         misfits=misfits,
+        is_partial=lambda: reading.damage.count > 0,
         progress=progress,
     )
     if not report.rows:
