@@ -14,7 +14,7 @@ that need it are skipped. `--scale` shrinks, or grows, the data of `million` (a 
 
 from __future__ import annotations
 
-from dataset_cases import changes, diff, ingest, labels, million, regions, take
+from dataset_cases import auto, changes, diff, ingest, labels, million, regions, take
 from harness import run
 
 CASES = {
@@ -25,6 +25,7 @@ CASES = {
     **changes.CASES,
     **ingest.CASES,
     **diff.CASES,
+    **auto.CASES,
 }
 
 if __name__ == "__main__":

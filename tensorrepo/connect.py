@@ -7,6 +7,7 @@ things in, the way to ask git for a name. `sdk` and the command line pass the re
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import subprocess
@@ -70,6 +71,16 @@ class Machine:
         """One of the XDG folders, ours in it."""
         base = self.environment.get(variable) or str(self.home / fallback)
         return Path(base) / "tensorrepo"
+
+    def path(self, text: str | Path) -> Path:
+        """A path that a user typed, absolute, without ".." that leads nowhere else."""
+        typed = self.cwd / text
+        if ".." not in typed.parts:
+            return typed
+        # Behind a link ".." is the folder above its target, which text alone cannot tell.
+        plain = Path(os.path.normpath(typed))
+        real = Path(os.path.realpath(typed))
+        return plain if os.path.realpath(plain) == str(real) else real
 
     @property
     def config_file(self) -> Path:
@@ -181,7 +192,7 @@ def parse_prefixes(text: str) -> list[str]:
 
 
 def _absolute(text: str, machine: Machine) -> str:
-    return text if is_url(text) else str(machine.cwd / Path(text).expanduser())
+    return text if is_url(text) else str(machine.path(Path(text).expanduser()))
 
 
 def connect(

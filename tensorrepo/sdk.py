@@ -1,12 +1,7 @@
-"""Opening of repositories for Python.
-
-The only module of the SDK that reads the environment: credentials and endpoints of stores, the
-author of commits, and RANK and WORLD_SIZE of a distributed job.
-"""
+"""Opening of repositories for Python."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +9,7 @@ from pathlib import Path
 from tensorrepo import connect
 from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repository import Repository
-
-
-def machine() -> connect.Machine:
-    """This machine, as the SDK sees it."""
-    return connect.Machine(os.environ, Path.home(), Path.cwd())
+from tensorrepo.this_machine import machine
 
 
 def init(

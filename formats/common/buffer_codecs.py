@@ -289,6 +289,8 @@ def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:
 
 
 AUTO: Final = "auto"
+# Of new rows: a quarter saved is worth a page that cannot be mapped (benchmarks/results/auto.md).
+DEFAULT_CODEC: Final = AUTO
 CodecChoice = Codec | Literal["auto"]
 CODEC_NAMES: Mapping[str, CodecChoice] = {
     "none": Codec.NONE,

@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 )
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.schema.widen import can_widen, widen_range
+from tensorrepo.formats.dataset.unique_key import KEY_PROPERTY
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, column_id
 from tensorrepo.formats.dataset.writing.column_write import (
     STEP_BYTES,
@@ -132,7 +133,21 @@ def rename_column(
         fact = each.name.removeprefix(f"{name}.")
         if fact != each.name and f"{new_name}.{fact}" not in dataset.schema:
             changed[each.id] = replace(each, name=f"{new_name}.{fact}")
-    return _put(objects, dataset, schema=_with(dataset.schema, changed))
+    properties = dict(dataset.root.properties)
+    if KEY_PROPERTY in properties:
+        properties[KEY_PROPERTY] = _renamed_key(properties[KEY_PROPERTY], name, new_name)
+    schema = _with(dataset.schema, changed)
+    return _put(objects, dataset, schema=schema, properties=properties)
+
+
+def _renamed_key(named: Any, name: str, new_name: str) -> Any:
+    """What the property "key" says when a column that it may name is called something else."""
+    if isinstance(named, str):
+        parts = [new_name if part.strip() == name else part for part in named.split(",")]
+        return ",".join(parts)
+    if isinstance(named, list):
+        return [new_name if each == name else each for each in named]
+    return named
 
 
 def widen_column(

@@ -18,10 +18,12 @@ import numpy as np
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import fragment_records, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.unique_key import KEY_PROPERTY, broken_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import (
     Clashes,
     SideName,
     backfill_clash,
+    key_clash,
     replaced_clash,
 )
 from tensorrepo.formats.dataset.versions.merge_rows import RowPlan, RowPlanner, Side
@@ -124,7 +126,13 @@ def merge_sides(
         properties,
         merge_lineage(roots.of(lambda root: root.lineage)),
     )
-    return write_merged(objects, onto, other, root, rows)
+    merged = write_merged(objects, onto, other, root, rows)
+    made = open_dataset(objects, merged, onto.dataset.outside)
+    before = onto.dataset if KEY_PROPERTY in onto.dataset.root.properties else other.dataset
+    if broken := broken_key(made, before):
+        clashes.add([key_clash(declared_key(made), broken)])
+        return clashes
+    return merged
 
 
 def _updated(onto: Side, other: Side) -> tuple[frozenset[str], frozenset[str]]:

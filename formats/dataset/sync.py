@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import prod
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import Bools, Ints
@@ -36,7 +33,6 @@ from tensorrepo.formats.dataset.schema.types import Scalar
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     FixedValues,
-    RaggedValues,
     blank_values,
     valid_rows,
 )
@@ -48,12 +44,13 @@ from tensorrepo.formats.dataset.versions.align import (
     Alignment,
     ContentTable,
     align_rows,
+    mix_values,
     rank_among_equals,
 )
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.dataset.versions.merge_rows import Side
 from tensorrepo.formats.dataset.write import BUDGET_BYTES, write_dataset
-from tensorrepo.formats.native.row_digests import BEST, new_lanes
+from tensorrepo.formats.native.row_digests import new_lanes
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
@@ -72,6 +69,8 @@ class SyncReport:
         added_columns: names of columns that came.
         kept_columns: names of columns that the source has not.
         widened_columns: names of columns whose type holds more now.
+        kept: number of rows that stay although the source did not show them, because it has some
+            that were passed over.
     """
 
     link: ObjectLink
@@ -83,6 +82,7 @@ class SyncReport:
     added_columns: tuple[str, ...]
     kept_columns: tuple[str, ...]
     widened_columns: tuple[str, ...]
+    kept: int = 0
 
 
 def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and stored
@@ -97,6 +97,7 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
     codec: CodecChoice = Codec.NONE,
     budget_bytes: int = BUDGET_BYTES,
     misfits: Misfits | None = None,
+    is_partial: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncReport:
     """Make the rows of a dataset those of a source, storing what differs.
@@ -113,11 +114,14 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
         budget_bytes: bound of the memory used, beside some 60 bytes a stored row, 16 a row of the
             source, the keys and one batch.
         misfits: what to do about rows that do not fit, and then the report of them; None: raise.
+        is_partial: asked when `batches` ended: whether records of the source were passed over.
+            Then, as when rows were that do not fit, nothing is deleted.
         progress: called after every batch with rows and bytes of the source so far.
 
     Raises:
-        InvalidInputError: a key that is null or there twice, or a value that the column does not
-            hold and cannot be widened for; nothing that was stored is reachable.
+        InvalidInputError: a key that is null or there twice, rows that were passed over and no key
+            to tell them by, or a value that the column does not hold and cannot be widened for;
+            nothing that was stored is reachable.
         NotFoundError: a key column that is not there.
     """
     columns = _CommonColumns.of(dataset.schema.visible, schema)
@@ -129,7 +133,12 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
                 source.add(coerce_leniently(columns.given, part, misfits))
             if progress is not None:
                 progress(source.rows, source.bytes)
-        aligned = source.align(is_natural=is_natural)
+        passed_over = misfits.skipped > 0 or is_partial()
+        aligned = source.align(is_natural=is_natural, is_partial=passed_over)
+        kept = len(aligned.deleted) if passed_over else 0
+        if kept:
+            aligned = replace(aligned, deleted=aligned.deleted[:0])
+            _check_nothing_to_fill(columns, kept)
         edit = _Edit(objects, dataset, columns, aligned, writer.finish(columns.compared))
         link = edit.store(source, drop_columns=drop_columns, codec=codec, budget_bytes=budget_bytes)
     return SyncReport(
@@ -142,7 +151,17 @@ def sync_dataset(  # noqa: PLR0913  the one call by which rows are matched and s
         added_columns=tuple(column.name for column in columns.added),
         kept_columns=() if drop_columns else tuple(column.name for column in columns.absent),
         widened_columns=tuple(sorted(source.too_wide | source.has_nulls)),
+        kept=kept,
     )
+
+
+def _check_nothing_to_fill(columns: _CommonColumns, kept: int) -> None:
+    if columns.added:
+        raise InvalidInputError(
+            f"{kept:,} rows may be those of the source that were passed over, and have no value of "
+            f"the column {columns.added[0].name!r}, which it brings. Mend its rows, or leave the "
+            "column out."
+        )
 
 
 def merge_synced(
@@ -271,28 +290,6 @@ class _CommonColumns:
         return check_key_columns(shared, names) if names else ()
 
 
-def _mix(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
-    """Mix one cell of each row into the digests of the rows."""
-    if isinstance(values, FixedValues):
-        _mix_fixed(lanes, values.values, values.valid)
-        return
-    if isinstance(values, RaggedValues):
-        items, size = values.elements, values.elements.dtype.itemsize
-        if values.dims is not None:
-            _mix_fixed(lanes, values.dims, values.valid)
-    else:
-        items, size = values.data, 1
-    start, stop = int(values.offsets[0]), int(values.offsets[-1])
-    data = np.ascontiguousarray(items[start:stop]).view(np.uint8).reshape(-1)
-    BEST.mix(data, (values.offsets - start) * size, values.valid, lanes)
-
-
-def _mix_fixed(lanes: NDArray[np.uint64], values: NDArray[Any], valid: Bools | None) -> None:
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    row_bytes = values.itemsize * prod(values.shape[1:])
-    BEST.mix(data, np.arange(len(values) + 1) * row_bytes, valid, lanes)
-
-
 # ------------------------------------------------------------------------------ rows
 
 
@@ -325,7 +322,7 @@ class _StoredRows:
                 for column in columns.shared
             }
             for form in forms.values():
-                _mix(lanes, form)
+                mix_values(lanes, form)
             for arrays, column in zip(keys, key_columns, strict=True):
                 arrays.append(key_array(column, forms[column.name]))
             physical.append(rows)
@@ -372,7 +369,7 @@ class _SourceRows:
         count = values[0].rows
         lanes = new_lanes(count)
         for form in forms:
-            _mix(lanes, form)
+            mix_values(lanes, form)
         numbers = self.stored.contents.find(lanes, self._next)
         is_new = self._take_from_left(numbers)
         if self._columns.added:
@@ -416,11 +413,12 @@ class _SourceRows:
             if not column.stored.nullable and not valid_rows(values).all():
                 self.has_nulls.add(column.stored.name)
 
-    def align(self, *, is_natural: bool) -> Alignment:
+    def align(self, *, is_natural: bool, is_partial: bool) -> Alignment:
         """Which row of the source is which row of the dataset.
 
         Raises:
-            InvalidInputError: two rows of one side have the same key, or one has none.
+            InvalidInputError: two rows of one side have the same key, or one has none; or there is
+                no key, and rows of the source are not known.
         """
         numbers = np.concatenate(self._numbers)
         if self._key:
@@ -429,6 +427,11 @@ class _SourceRows:
             except InvalidInputError:
                 if not is_natural:
                     raise
+        if is_partial:
+            raise InvalidInputError(
+                "rows of the source were passed over, and without a key nobody can tell which rows "
+                "of the dataset they are. Name one (--key, or the property key), or mend them."
+            )
         return align_rows(self.stored.contents.numbers, numbers)
 
     def _matched(self, numbers: Ints) -> Alignment:

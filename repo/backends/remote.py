@@ -41,6 +41,7 @@ from tensorrepo.repo.backends.base import (
     check_key,
     check_length,
 )
+from tensorrepo.repo.backends.credentials import ADVICE, AwsChain, find_chain
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -50,6 +51,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import LimitedCache
 
 # Reading gives up when nothing comes for a while, however much is still to come. What is sent
 # cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that
@@ -69,10 +71,13 @@ _RETRY = {
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _BUSY = {429, 503}
 _STREAM_BYTES = 1 << 20
+WHOLE_FILE_BYTES = 64 << 20  # of a file on a server without ranges
 _STATUS = re.compile(r"status code: (\d{3})[ \w]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
+_LOGIN = re.compile(r"(https?://)[^\s/@]*@")
+_NO_KEYS = re.compile(r"External AWS credential provider: \w+: (.*)")
 _NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google|\bIMDS\b|169\.254\.170")
 # What the debug text of a failed connection says: for people, whether it may pass, what to do.
 _CONNECTION = (
@@ -178,7 +183,15 @@ def open_store(place: StoreLocation, timeouts: Mapping[str, str], retry: Any = _
     Raises:
         InvalidInputError: obstore does not know a setting, or cannot use its value.
     """
-    client: Any = {**timeouts, **place.client}
+    config: Any = dict(place.config)
+    client: Any = {**place.client}
+    more: Any = {}
+    if place.chain is not None:
+        config = place.chain.settings() | config
+        _allow_http(place.kind, config.get("endpoint", ""), client)
+        if (provider := place.chain.provider()) is not None:
+            more["credential_provider"] = provider
+    client = {**timeouts, **client}
     url = re.sub("^gcs:", "gs:", place.url)
     try:
         if place.kind == "http":
@@ -188,9 +201,8 @@ def open_store(place: StoreLocation, timeouts: Mapping[str, str], retry: Any = _
                 )
             return HTTPStore(url, client_options=client, retry_config=retry)
         stores: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
-        config: Any = dict(place.config)
         return stores[place.kind].from_url(
-            url, config=config, client_options=client, retry_config=retry
+            url, config=config, client_options=client, retry_config=retry, **more
         )
     except UnknownConfigurationKeyError as error:
         name = str(error).partition("'")[2].partition("'")[0]
@@ -231,6 +243,8 @@ def explain(error: BaseError, what: str, place: StoreLocation) -> Error:
     match = _STATUS.search(text)
     status = int(match[1]) if match else 0
     message = f"{what}: {_summary(text, place)}."
+    if (problem := _NO_KEYS.search(text)) is not None:
+        return PermissionDenied(f"{what}: {problem[1]}")
     if _NO_BUCKET.search(text):
         return missing(text, place, "")
     if isinstance(error, NotSupportedError) or status == 501:
@@ -252,15 +266,10 @@ def explain(error: BaseError, what: str, place: StoreLocation) -> Error:
 def _credentials_advice(place: StoreLocation, text: str) -> str:
     if place.kind == "http":
         return "The server asks for a login, which this address does not support."
-    names = {
-        "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-        "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    }[place.kind]
     if _NO_CREDENTIALS.search(text):
-        return f"There are no credentials: set {names}, or pass storage options."
+        return f"There are no credentials: {ADVICE[place.kind]}; or pass storage options."
     listing = " Without s3:ListBucket, S3 says so of missing keys too." * (place.kind == "s3")
-    return f"Check {names}, and what they may do in this bucket.{listing}"
+    return f"Check the login, and what it may do in this bucket: {ADVICE[place.kind]}.{listing}"
 
 
 def _summary(text: str, place: StoreLocation) -> str:
@@ -274,7 +283,7 @@ def _summary(text: str, place: StoreLocation) -> str:
     for sign, meaning, _, _ in _CONNECTION:
         if sign in text:
             return meaning
-    first = _QUERY.sub(r"\1", text.partition("\n")[0])
+    first = _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text.partition("\n")[0]))
     for secret in place.secrets:
         first = first.replace(secret, "***")
     return first.rstrip(".")
@@ -305,6 +314,10 @@ _ENVIRONMENT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "endpoint"),
         **_called_so("AWS_", "endpoint access_key_id secret_access_key session_token region"),
         "AWS_DEFAULT_REGION": "region",
+        **_called_so("AWS_", "container_credentials_relative_uri container_credentials_full_uri"),
+        **_called_so("AWS_", "container_authorization_token_file metadata_endpoint"),
+        **_called_so("AWS_", "role_arn role_session_name web_identity_token_file"),
+        "AWS_ENDPOINT_URL_STS": "sts_endpoint",
         **_called_so("AWS_", "allow_http skip_signature request_payer"),
         **_called_so("AWS_", "virtual_hosted_style_request"),
     },
@@ -319,7 +332,8 @@ _ENVIRONMENT: dict[str, dict[str, str]] = {
         "AZURE_STORAGE_ACCOUNT": "account_name",
         **dict.fromkeys(("AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_KEY"), "account_key"),
         **dict.fromkeys(("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"), "sas_key"),
-        **_called_so("AZURE_", "endpoint client_id client_secret tenant_id"),
+        **_called_so("AZURE_", "endpoint client_id client_secret tenant_id federated_token_file"),
+        "IDENTITY_ENDPOINT": "msi_endpoint",
         **_called_so("AZURE_", "allow_http skip_signature"),
     },
     "http": {},
@@ -351,13 +365,14 @@ class StoreLocation:
 
     `kind` is ``s3``, ``gs``, ``az`` or ``http``; `url` holds no secret; `config` and `client` are
     obstore's settings of the store and of its HTTP client. They may hold secrets: the repr does
-    not show them, a pickle has them.
+    not show them, a pickle has them. `chain` is where a login is found that they do not hold.
     """
 
     kind: str
     url: str
     config: Mapping[str, str] = field(repr=False)
-    client: Mapping[str, str] = field(repr=False)
+    client: Mapping[str, Any] = field(repr=False)
+    chain: AwsChain | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -383,9 +398,10 @@ def find_place(
     client = {name: settings.pop(name) for name in _CLIENT_OPTIONS & settings.keys()}
     if kind == "gs" and "emulator" in settings:
         _use_emulator(settings, client)
+    chain = find_chain(kind, settings, environment)
     endpoint = url if kind == "http" else settings.get("endpoint") or settings.get("base_url", "")
     _allow_http(kind, endpoint, client)
-    return StoreLocation(kind, url.rstrip("/"), settings, client)
+    return StoreLocation(kind, url.rstrip("/"), settings, client, chain)
 
 
 def _check_url(kind: str, url: str) -> None:
@@ -470,11 +486,47 @@ def _allow_http(kind: str, endpoint: str, client: dict[str, str]) -> None:
 
 
 class HttpBackend(RemoteReader):
-    """Files below an HTTP(S) URL, for reading only."""
+    """Files below an HTTP(S) URL, for reading only.
+
+    Of a server that knows no ranges files are read whole, the last ones kept in memory; large
+    ones are refused, as every range of them would bring all of it.
+    """
 
     def __init__(self, place: StoreLocation) -> None:
         super().__init__(place)
         self.guarantee = Guarantee.READ_ONLY
+        self._whole: LimitedCache[bytes] | None = None  # once a server was seen to know no ranges
+
+    def _range(self, store: Any, key: str, start: int, stop: int) -> Buffer:
+        if self._whole is None:
+            try:
+                return super()._range(store, key, start, stop)
+            except UnsupportedError:
+                self._whole = LimitedCache(2 * WHOLE_FILE_BYTES)
+        data = self._read_whole(key)
+        check_length(f"{self.url}/{key}", start, stop, max(0, min(stop, len(data)) - start))
+        return memoryview(data)[start:stop]
+
+    def read_into(self, key: str, start: int, buffer: memoryview) -> None:
+        flat = buffer.cast("B")
+        flat[:] = self._range(self._reader, key, start, start + flat.nbytes)
+
+    def _read_whole(self, key: str) -> bytes:
+        whole = self._whole
+        assert whole is not None, "a server without ranges"
+        if (known := whole.get(key)) is not None:
+            return known
+        with self._asking("read", key):
+            result = obstore.get(self._reader, check_key(key))
+            if result.meta["size"] > WHOLE_FILE_BYTES:
+                raise UnsupportedError(
+                    f"{self.url}/{key}: this server gives whole files only, and this one has "
+                    f"{result.meta['size']:,} bytes, more than {WHOLE_FILE_BYTES:,}. Serve the "
+                    "repository by one that knows ranges, such as nginx or caddy, or copy it."
+                )
+            data = bytes(result.bytes())
+        whole.put(key, data, len(data))
+        return data
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         self._refuse("create", key, parts)

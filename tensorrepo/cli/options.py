@@ -60,7 +60,7 @@ class CommandCall:
 
     def path(self, text: str) -> Path:
         """A path that the user typed, relative to where the command works."""
-        return self.machine.cwd / text
+        return self.machine.path(text)
 
     def answer(self, value: Any, *texts: str) -> None:
         """What the command did: lines for people, `value` for programs."""

@@ -22,13 +22,14 @@ from tensorrepo.cli.options import (
     complete_place,
     complete_ref,
 )
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
+from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.verbs.exchange import AdoptionRequest
+from tensorrepo.verbs.exchange import AdoptionRequest, is_remote, local_path
 from tensorrepo.workspace.add import (
     SYNC_MODES,
     Added,
@@ -44,7 +45,8 @@ from tensorrepo.workspace.staging import move, remove, restore, unstage
 def add_command(
     call: CommandCall,
     paths: Annotated[
-        list[str], Argument(metavar="PATH...", help="Files or folders; - is standard input.")
+        list[str],
+        Argument(metavar="PATH_OR_URL...", help="Files or folders; - is standard input."),
     ],
     dataset: Annotated[
         str | None, Option(metavar="NAME", help="Add as a dataset.", autocompletion=complete_entry)
@@ -87,7 +89,7 @@ def add_command(
     ] = "raise",
     codec: Annotated[
         str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
-    ] = "none",
+    ] = DEFAULT_CODEC,
     base: Annotated[
         str | None,
         Option(
@@ -97,7 +99,7 @@ def add_command(
         ),
     ] = None,
 ) -> None:
-    """Read files or folders, store them, and stage them for the next commit.
+    """Read files or folders, or what URLs name; store them, and stage them for the next commit.
 
     Without --dataset, --model or --file each is what its content says, and is called as PATH is.
     With --dataset the rows of several come one after the other. All of them are staged, or none.
@@ -120,6 +122,8 @@ def add_command(
         tensorrepo add tuned.safetensors --model tuned --base classifier
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
+        tensorrepo add https://example.org/iris.csv --dataset iris
+        tensorrepo add s3://bucket/photos/ --dataset photos
     """
     session = call.session
     modes = {
@@ -132,7 +136,6 @@ def add_command(
     requests = _requests(
         session,
         paths,
-        [call.path(path) for path in paths],
         {"datasets": dataset, "models": model, "files": file},
         [mode for mode, wanted in modes.items() if wanted],
         format_name,
@@ -255,7 +258,6 @@ COPIED_BYTES = 1 << 20
 def _requests(
     session: WorkspaceSession,
     paths: list[str],
-    sources: list[Path],
     names: dict[str, str | None],
     modes: list[AddMode],
     format_name: str | None,
@@ -275,11 +277,15 @@ def _requests(
                 "standard input has no name and no suffix: `add - --format FORMAT --dataset NAME`, "
                 "and no other path"
             )
-        sources = [session.here.stdin_file]
+        sources: list[tuple[Path, str | None]] = [(session.here.stdin_file, None)]
+    else:
+        sources = [_source(session, path) for path in paths]
     if not targets:
-        if modes and modes[0] is not AddMode.SYNC:
-            raise InvalidInputError(f"say what {paths[0]} is: --dataset, --model or --file NAME")
-        return [named_request(session, each, format_name, options) for each in sources]
+        named = [public_place(url) for _, url in sources if url]
+        if named or (modes and modes[0] is not AddMode.SYNC):
+            shown = named[0] if named else paths[0]
+            raise InvalidInputError(f"say what {shown} is: --dataset, --model or --file NAME")
+        return [named_request(session, source, format_name, options) for source, _ in sources]
     space, name = targets[0]
     mode = modes[0] if modes else AddMode.NEW
     if len(sources) > 1 and (space != "datasets" or mode in SYNC_MODES):
@@ -296,9 +302,17 @@ def _requests(
             more if at else mode,
             format_name,
             options,
+            url=url,
         )
-        for at, source in enumerate(sources)
+        for at, (source, url) in enumerate(sources)
     ]
+
+
+def _source(session: WorkspaceSession, place: str) -> tuple[Path, str | None]:
+    """Where a source lies, without what is secret in a URL; and the URL, of one."""
+    if is_remote(place):
+        return Path(public_place(place)), place
+    return session.machine.path(local_path(place)), None
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from tensorrepo import connect
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
 from tensorrepo.formats.common.arguments import check_instance, chosen, encodable, flag
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import NewValues
@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, as_type
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, TypeLike
 from tensorrepo.formats.dataset.selecting.select_rows import Where
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.conflicts import SideName
@@ -173,7 +174,7 @@ class DatasetDraft:
         rows: OpenedSource | InputBatch | Iterable[InputBatch],
         *,
         on_error: OnMisfit = "raise",
-        codec: str = "none",
+        codec: str = DEFAULT_CODEC,
         page_bytes: int | str | None = None,
         derived_from: Any = (),
         how: Mapping[str, Any] | None = None,
@@ -186,8 +187,8 @@ class DatasetDraft:
                 Pass many small batches as one iterable: each call makes a fragment of its own.
             on_error: fate of rows that do not fit: "raise", "skip" the row, or "null" the value;
                 `misfits` then tells of them.
-            codec: "none", "zstd", "shuffle", "bitpack", or "auto", which tries a sample of every
-                page; kept where it saves a quarter.
+            codec: "auto" tries a sample of every page; "zstd", "shuffle" and "bitpack" are kept
+                where they save a quarter; "none" keeps pages that can be mapped.
             page_bytes: bytes of a full page, such as "64KiB": the least that is read at once.
                 None: 1 MiB, or 256 KiB where rows are under 4 KiB.
             derived_from: a dataset, a model, a stream, or several: what the rows were made of. What
@@ -263,7 +264,7 @@ class DatasetDraft:
         rows: OpenedSource | InputBatch | Iterable[InputBatch],
         key: str | Sequence[str],
         *,
-        codec: str = "none",
+        codec: str = DEFAULT_CODEC,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Update the rows whose key is there, and append the others.
@@ -289,7 +290,7 @@ class DatasetDraft:
         mirror: bool = False,
         prefer: SideName | None = None,
         on_error: OnMisfit = "raise",
-        codec: str = "none",
+        codec: str = DEFAULT_CODEC,
     ) -> Self:
         """Put on the dataset what changed in a source since it was last seen.
 
@@ -372,7 +373,12 @@ class DatasetDraft:
             nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
         return self._apply(
-            evolve.add_column, column, values, columns=columns, progress=self._advance()
+            evolve.add_column,
+            column,
+            values,
+            columns=columns,
+            codec=DEFAULT_CODEC,
+            progress=self._advance(),
         )
 
     def drop_column(self, name: str) -> Self:
@@ -446,5 +452,7 @@ class DatasetDraft:
         return self._stage(verb(self.stage.objects, self.stored, *given, **options))
 
     def _stage(self, link: ObjectLink) -> Self:
-        self.stage.stage(self.path, open_dataset(self.stage.objects, link.digest).entry)
+        made = open_dataset(self.stage.objects, link.digest, self.outside)
+        check_declared_key(made, self.stored)
+        self.stage.stage(self.path, made.entry)
         return self

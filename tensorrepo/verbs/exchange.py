@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorrepo import this_machine
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
+from tensorrepo.formats.exchange.remote import RemoteSource, fetch
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.verbs.stage import Stage
@@ -58,17 +62,22 @@ def adopt(
     entry = stage.entry(path) if append else None
     urls = [url for text in request.paths for url in _expanded(text, machine)]
     prefixes = {url: dict(options or {}) if is_url(url) else {} for url in urls}
+    outside = AllowedOutside(prefixes, environment=machine.environment)
+    base = None if entry is None else open_dataset(stage.objects, entry.digest)
     adopted = adopt_urls(
         stage.objects,
         urls,
-        AllowedOutside(prefixes, environment=machine.environment),
+        outside,
         format=request.format,
         columns=request.columns,
-        base=None if entry is None else open_dataset(stage.objects, entry.digest),
+        base=base,
         hashed=request.hashed,
         progress=progress,
     )
-    stage.stage(path, open_dataset(stage.objects, adopted.link.digest).entry)
+    made = open_dataset(stage.objects, adopted.link.digest, outside)
+    if base is not None:
+        check_declared_key(made, base)
+    stage.stage(path, made.entry)
     return adopted
 
 
@@ -76,12 +85,31 @@ def _expanded(path: str, machine: Machine) -> Iterator[str]:
     if is_url(path):
         yield path
         return
-    source = machine.cwd / Path(path).expanduser()
+    source = machine.path(Path(path).expanduser())
     if not source.exists():
         raise NotFoundError(f"there is no {source} to adopt")
     what = f"files that end in {', '.join(SUFFIXES)}"
     for file in source_files(source, lambda name: name.endswith(SUFFIXES), what):
         yield str(file.absolute())
+
+
+def is_remote(text: str) -> bool:
+    """Whether `text` is a URL of another machine; of this one, paths are read where they are."""
+    return "://" in text and not text.lower().startswith("file:")
+
+
+def local_path(text: str | Path) -> Path:
+    """A path of this machine, which may be given as ``file:///path``."""
+    is_file_url = isinstance(text, str) and text.lower().startswith("file:")
+    return Path(parse_address(str(text)).key if is_file_url else text)
+
+
+def fetch_source(
+    url: str, machine: Machine, progress: Callable[[int], None] = lambda _: None
+) -> RemoteSource:
+    """A copy of what lies behind a URL, in the cache folder of this machine."""
+    folder = machine.cache_folder / "fetched"
+    return fetch(url, folder, environment=machine.environment, progress=progress)
 
 
 def read(
@@ -92,13 +120,18 @@ def read(
     """Open a foreign file or folder, or a library's object, as rows, for `append`.
 
     Args:
-        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
-            torch or of Hugging Face.
+        what: a path or URL (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a
+            dataset of torch or of Hugging Face. What a URL names is copied to this machine's cache
+            folder while its rows are read.
         format: format of a path; None: told by suffix and content.
         options: options of that format, as the guide to foreign formats lists them.
     """
+    if isinstance(what, str) and is_remote(what):
+        source = fetch_source(what, this_machine.machine())
+        with source.named():
+            return source.described(registry.read(source.path, format, **options))
     if isinstance(what, (str, Path)):
-        return registry.read(what, format, **options)
+        return registry.read(local_path(what), format, **options)
     return registry.read_object(what, **options)
 
 

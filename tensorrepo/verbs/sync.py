@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted, first_names
-from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, CodecChoice
 from tensorrepo.formats.common.provenance import (
     SYNCED_WITH,
     ProvenanceEdge,
@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema
 from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_dataset
+from tensorrepo.formats.dataset.unique_key import check_declared_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
@@ -33,7 +34,6 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.stage import Stage
 
-KEY_PROPERTY: Final = "key"
 _TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
 
 
@@ -57,7 +57,7 @@ class SyncOptions:
     drop_columns: bool = False
     prefer: SideName | None = None
     base: Digest | None = None
-    codec: CodecChoice = Codec.NONE
+    codec: CodecChoice = DEFAULT_CODEC
     is_source: bool = True
 
 
@@ -79,6 +79,9 @@ class Synced:
     def notes(self) -> Iterator[str]:
         """What a user should know of it."""
         report = self.report
+        if report.kept:
+            rows = counted(report.kept, "row")
+            yield f"{rows} that the source did not show stay: some of its rows were passed over"
         if report.moved:
             rows = counted(report.moved, "row")
             yield f"{rows} in another order in the source stay where they are"
@@ -121,7 +124,7 @@ def sync(
     dataset = open_dataset(stage.objects, entry.digest, outside)
     place = public_place(reading.origin.path)
     base = _base(stage.objects, dataset, place, options, outside)
-    declared = options.key or stored_key(dataset)
+    declared = options.key or declared_key(dataset)
     report = sync_dataset(
         stage.objects,
         base,
@@ -132,6 +135,7 @@ def sync(
         drop_columns=options.drop_columns,
         codec=options.codec,
         misfits=misfits,
+        is_partial=lambda: reading.damage.count > 0,
         progress=progress,
     )
     if not report.rows:
@@ -143,6 +147,7 @@ def sync(
     merged = merge_synced(stage.objects, base, dataset, source, prefer=options.prefer)
     if isinstance(merged, Clashes):
         raise _conflict(path, (base, dataset, source), merged)
+    check_declared_key(merged, dataset)
     # What the source is now is noted also where the dataset had it already, or kept its own.
     changed = merged.digest != dataset.digest or (
         options.is_source and source.digest != base.digest
@@ -156,25 +161,6 @@ def sync(
 def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
     """Edges of rows that were just read: where from, and what the next sync compares with."""
     return [edge_of_reading(reading), _edge_of_state(reading, rows)]
-
-
-def stored_key(dataset: StoredDataset) -> tuple[str, ...]:
-    """The columns that the property "key" names.
-
-    Raises:
-        InvalidInputError: it names none, or columns that are not there.
-    """
-    named = dataset.root.properties.get(KEY_PROPERTY)
-    if named is None:
-        return ()
-    names = [part.strip() for part in named.split(",")] if isinstance(named, str) else named
-    missing = [name for name in names if name not in dataset.schema.visible]
-    if not names or missing:
-        raise InvalidInputError(
-            f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
-            f"`tensorrepo set NAME {KEY_PROPERTY}=id` sets them"
-        )
-    return tuple(names)
 
 
 def _natural_key(reading: OpenedSource, schema: Schema) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ staging area and noted in the workspace. The same command on the same files goes
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -19,7 +21,7 @@ from msgspec.structs import replace
 
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import (
     ADAPTER_OF,
     FINE_TUNED_FROM,
@@ -31,11 +33,13 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
 from tensorrepo.formats.dataset.schema.types import Text
+from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
+from tensorrepo.formats.exchange.remote import RemoteSource
 from tensorrepo.formats.model.merging.adapters import declare
 from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.formats.model.write.model_source import ModelSource
@@ -53,7 +57,7 @@ from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.verbs.exchange import AdoptionRequest, adopt
+from tensorrepo.verbs.exchange import AdoptionRequest, adopt, fetch_source
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts
 from tensorrepo.verbs.stage import Stage
@@ -81,7 +85,10 @@ SYNC_MODES = frozenset({AddMode.SYNC, AddMode.MIRROR, AddMode.REPLACE})
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """What is to be added. `space` is the top folder of the tree: datasets, models or files."""
+    """What is to be added. `space` is the top folder of the tree: datasets, models or files.
+
+    `source` is a path of this machine; with `url`, one that is made when it is added.
+    """
 
     source: Path
     space: str
@@ -90,16 +97,23 @@ class AddRequest:
     format: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     on_error: OnMisfit = "raise"
-    codec: str = "none"
+    codec: str = DEFAULT_CODEC
     key: tuple[str, ...] = ()  # of AddMode.UPSERT, and of those that match rows
     prefer: SideName | None = None  # of AddMode.SYNC: who decides cells that both sides changed
     base: str | None = None  # of a model: REF:models/NAME to store the difference from
     adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
     adapter_scale: float | None = None  # of its products, where no config of it says so
+    url: str | None = None  # where to get `source` from, which is no path then
+    remote: RemoteSource | None = None  # what `source` is a copy of
 
     @property
     def path(self) -> str:
         return f"{self.space}/{self.name}"
+
+    @property
+    def place(self) -> str:
+        """What the source is called."""
+        return str(self.source) if self.remote is None else self.remote.url
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,7 @@ def add_files(stage: WorkspaceStage, request: AddRequest) -> list[Added]:
     for one in requests:
         size = one.source.stat().st_size
         stage.stage(one.path, _put_file(stage.objects, one.source))
-        stage.describe(one.path, size_bytes=size, source=str(one.source))
+        stage.describe(one.path, size_bytes=size, source=one.place)
         added.append(Added(one.path, 0, size, stage.drop_if_unchanged(one.path)))
     return added
 
@@ -308,13 +322,15 @@ def _digest(dataset: StoredDataset | None) -> Digest | None:
 
 def _fingerprint(request: AddRequest) -> str:
     """What is read and how: files by size and time, as git does."""
+    remote = request.remote
     told = {
-        "path": str(request.source.resolve()),
+        "path": str(request.source.resolve()) if remote is None else remote.url,
+        "version": "" if remote is None else remote.version,
         "format": request.format,
         "options": {name: str(value) for name, value in sorted(request.options.items())},
         "on_error": request.on_error,
         "codec": request.codec,
-        "files": sorted(describe_files(request.source).items()),
+        "files": sorted(describe_files(request.source).items()) if remote is None else [],
     }
     return content_tag(json.dumps(told, sort_keys=True).encode()).hex()
 
@@ -330,11 +346,22 @@ def add(
     Raises:
         ConflictError: the name exists and no mode was given.
         InvalidInputError: the source cannot be used, or has no rows; nothing was staged.
-        NotFoundError: there is no such path.
+        NotFoundError: there is no such path, or nothing at the URL.
     """
-    source = request.source
-    if not source.exists():
-        raise NotFoundError(f"there is no {source} to add")
+    if request.url is None:
+        return _add(session, request, progress)
+    check_path(request.path)
+    remote = fetch_source(request.url, session.machine, progress)
+    with closing(remote.spool), remote.named():
+        local = dataclasses.replace(request, source=remote.path, url=None, remote=remote)
+        return _add(session, local, progress)
+
+
+def _add(
+    session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
+) -> list[Added]:
+    if not request.source.exists():
+        raise NotFoundError(f"there is no {request.source} to add")
     check_path(request.path)
     with begin_stage(session) as stage:
         if request.space == "files":
@@ -347,7 +374,7 @@ def add(
             is_dataset = entry.kind is Kind.DATASET
             rows = len(open_dataset(stage.objects, entry.digest)) if is_dataset else 0
             stage.stage(request.path, entry)
-            stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=str(source))
+            stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=request.place)
     if added.changed:
         forget_unfinished(session, request.path)
     if added.changed or stored.source is not None:
@@ -394,6 +421,8 @@ def _add_dataset(
     if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
         return _Stored(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
+    if request.remote is not None:
+        reading = request.remote.described(reading)
     if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(stage, request, reading, progress)
     if request.mode in SYNC_MODES and existing is not None:
@@ -405,12 +434,14 @@ def _add_dataset(
         session, request, reading, writer, base, misfits, progress, stage.since
     )
     made = open_dataset(writer, link.digest)
+    if base is not None:
+        check_declared_key(made, base)
     if reading.properties and base is None:
         link = set_properties(writer, made, reading.properties)
         made = open_dataset(writer, link.digest)
     rows = len(made) - (len(base) if base else 0)
     if not rows:
-        raise InvalidInputError(f"{request.source} holds no rows: there is nothing to add")
+        raise InvalidInputError(f"{request.place} holds no rows: there is nothing to add")
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
@@ -521,7 +552,7 @@ def _add_model(
         raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
     source = read_model(request.source, request.format)
     if not (source.tensors or source.files):
-        raise InvalidInputError(f"{request.source} holds no tensors: there is nothing to add")
+        raise InvalidInputError(f"{request.place} holds no tensors: there is nothing to add")
     base = _base_model(session, request.base)
     written = save(
         stage,
@@ -545,7 +576,7 @@ def _lineage(
 ) -> tuple[ProvenanceEdge, ...]:
     """From which file it comes; from which stored model, or to which of them it is an adapter."""
     facts = file_facts(request.source)
-    read = imported_from(str(request.source), format=request.format, sha256=facts.get("sha256"))
+    read = imported_from(request.place, format=request.format, sha256=facts.get("sha256"))
     if request.adapter_of is not None:
         under = find_model(session, request.adapter_of)
         adapter = declare(under.model, source, request.adapter_scale)

@@ -40,6 +40,7 @@ FACE = {
     "tensorrepo.repository",
     "tensorrepo.lazy",
     "tensorrepo.sdk",
+    "tensorrepo.this_machine",
     "tensorrepo.workspace",
     "tensorrepo.workspace.state",
 }

@@ -168,6 +168,41 @@ def test_what_the_source_was_is_kept_once_however_often_it_is_synced(people: She
     assert [link.kind for link in objects.get(state.digest).links].count(Kind.DATASET) == 0
 
 
+def test_rows_that_a_sync_passes_over_are_not_deleted(people: Shell) -> None:
+    lines = [",".join(map(str, row)) for row in ROWS]
+    lines[7] = "7,n7,007,seven"  # which is no number
+    lines[9] = "9,night,009,0.5"
+    (people.folder / "people.csv").write_text("\n".join(["id,name,code,x", *lines[:-1]]))
+    told = people.fails(
+        2, "add", "people.csv", "--dataset", "people", "--sync", "--on-error", "skip"
+    )
+    assert "--key" in told
+    assert len(names(people)) == 300
+    for mode in ("--sync", "--mirror"):
+        done = people.run(
+            "add", "people.csv", "--dataset", "people", mode, "--key", "id", "--on-error", "skip"
+        )
+        assert "2 rows that the source did not show stay" in done.stderr
+    people("commit", "-m", "Some")
+    assert (names(people)[7], names(people)[9], names(people)[299]) == ("n7", "night", "n299")
+    write_people(people.folder / "people.csv", ROWS[:-1])
+    add(people, "--sync", "--key", "id")
+    people("commit", "-m", "All")
+    assert len(names(people)) == 299
+
+
+def test_a_damaged_picture_is_not_taken_for_one_that_went(shell: Shell) -> None:
+    folder = shell.folder / "photos"
+    write_pictures(folder, ("cat", "dog"), each=4)
+    shell("add", "photos", "--dataset", "photos")
+    shell("commit", "-m", "Photos")
+    (folder / "cat" / "01.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    flags = ("--dataset", "photos", "--sync", "--on-error", "skip")
+    (added,) = shell.json("add", "photos", *flags)
+    assert added["deleted"] == 0
+    assert len(shell.repository().dataset("photos")) == 8
+
+
 def test_flags_that_say_nothing_are_refused(people: Shell) -> None:
     for flags in (
         ["--append", "--key", "id"],

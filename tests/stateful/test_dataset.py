@@ -235,6 +235,47 @@ class DatasetMachine(RuleBasedStateMachine):
         assert report.deleted == len(self.model.rows) - len(model.rows)
         self._take(report.link, replace(model, rows=(*model.rows, *more)))
 
+    @rule(places=PLACES, gone=PLACES, count=st.integers(0, 3), at=PLACES, seed=SEEDS)
+    def sync_without_key(
+        self, places: list[int], gone: list[int], count: int, at: list[int], seed: int
+    ) -> None:
+        """The same source in its order, new rows anywhere: rows as a dict of ids.
+
+        A row that the source left alone keeps its id; which id a changed one has is the rule of
+        runs, so the model learns it, and that no other row has it.
+        """
+        key = self.model.column("key").id
+        before = dict(zip(self.model.ids, self.model.rows, strict=True))
+        changed = {each for each in places if each < len(before)}
+        absent = {each for each in gone if each < len(before)}
+        source = [
+            {column.id: value(column, seed + n) for column in self.model.columns} | {key: row[key]}
+            if n in changed
+            else row
+            for n, row in enumerate(self.model.rows)
+            if n not in absent
+        ]
+        for number, row in enumerate(self._new_rows(count, seed)):
+            source.insert(min(len(source), (at or [0])[number % len(at or [0])]), row)
+        report = sync_dataset(
+            self.objects,
+            self.dataset,
+            self.dataset.schema.visible.without_ids(),
+            [self._batch(source)],
+            budget_bytes=self.budget_bytes,
+        )
+        self.dataset = open_dataset(self.objects, report.link.digest)
+        rows = dict(zip(ids_of(self.dataset), rows_of(self.dataset, self.model), strict=True))
+        assert sorted(rows.values(), key=lambda row: row[key]) == sorted(
+            source, key=lambda row: row[key]
+        )
+        for number, (row_id, row) in enumerate(before.items()):
+            if number not in changed | absent:
+                assert rows[row_id] == row
+        assert report.inserted - report.deleted == len(source) - len(before)
+        self.born |= {row_id: row[key] for row_id, row in rows.items()}
+        self.model = replace(self.model, ids=tuple(rows), rows=tuple(rows.values()))
+
     # ---- columns
 
     def _has(self, name: str) -> bool:

@@ -129,17 +129,17 @@ def test_columns_of_a_csv_are_required_where_told(users: Shell) -> None:
 
 
 def test_properties_are_set_and_taken_away(users: Shell) -> None:
-    told = users("set", "users", "licence=CC0", 'key=["id", "city"]', "year=2026", "note=a = b")
+    told = users("set", "users", "licence=CC0", 'key=["id"]', "year=2026", "note=a = b")
     assert told == "staged datasets/users (3 rows)\n"
     users("commit", "-m", "Notes")
     users("set", "users", "year=null")
     users("commit", "-m", "Less")
     assert users.repository().dataset("users").stored.root.properties == {
         "licence": "CC0",
-        "key": ["id", "city"],
+        "key": ["id"],
         "note": "a = b",
     }
-    assert '  key = ["id", "city"]\n' in users("show", "HEAD:users")
+    assert '  key = ["id"]\n' in users("show", "HEAD:users")
 
 
 @pytest.mark.parametrize("text", ["licence", "=CC0"])

@@ -13,7 +13,8 @@ import io
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -54,7 +55,7 @@ _R = TypeVar("_R")
 OPEN_FILES = 32  # kept open between reads
 MOST_READ_BYTES = 4 << 30
 # What clients of stores look for in an environment: nothing else of it is kept, or pickled.
-_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "STORAGE_EMULATOR_HOST")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 
@@ -80,7 +81,9 @@ class AllowedOutside:
         options = prefixes if isinstance(prefixes, Mapping) else {}
         self._given = {str(url): dict(options.get(str(url), {})) for url in prefixes}
         self._environment = {
-            name: value for name, value in environment.items() if name.startswith(_VARIABLES)
+            name: value
+            for name, value in environment.items()
+            if name.startswith(_VARIABLES) or name == "HOME"
         }
         self._clients: dict[Address, _Client] = {}
         for url, options in self._given.items():
@@ -119,6 +122,28 @@ class AllowedOutside:
                 f"them. It has {found.size} bytes."
             )
         return data.toreadonly()
+
+    def find(self, url: str) -> Iterator[tuple[Address, Stat]]:
+        """What lies at `url` now: the file of that name, else all files below it, in any order.
+
+        Raises:
+            PermissionDenied, NotFoundError: as `stat`.
+            UnsupportedError: this machine's folders, and servers that list nothing.
+        """
+        address = parse_address(url)
+        client = self._client(address)
+        if isinstance(client, LocalFiles):
+            raise UnsupportedError(f"{address.url} is of this machine: nothing is listed here")
+        if address.path and not url.endswith("/"):
+            with suppress(NotFoundError):
+                yield address, client.stat(address)
+                return
+        is_empty = True
+        for found in client.below(address):
+            is_empty = False
+            yield found
+        if is_empty:
+            raise NotFoundError(f"{address.url}: there is no such file, and nothing below it")
 
     def _client(self, address: Address) -> _Client:
         return self._clients[check_allowed(address, tuple(self._clients))]
@@ -264,6 +289,17 @@ class StoreFiles:
 
         return self._asked(address, get)
 
+    def below(self, folder: Address) -> Iterator[tuple[Address, Stat]]:
+        """All files below a folder; of a bucket, whose folders are names alone, some are empty."""
+        if self._place.kind == "http":
+            raise UnsupportedError(
+                f"{folder.url}: a web server does not list its files. Name one of them."
+            )
+        pages = self._asked(folder, lambda: obstore.list(self._store, folder.key or None))
+        while (page := self._asked(folder, lambda: next(pages, None))) is not None:
+            for entry in page:
+                yield parse_address(f"{folder.root}/{entry['path']}"), _described(entry)
+
     def _asked(self, address: Address, ask: Callable[[], _R]) -> _R:
         check_process()
         try:
@@ -312,12 +348,22 @@ class FsspecFiles:
         with self._lock:
             return self._asked(address, get)
 
+    def below(self, folder: Address) -> Iterator[tuple[Address, Stat]]:
+        """All files below a folder."""
+        with self._lock:
+            found = self._asked(folder, lambda path: self._files.find(path, detail=True))
+            root = self._asked(folder, str).rstrip("/")
+        for path, each in found.items():
+            inside = path.removeprefix(root).strip("/")
+            if inside:
+                yield parse_address(f"{folder.url.rstrip('/')}/{inside}"), _version(each)
+
     def _stat(self, path: str) -> Stat:
         self._files.invalidate_cache()
         found = self._files.info(path)
-        names = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
-        version = next((found[name] for name in names if found.get(name)), None)
-        return Stat(int(found["size"]), None if version is None else str(version))
+        if found["type"] == "directory":
+            raise FileNotFoundError(path)
+        return _version(found)
 
     def _asked(self, address: Address, ask: Callable[[str], _R]) -> _R:
         try:
@@ -336,6 +382,13 @@ class FsspecFiles:
         for value in sorted(map(str, self._options.values()), key=len, reverse=True):
             text = text.replace(value, "***") if len(value) > 5 else text
         return text
+
+
+def _version(found: Mapping[str, Any]) -> Stat:
+    """What fsspec says of a file."""
+    names = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
+    version = next((found[name] for name in names if found.get(name)), None)
+    return Stat(int(found["size"]), None if version is None else str(version))
 
 
 # Readers of what lies below one prefix. `read` gives the bytes, fewer where it ends before `stop`,

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
+from tensorrepo.formats.native.row_digests import BEST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,3 +204,25 @@ def _pair_changed(anchored: Ints, anchors: Ints, old_rows: int, partner: Ints) -
     count_one, count_two = (np.bincount(gap, minlength=gaps) for gap in (gap_one, gap_two))
     alike = count_one == count_two
     partner[two[alike[gap_two]]] = one[alike[gap_one]]
+
+
+def mix_values(lanes: NDArray[np.uint64], values: ColumnValues) -> None:
+    """Mix one cell of each row into the digests of the rows, which `new_lanes` began."""
+    if isinstance(values, FixedValues):
+        _mix_fixed(lanes, values.values, values.valid)
+        return
+    if isinstance(values, RaggedValues):
+        items, size = values.elements, values.elements.dtype.itemsize
+        if values.dims is not None:
+            _mix_fixed(lanes, values.dims, values.valid)
+    else:
+        items, size = values.data, 1
+    start, stop = int(values.offsets[0]), int(values.offsets[-1])
+    data = np.ascontiguousarray(items[start:stop]).view(np.uint8).reshape(-1)
+    BEST.mix(data, (values.offsets - start) * size, values.valid, lanes)
+
+
+def _mix_fixed(lanes: NDArray[np.uint64], values: NDArray[Any], valid: Bools | None) -> None:
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    row_bytes = values.itemsize * prod(values.shape[1:])
+    BEST.mix(data, np.arange(len(values) + 1) * row_bytes, valid, lanes)

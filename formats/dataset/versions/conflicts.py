@@ -118,6 +118,13 @@ def replaced_clash(replaced_in: SideName) -> Clash:
     return Clash(line, {"what": "replaced", "replaced_in": replaced_in})
 
 
+def key_clash(columns: Sequence[str], broken: str) -> Clash:
+    """The rows of both sides together break the promise of the dataset's key."""
+    names = ", ".join(columns)
+    line = f"no two rows may have the same {names}, the dataset's key, and together {broken}"
+    return Clash(line, {"what": "key", "columns": list(columns), "broken": broken})
+
+
 def property_clash(name: str, values: tuple[Any, Any, Any]) -> Clash:
     """Both sides set a property to different values: those of base, ours and theirs."""
     base, ours, theirs = map(shown_value, values)

@@ -19,7 +19,7 @@ _DESCRIBED = re.compile(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", re.MULT
 _DANGLING = re.compile(r"^    (\w+): of\b", re.MULTILINE)
 
 # Who may do what, by path. A new name here is a decision to be defended in review.
-READ_THE_ENVIRONMENT = ("tensorrepo/sdk.py", "tensorrepo/cli/*.py", "api/settings.py")
+READ_THE_ENVIRONMENT = ("tensorrepo/this_machine.py", "tensorrepo/cli/*.py", "api/settings.py")
 PRINT = ("tensorrepo/cli/output.py",)
 LOAD_BY_NAME = (
     "tensorrepo/lazy.py",

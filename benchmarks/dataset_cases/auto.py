@@ -1,0 +1,152 @@
+"""The codec "auto" against "none" on real data: bytes stored, writing, scans, streams, single rows.
+
+Data of the machine itself, so that nothing is downloaded: facts of the files below the Python
+installation, the text of its modules, JPEG tiles of scikit-learn's two photographs, and embeddings
+of the text, the leading components of its words' frequencies. Times are of the processor, all
+threads.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from harness import SEED, Options, written
+
+import tensorrepo as tr
+
+CODECS = ("none", "auto")
+ROWS_TAKEN = 300
+
+
+def _files() -> pa.Table:
+    """Facts of files: integers, moments and a share, 400,000 rows."""
+    facts = []
+    for folder, _, names in os.walk(Path(os.__file__).parent):
+        for name in names:
+            at = os.stat(os.path.join(folder, name), follow_symlinks=False)
+            facts.append((at.st_size, at.st_mtime_ns, at.st_ino, at.st_mode, at.st_blocks))
+    table = np.array(facts, np.int64)
+    order = np.random.default_rng(SEED).integers(0, len(table), 400_000)
+    names = ("size", "mtime_ns", "inode", "mode", "blocks")
+    columns = {name: table[order, at] for at, name in enumerate(names)}
+    columns["used"] = table[order, 0] / np.maximum(1, 512 * table[order, 4])
+    return pa.table(columns)
+
+
+def _texts() -> list[str]:
+    """Paragraphs of the standard library's modules: about 60 MB with those of its packages."""
+    found: list[str] = []
+    size = 0
+    for path in sorted(Path(os.__file__).parent.rglob("*.py")):
+        text = path.read_text("utf-8", errors="ignore")
+        parts = [part for part in text.split("\n\n") if part.strip()]
+        found += parts
+        size += len(text)
+        if size > 60_000_000:
+            break
+    return found
+
+
+def _text() -> pa.Table:
+    return pa.table({"text": _texts()})
+
+
+def _jpegs() -> pa.Table:
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    rng = np.random.default_rng(SEED)
+    found = []
+    photos = load_sample_images().images
+    for at in range(4000):
+        photo = photos[at % 2]
+        top, left = (int(rng.integers(0, size - 160)) for size in photo.shape[:2])
+        file = io.BytesIO()
+        Image.fromarray(photo[top : top + 160, left : left + 160]).save(file, "JPEG", quality=85)
+        found.append(file.getvalue())
+    return pa.table({"image": pa.array(found, pa.binary()), "label": np.arange(4000) % 2})
+
+
+def _embeddings() -> pa.Table:
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer(max_features=5000).fit_transform(_texts()[:60_000])
+    values = TruncatedSVD(256, random_state=SEED).fit_transform(words).astype(np.float32)
+    flat = pa.array(values.reshape(-1))
+    return pa.table({"embedding": pa.FixedSizeListArray.from_arrays(flat, 256)})
+
+
+SCHEMAS: dict[str, Any] = {
+    "files": {
+        **dict.fromkeys(("size", "mtime_ns", "inode", "mode", "blocks"), "int64"),
+        "used": "float64",
+    },
+    "text": {"text": tr.Text()},
+    "jpeg": {"image": tr.Bytes(), "label": "int64"},
+    "embeddings": {"embedding": tr.Embedding("float32", 256)},
+}
+TABLES: dict[str, Callable[[], pa.Table]] = {
+    "files": _files, "text": _text, "jpeg": _jpegs, "embeddings": _embeddings,
+}  # fmt: skip
+
+
+def _case(name: str) -> Callable[[Path, Options], dict[str, Any]]:
+    def measure(folder: Path, options: Options) -> dict[str, Any]:
+        table = TABLES[name]()
+        found: dict[str, Any] = {"rows": table.num_rows, "raw_mb": round(table.nbytes / 1e6, 1)}
+        times: dict[str, list[float]] = {}
+        for number in range(options.rounds):
+            for codec in CODECS:
+                place = folder / f"{codec}-{number}"
+                with written(place.parent) as change:
+                    _note(
+                        times, f"write_{codec}", lambda c=codec, p=place: _write(p, name, table, c)
+                    )
+                found[f"stored_mb_{codec}"] = round(change.bytes / 1e6, 1)
+                dataset = tr.open(place).dataset("x")
+                _note(times, f"scan_{codec}", lambda d=dataset: _scan(d))
+                _note(times, f"stream_{codec}", lambda d=dataset: _stream(d))
+                _note(times, f"rows_{codec}", lambda d=dataset: _rows(d))
+        for key, seconds in times.items():
+            found[f"{key}_s"] = round(statistics.median(seconds), 3)
+        return found
+
+    return measure
+
+
+def _note(times: dict[str, list[float]], key: str, work: Callable[[], object]) -> None:
+    begun = time.process_time()
+    work()
+    times.setdefault(key, []).append(time.process_time() - begun)
+
+
+def _write(place: Path, name: str, table: pa.Table, codec: str) -> None:
+    with tr.init(place, author="Bench <b@example.org>").transaction(message="x") as change:
+        change.create_dataset("x", SCHEMAS[name]).append(table, codec=codec)
+
+
+def _scan(dataset: tr.Dataset) -> None:
+    for _ in dataset.stored.to_batches():
+        pass
+
+
+def _stream(dataset: tr.Dataset) -> None:
+    for _ in dataset.stream(batch_size=256, shuffle="pages", seed=SEED):
+        pass
+
+
+def _rows(dataset: tr.Dataset) -> None:
+    for row in np.random.default_rng(SEED).integers(0, len(dataset), ROWS_TAKEN).tolist():
+        dataset[row]
+
+
+CASES = {f"auto_{name}": _case(name) for name in TABLES}
