@@ -15,8 +15,8 @@ from typer import Argument, Exit, Option
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry
-from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, parse_size, read_config, write_config
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.connect import CONFIG_KEYS, parse_prefixes, read_config, write_config
+from tensorrepo.formats.common.arguments import byte_size, counted
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
@@ -91,7 +91,7 @@ def config_command(
         write_config(file, {name: held for name, held in settings.items() if name != key})
     elif value is not None:
         if key == "cache.limit":
-            parse_size(value)  # refuses what is no size
+            byte_size(key, value)  # refuses what is no size
         if key == "outside.allow":
             if local:
                 raise InvalidInputError("outside.allow is a setting of yours: leave out --local")

@@ -17,9 +17,8 @@ from typing import Any, Concatenate, ParamSpec, Self, cast
 
 import numpy as np
 
-from tensorrepo import connect
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
-from tensorrepo.formats.common.arguments import check_instance, chosen, encodable, flag
+from tensorrepo.formats.common.arguments import byte_size, check_instance, chosen, encodable, flag
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
@@ -210,7 +209,7 @@ class DatasetDraft:
             edges=[*origin_of_rows(rows), *edges_from(derived_from, how)],
             misfits=self.misfits,
             codec=parse_codec(codec),
-            page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
+            page_bytes=None if page_bytes is None else byte_size("page_bytes", page_bytes),
         )
         return self._stage(link)
 
@@ -420,8 +419,8 @@ class DatasetDraft:
         """
         return self._apply(
             compact_dataset,
-            target_bytes=connect.parse_size(target_bytes),
-            budget_bytes=connect.parse_size(budget_bytes),
+            target_bytes=byte_size("target_bytes", target_bytes),
+            budget_bytes=byte_size("budget_bytes", budget_bytes),
             everything=flag("everything", everything),
             progress=self._advance(),
         )

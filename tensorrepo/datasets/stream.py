@@ -32,7 +32,7 @@ _EPOCH, _CLAIM, _WORKERS, _LOADS, _CLAIM_WORKERS = range(5)
 _OF_A_WORKER = ("turns", "batch_size")  # in the state of a worker only
 
 
-class Loading:
+class LoaderShare:
     """What a stream, the loaders that read it, and their workers know together.
 
     Attributes:
@@ -129,7 +129,7 @@ class TorchStream:
             loading.read_here()
             _check_turns(loading.turns, 0)
             return self._steps(0, 1)
-        if stored.options.workers == "process":
+        if stored.options.loading.workers == "process":
             raise InvalidInputError(
                 "workers='process' was asked for, and a DataLoader with num_workers="
                 f"{info.num_workers}: use one of them"
@@ -297,7 +297,7 @@ class Stream:
         """
         self.dataset, self.stored = dataset, stored
         self._again, self._of_equal = again, of_equal
-        self.loading = Loading()
+        self.loading = LoaderShare()
 
     def torch(self) -> TorchStream:
         """For torch's own `DataLoader`, which is to make no batches of them:
@@ -479,7 +479,7 @@ def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
     return stream
 
 
-_OF_A_MIX = {*declared(MixWish), "seed", "epoch"}
+_OF_A_MIX = {*declared(MixWish), "seed"}
 
 
 class Mix(Stream):
@@ -501,7 +501,6 @@ class Mix(Stream):
         steps: int | None = None,
         batching: Batching = "random",
         seed: int = 0,
-        epoch: int = 0,
     ) -> None:
         """Mix `streams`, whose options and columns agree. The largest window is divided among them.
 
@@ -511,7 +510,6 @@ class Mix(Stream):
         Args:
             streams: streams of any datasets; their positions mean nothing.
             seed: seed of the mix; every stream has its own.
-            epoch: first pass over the mix; `set_epoch` goes on.
         """
         keywords = {name: each for name, each in locals().items() if name in _OF_A_MIX}
         _check_streams(streams)

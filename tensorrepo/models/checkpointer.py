@@ -30,9 +30,8 @@ from math import isnan
 from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
 
-from tensorrepo.connect import parse_size
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import whole
+from tensorrepo.formats.common.arguments import byte_size, whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, tensor_of
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
@@ -387,7 +386,8 @@ def checkpointer_of(
     began = context.core.log.refresh().state.refs.get(BRANCHES + "main")
     if start is not None:
         began = context.resolve(start).digest
-    return Checkpointer(context, run, start=began, staging_bytes=parse_size(staging), **options)
+    staging_bytes = byte_size("staging", staging)
+    return Checkpointer(context, run, start=began, staging_bytes=staging_bytes, **options)
 
 
 class Checkpointer:

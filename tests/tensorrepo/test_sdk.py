@@ -172,8 +172,14 @@ def test_types_that_numpy_has_not_come_out_as_torch_has_them(filled: tr.Reposito
 
 def test_a_stream_covers_every_row_once_in_an_order_of_the_seed(filled: tr.Repository) -> None:
     ds = filled.dataset("points")
-    first = [batch["point"].copy() for batch in ds.stream(batch_size=16, window="1MB", seed=3)]
-    again = [batch["point"].copy() for batch in ds.stream(batch_size=16, window=10**6, seed=3)]
+    first = [
+        batch["point"].copy()
+        for batch in ds.stream(batch_size=16, sampling=tr.Sampling(window="1MB"), seed=3)
+    ]
+    again = [
+        batch["point"].copy()
+        for batch in ds.stream(batch_size=16, sampling=tr.Sampling(window=10**6), seed=3)
+    ]
     assert all(map(np.array_equal, first, again))
     assert sorted(np.concatenate(first)[:, 0]) == sorted(columns(100)["point"][:, 0])
 
@@ -206,7 +212,7 @@ def test_ranks_read_the_environment(filled: tr.Repository, monkeypatch: pytest.M
 
 def test_sizes_are_numbers_or_texts(filled: tr.Repository) -> None:
     with pytest.raises(tr.InvalidInputError, match="lots"):
-        filled.dataset("points").stream(batch_size=8, window="lots")
+        filled.dataset("points").stream(batch_size=8, sampling=tr.Sampling(window="lots"))
 
 
 def test_a_model_is_read_whole_by_tensor_and_by_slice(filled: tr.Repository) -> None:
@@ -472,9 +478,13 @@ def test_streams_keep_pages_of_a_remote_dataset_below_the_cache_folder(
 
 def test_the_page_cache_can_lie_elsewhere_or_nowhere(remote: tr.Repository, tmp_path: Path) -> None:
     dataset = remote.dataset("points")
-    list(dataset.stream(batch_size=64, cache_limit=0))
+    list(dataset.stream(batch_size=64, loading=tr.Loading(cache_limit=0)))
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
-    list(dataset.stream(batch_size=64, cache_dir=tmp_path / "here", cache_limit="1GB"))
+    list(
+        dataset.stream(
+            batch_size=64, loading=tr.Loading(cache_dir=tmp_path / "here", cache_limit="1GB")
+        )
+    )
     assert pages(tmp_path / "here")
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
 
@@ -487,7 +497,7 @@ def test_a_page_cache_among_other_files_is_refused_before_it_deletes_any(
     kept.write_bytes(bytes(3_000_000))
     with pytest.raises(tr.InvalidInputError, match=r"holds what no cache wrote \('train'\)"):
         remote.dataset("points").stream(
-            batch_size=64, cache_dir=tmp_path / "data", cache_limit="2MB"
+            batch_size=64, loading=tr.Loading(cache_dir=tmp_path / "data", cache_limit="2MB")
         )
     assert kept.exists()
 

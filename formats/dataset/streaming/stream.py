@@ -24,7 +24,7 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
+from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check_moments
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
 from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
@@ -55,40 +55,37 @@ from tensorrepo.repo.objects.cache import PageDiskCache
 
 def stream(
     dataset: StoredDataset,
-    options: StreamOptions | None = None,
+    options: StreamOptions,
     *,
-    remake: Callable[..., BatchStream] | None = None,
+    remake: Callable[[OutputForm], BatchStream] | None = None,
     page_cache: PageDiskCache | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    **keywords: Any,
 ) -> BatchStream:
     """Stream `dataset` in whole batches.
 
     Args:
         dataset: dataset to read.
-        options: options of the stream; None takes them from `keywords`.
+        options: options of the stream.
         remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
         clock: clock in seconds, for `BatchStream.stats`.
-        keywords: fields of `StreamOptions`.
 
     Raises:
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
     """
-    options = StreamOptions(**keywords) if options is None else options
     chosen = dataset.schema.select(options.columns)
     check_moments(chosen.columns, options.output)
     names = chosen.names
     if options.pad is not None:
         checks.padding(options.pad, chosen.columns)
-    decodes = chosen_decodes(options.images, dataset.schema, names)
-    setup = StreamSetup(options, options.prefetch or 0, decodes, clock, page_cache, remake)
+    decodes = chosen_decodes(options.decode, dataset.schema, names)
+    setup = StreamSetup(options, options.loading.prefetch or 0, decodes, clock, page_cache, remake)
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
         setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
-    if options.prefetch is None:
+    if options.loading.prefetch is None:
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
     return BatchStream(DatasetFeed(dataset, plan, names), setup)
 
@@ -108,7 +105,7 @@ class BatchStream:
     def __init__(self, feed: Feed, setup: StreamSetup) -> None:
         """Made by `stream` and `mix`."""
         self.feed, self.setup = feed, setup
-        self._pass = Pass(setup.options.seed, setup.options.epoch)
+        self._pass = Pass(setup.options.seed, 0)
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
         self._newest: object = None
@@ -151,7 +148,7 @@ class BatchStream:
         share = self.options.share(self._start, turn, turns)
         self._check_share(share)
         self._stats = StreamStats()
-        from_process = self.options.workers == "process"
+        from_process = self.options.loading.workers == "process"
         items = self._items_of_process(share) if from_process else self._items(share)
         self._start, self._position = 0, share.start
         title = f"epoch {self.epoch} of {self.feed.title}"
@@ -256,7 +253,7 @@ class BatchStream:
             work,
             prefetch=setup.prefetch,
             steps_at_once=assembler.steps_at_once,
-            threads=setup.options.own_work_threads,
+            threads=setup.options.loading.own_work_threads,
             decoding=decoding,
         )
 

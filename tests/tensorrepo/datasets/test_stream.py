@@ -56,7 +56,9 @@ def filled(url: str, **options: Any) -> tr.Dataset:
 
 
 def stream(ds: tr.Dataset, **options: Any) -> tr.Stream:
-    return ds.stream(batch_size=BATCH, window="1kB", seed=7, output="torch", **options)
+    return ds.stream(
+        batch_size=BATCH, sampling=tr.Sampling(window="1kB"), seed=7, output="torch", **options
+    )
 
 
 @contextmanager
@@ -301,7 +303,9 @@ def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size:
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
     list(islice(first, 3))
     again = StatefulDataLoader(
-        ds.stream(batch_size=size, window="1kB", seed=7, output="torch").torch(),
+        ds.stream(
+            batch_size=size, sampling=tr.Sampling(window="1kB"), seed=7, output="torch"
+        ).torch(),
         batch_size=None,
         num_workers=2,
     )

@@ -86,7 +86,7 @@ def test_rows_that_models_are_measured_on_are_not_what_they_are_trained_on(
         list(run.stream(points, batch_size=8))
         list(run.stream(valid, batch_size=8, evaluate=True))
         with run.evaluating():
-            list(points.stream(batch_size=8, where="label == 1"))
+            list(points.stream(batch_size=8, sampling=tr.Sampling(where="label == 1")))
         model = run.save_model("net", WEIGHTS)
     assert relations(model.lineage())[:3] == [
         ("evaluated-on", "datasets/points"),
@@ -115,7 +115,9 @@ def test_a_stream_of_another_seed_is_told_beside_and_another_epoch_in_its_place(
     points = repository.dataset("points")
     with repository.run("exp1"):
         list(points.stream(batch_size=8, seed=1))
-        list(points.stream(batch_size=8, seed=1, epoch=1))
+        second = points.stream(batch_size=8, seed=1)
+        second.set_epoch(1)
+        list(second)
         next(iter(points.stream(batch_size=8, seed=2)))
     told = [edge.details for edge in repository.runs()["exp1"].inputs]
     assert told == [
