@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,10 +33,14 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
 
 @pytest.fixture
 def pixels(ds: tr.Dataset) -> Callable[..., dict[int, np.ndarray]]:
-    def read(**options: object) -> dict[int, np.ndarray]:
+    def read(output: str = "numpy", **loading: Any) -> dict[int, np.ndarray]:
         found = ds.stream(
-            batch_size=8, decode=RANDOM, loading=tr.Loading(on_error="skip"), seed=3, **options
-        )  # type: ignore[arg-type]
+            batch_size=8,
+            decode=RANDOM,
+            loading=tr.Loading(on_error="skip", **loading),
+            seed=3,
+            output=output,  # type: ignore[arg-type]
+        )
         rows = {
             row: np.asarray(batch["photo"][at])
             for batch in found

@@ -271,8 +271,8 @@ class Ranks:
         """
         if (self.rank or 0) >= self.count:
             raise InvalidInputError(
-                f"rank={self.rank} and world_size={self.count}: expected a rank from 0 to below "
-                "the number of ranks. Correct them."
+                f"rank={self.rank} and world_size={self.world_size}: expected a rank from 0 to "
+                "below the number of ranks. Correct them."
             )
         return (self.rank or 0) // self.replicate, self.count // self.replicate
 
@@ -419,7 +419,8 @@ class StreamOptions:
             )
         if self.output == "arrow" and self.sampling.pack is not None:
             raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
-        self.share(0)
+        if self.ranks.world_size is not None:  # else the environment may tell it yet
+            self.share(0)
         pins(self.loading.pin, self.output)
 
     @property

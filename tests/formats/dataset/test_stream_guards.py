@@ -272,7 +272,7 @@ def test_closing_waits_for_no_thread_but_those_whose_reads_hang(
     objects = SlowObjects()
     objects.let_go.set()
     ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
-    options: dict[str, Any] = {"ahead_bytes": WINDOW, "transform": transform, "work_threads": 4}
+    options: dict[str, Any] = {"ahead": WINDOW, "transform": transform, "work_threads": 4}
     found = stream(ds, batch_size=8, window=WINDOW, prefetch=1, **options)
     batches = iter(found)
     next(batches)
@@ -319,11 +319,11 @@ def test_reading_ahead_is_bounded_in_bytes(remote: StoredDataset) -> None:
         ({"shuffle": "rows"}, "shuffle"),
         ({"output": "tensors"}, "output"),
         ({"last": "long"}, "last"),
-        ({"world": 4, "replicate": 3}, "replicate=3"),
-        ({"world": 4, "replicate": 0}, "replicate is a whole number"),
+        ({"world_size": 4, "replicate": 3}, "replicate=3"),
+        ({"world_size": 4, "replicate": 0}, "replicate is a whole number"),
         ({"prefetch": -1}, "prefetch"),
-        ({"threads": 0}, "threads"),
-        ({"rank": 2, "world": 2}, "rank"),
+        ({"fetch_threads": 0}, "fetch_threads"),
+        ({"rank": 2, "world_size": 2}, "rank"),
         ({"seed": -1}, "seed"),
         ({"epoch": 1 << 64}, "epoch"),
         ({"columns": []}, "column"),
@@ -343,12 +343,15 @@ def test_an_unknown_column_is_named(dataset: StoredDataset) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"batch_size": 2, "world": 3}, "cannot be shared"), ({"batch_size": 333}, "last='drop'")],
+    [
+        ({"batch_size": 2, "world_size": 3}, "cannot be shared"),
+        ({"batch_size": 333}, "last='drop'"),
+    ],
 )
 def test_a_rank_without_rows_is_refused_when_reading_starts(
     dataset: StoredDataset, options: dict[str, Any], message: str
 ) -> None:
-    found = stream(dataset, **({"world": 3} | options))
+    found = stream(dataset, **({"world_size": 3} | options))
     with pytest.raises(InvalidInputError, match=message):
         iter(found)
 

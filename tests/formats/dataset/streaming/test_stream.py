@@ -296,9 +296,34 @@ def test_setting_the_same_epoch_keeps_the_place(dataset: StoredDataset) -> None:
     assert len(resumed) == 22
 
 
-def test_iterating_again_begins_anew(dataset: StoredDataset) -> None:
+def test_iterating_again_reads_the_next_epoch(dataset: StoredDataset) -> None:
     found = stream(dataset, batch_size=32, window=WINDOW)
-    assert row_numbers(list(found)) == row_numbers(list(found))
+    loops = [row_numbers(list(found)), row_numbers(list(found))]
+    epochs = [stream(dataset, batch_size=32, window=WINDOW, epoch=epoch) for epoch in (0, 1)]
+    assert loops == [row_numbers(list(each)) for each in epochs]
+    found.set_epoch(1)
+    assert row_numbers(list(found)) == loops[1]
+
+
+def test_a_loop_that_is_left_early_is_over(dataset: StoredDataset) -> None:
+    found = stream(dataset, batch_size=32, window=WINDOW)
+    list(islice(found, 3))
+    assert (found.epoch, found.state_dict()["position"]) == (0, 96)
+    upcoming = found.next_state()
+    assert (upcoming["epoch"], upcoming["position"]) == (1, 0)
+    assert len(list(found)) == 32
+    assert found.epoch == 1
+
+
+def test_a_finished_epoch_that_is_resumed_has_nothing_left_and_the_next_one_follows(
+    dataset: StoredDataset,
+) -> None:
+    first = stream(dataset, batch_size=32, window=WINDOW)
+    list(first)
+    again = stream(dataset, batch_size=32, window=WINDOW)
+    again.load_state_dict(first.state_dict())
+    assert list(again) == []
+    assert row_numbers(list(again)) == row_numbers(list(first))
 
 
 def test_the_state_is_that_of_the_newest_iteration(dataset: StoredDataset) -> None:
@@ -312,8 +337,11 @@ def test_the_state_is_that_of_the_newest_iteration(dataset: StoredDataset) -> No
 def test_one_stream_is_iterated_twice_at_the_same_time(dataset: StoredDataset) -> None:
     found = stream(dataset, batch_size=32, window=WINDOW)
     pairs = list(zip(found, found, strict=True))
-    assert all(one.rows.tolist() == two.rows.tolist() for one, two in pairs)
-    assert len(pairs) == 32
+    epochs = [
+        row_numbers(list(stream(dataset, batch_size=32, window=WINDOW, epoch=epoch)))
+        for epoch in (0, 1)
+    ]
+    assert [row_numbers(list(each)) for each in zip(*pairs, strict=True)] == epochs
 
 
 # ------------------------------------------------------------------------------ output

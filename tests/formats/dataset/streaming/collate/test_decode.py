@@ -127,7 +127,7 @@ def test_a_padded_picture_lies_in_the_middle_of_zeros(dataset: StoredDataset) ->
 
 
 def test_true_decodes_every_image_column_in_its_own_size(dataset: StoredDataset) -> None:
-    found = batches(dataset, decode=True)
+    found = batches(dataset, True)
     assert isinstance(found[0]["photo"], list)
     assert isinstance(found[0]["mask"], list)
     pixels = by_row(found)
@@ -138,7 +138,7 @@ def test_pictures_of_one_size_are_stacked_without_being_asked() -> None:
     ds = stored(
         MappedObjects(), Schema.of({"photo": Image()}), [{"photo": [jpeg(smooth(20, 30))] * 9}]
     )
-    (found,) = batches(ds, decode=True)
+    (found,) = batches(ds, True)
     assert found["photo"].shape == (9, 20, 30, 3)
 
 

@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
+from tensorrepo.formats.dataset.streaming.options import Ranks
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -128,7 +129,7 @@ def values_of(found: BatchStream) -> list[list[tuple[Any, ...]]]:
 
 def shares(found: BatchStream, world: int) -> Iterator[list[int]]:
     for rank in range(world):
-        options = replace(found.options, rank=rank, world_size=world)
+        options = replace(found.options, ranks=Ranks(rank=rank, world_size=world))
         one = BatchStream(found.feed, replace(found.setup, options=options))
         yield [row for batch in one for row in batch.rows.tolist()]
 
