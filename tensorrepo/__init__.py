@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.state.lossy import LossyState
     from tensorrepo.models.checkpointer import RetentionPolicy
-    from tensorrepo.models.model import Model, s
+    from tensorrepo.models.model import Model
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.errors import (
         CommitExpired,
@@ -67,7 +67,7 @@ __all__ = [
     "Mix", "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError",
     "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling",
     "Schema", "StorageError", "Stream", "Tensor", "Text", "Timestamp", "UnsupportedError", "View",
-    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read", "s",
+    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read",
 ]  # fmt: skip
 
 

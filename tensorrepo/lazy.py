@@ -61,7 +61,7 @@ _NAMES: Final = {
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
-    "models.model": "Model model_at s",
+    "models.model": "Model model_at",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "

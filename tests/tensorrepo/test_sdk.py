@@ -219,8 +219,12 @@ def test_a_model_is_read_whole_by_tensor_and_by_slice(filled: tr.Repository) -> 
     model = filled.model("net")
     assert model.keys() == ("b", "w")
     assert np.array_equal(model["w"], np.arange(6, dtype="f4").reshape(2, 3))
-    assert np.array_equal(model.slice("w", tr.s[0:1, 1:]), [[1, 2]])
-    assert set(model.load(["b"])) == {"b"}
+    assert np.array_equal(model.tensor("w")[0:1, 1:], [[1, 2]])
+    assert (model.tensor("w").shape, model.tensor("w").type, len(model.tensor("w"))) == (
+        (2, 3), "F32", 2
+    )  # fmt: skip
+    assert np.asarray(model.tensor("w")).tolist() == model["w"].tolist()
+    assert set(model.load(["b"], output="numpy")) == {"b"}
     assert model.spec("w").shape == (2, 3)
     assert model.metrics == {"accuracy": 0.5}
     assert (model.files, model.file("config.json")) == (("config.json",), b"{}")
@@ -269,9 +273,9 @@ def test_a_base_must_be_a_model_of_the_repository(filled: tr.Repository) -> None
 
 
 def test_parts_of_a_model_are_read_as_they_are_asked_for(filled: tr.Repository) -> None:
-    loaded = filled.model("net").load(["w"], shard=(1, 0, 2), dtype="f8")
+    loaded = filled.model("net").load(["w"], output="numpy", shard=(1, 0, 2), dtype="f8")
     assert loaded["w"].tolist() == [[0, 1], [3, 4]]
-    assert filled.model("net").load(["w"], planes=1)["w"].max() == 2
+    assert filled.model("net").load(["w"], output="numpy", planes=1)["w"].max() == 2
 
 
 def test_a_model_is_saved_and_compared(filled: tr.Repository, tmp_path: Path) -> None:

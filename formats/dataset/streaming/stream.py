@@ -138,7 +138,7 @@ class BatchStream:
         return self.feed.rows(self._pass)
 
     def __len__(self) -> int:
-        """Batches of a whole iteration of this epoch, or of the next one where a state was loaded."""
+        """Batches of an iteration of this epoch; what is left where a state was loaded."""
         return self.options.share(self._start).steps(self.rows)
 
     def __iter__(self) -> StreamIterator:
