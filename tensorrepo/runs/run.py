@@ -150,7 +150,8 @@ class Run:
 
         Args:
             name: such as ``"loss"`` or ``"valid/accuracy"``.
-            value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
+            value: a number, or a tensor of one, also amid a graph of gradients; NaN and infinities
+                are kept. A tensor on a GPU is waited for.
             step: step of the training; None: as many as the metric has points.
         """
         self.log_metrics({text("the name of a metric", name): value}, step)
@@ -313,15 +314,17 @@ class Run:
     def _is_fork(self) -> bool:
         return os.getpid() != self._process
 
-    def _log(self, values: Mapping[str, float], step: int | None) -> None:
+    def _log(
+        self, values: Mapping[str, float], step: int | None, *, of_checkpoint: bool = False
+    ) -> None:
         self._recording()
         if self._writer is not None:
-            self._writer.log(dict(values), step)
+            self._writer.log(dict(values), step, of_checkpoint=of_checkpoint)
 
     def _log_checkpoint(self, values: Mapping[str, float], step: int) -> None:
         """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
         if not self._ended:
-            self._log(values, step)
+            self._log(values, step, of_checkpoint=True)
 
     def _told(self) -> dict[str, Any]:
         notes = self._begun()
