@@ -91,6 +91,15 @@ def add_command(
             autocompletion=complete_entry,
         ),
     ] = None,
+    derived_from: Annotated[
+        list[str] | None,
+        Option(
+            "--derived-from",
+            metavar="[REF:]NAME|URL",
+            help="What it was made of, or a model trained on; repeatable.",
+            autocompletion=complete_entry,
+        ),
+    ] = None,
 ) -> None:
     """Read a file or folder, store it, and stage it for the next commit.
 
@@ -108,6 +117,7 @@ def add_command(
         tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier
+        tensorrepo add crops/ --dataset crops --derived-from v1:photos
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
     """
@@ -145,7 +155,10 @@ def add_command(
         key=keys,
         prefer=prefer,
         base=base,
+        derived_from=tuple(derived_from or ()),
     )
+    if derived_from and (request.space == "files" or request.mode in SYNC_MODES | {AddMode.UPSERT}):
+        raise InvalidInputError("--derived-from goes with models, new datasets and --append")
     with session.here.locked(), output.progress(f"adding {request.path}", None) as advance:
         try:
             added = add(session, request, advance)

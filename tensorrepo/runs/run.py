@@ -26,7 +26,6 @@ from tensorrepo.formats.common.arguments import check_instance, mapping, several
 from tensorrepo.formats.common.json import as_plain, check_json
 from tensorrepo.formats.common.provenance import (
     USED,
-    ProvenanceEdge,
     public_place,
 )
 from tensorrepo.formats.runs.run_record import (
@@ -41,8 +40,7 @@ from tensorrepo.formats.runs.run_record import (
 )
 from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
-from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
 from tensorrepo.runs.record import (
     RunRecord,
     Runs,
@@ -54,6 +52,7 @@ from tensorrepo.runs.record import (
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction
+from tensorrepo.verbs.provenance import named_edge
 
 _MOST_ERROR: Final = 1000  # characters
 _URL = re.compile(r"[\w+.-]{1,32}://\S+")
@@ -74,14 +73,14 @@ class Run:
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
-        inputs: Any = (),
+        derived_from: Any = (),
         resume: bool = False,
     ) -> None:
         """Made by `Repository.run`."""
         self.name = check_run_name(name)
         self.context = context
         self._given = _checked_params({} if params is None else params)
-        self._inputs = several(inputs, Dataset, Model, Stream)
+        self._derived_from = several(derived_from, Dataset, Model, Stream)
         self._resume = resume
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
@@ -109,7 +108,7 @@ class Run:
             self.name, document.id, self._log_checkpoint, document.inputs, document.outputs
         )
         try:
-            for one in self._inputs:
+            for one in self._derived_from:
                 self.use(one)
             if self.context.world()[0] == 0:
                 held = None if before is None else before.commit
@@ -191,7 +190,7 @@ class Run:
         elif isinstance(origin, Dataset | Model):
             notes.opened(origin)
         elif isinstance(origin, str):
-            notes.add(self._named(origin))
+            notes.add(named_edge(self.context.core, origin, USED))
         else:
             raise InvalidInputError(
                 f"a run reads datasets, models, streams, and what 'REF:datasets/NAME' or a URL "
@@ -339,21 +338,6 @@ class Run:
             return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
         attempts = new_attempt(now, code, environment(), before.document.attempts)
         return structs.replace(before.document, attempts=attempts)
-
-    def _named(self, text: str) -> ProvenanceEdge:
-        """What ``REF:PATH`` or a URL means."""
-        if "://" in text:
-            return ProvenanceEdge(USED, public_place(text), "")
-        ref, path = split_path(text)
-        if path is None:
-            raise InvalidInputError(
-                f"input {text!r:.200}: expected REF:datasets/NAME, REF:models/NAME or a URL"
-            )
-        revision = self.context.resolve(ref)
-        entry = self.context.core.entry(revision.commit.tree, path)
-        if entry is None:
-            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
-        return ProvenanceEdge(USED, path, entry.digest, revision.digest)
 
 
 def _checked_params(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def filled(repo: tr.Repository) -> tr.Repository:
             {"w": np.arange(6, dtype="f4").reshape(2, 3), "b": np.zeros(2, "f4")},
             files={"config.json": b"{}"},
             metrics={"accuracy": 0.5},
-            trained_on=[repo.dataset("points")],
+            derived_from=[repo.dataset("points")],
         )
     return repo
 
@@ -235,7 +235,7 @@ def test_a_module_is_filled_or_told_why_not(filled: tr.Repository) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
     with filled.transaction("main") as tx:
-        tx.save_model("linear", module.state_dict(), parent="main:models/net")
+        tx.save_model("linear", module.state_dict(), base="main:models/net")
     other = torch.nn.Linear(3, 2)
     filled.model("linear").load_into(other)
     assert torch.equal(module.weight, other.weight)
@@ -252,7 +252,7 @@ def test_a_model_is_stored_as_the_difference_from_its_base(filled: tr.Repository
     with filled.transaction("main") as tx:
         found = tx.save_model("found", {"w": near})
         declared = tx.save_model("declared", {"w": near * 2}, base=filled.model("base"))
-        parent = tx.save_model("child", {"w": near + near}, parent="main:models/base")
+        parent = tx.save_model("child", {"w": near + near}, base="main:models/base")
     assert (found.bases[0].why, set(found.codecs)) == ("similar", {"delta"})
     assert [used.why for used in (*declared.bases, *parent.bases)] in (["declared"], [])
     assert found.stored_bytes < found.raw_bytes / 2
