@@ -77,7 +77,11 @@ def measured(data: tr.Dataset, transform: Any, workers: Any) -> tuple[float, flo
     model = nn.Sequential(nn.Embedding(8192, 16), nn.Flatten(), nn.Linear(16 * WORDS, 64))
     model = nn.Sequential(model, *(nn.Linear(64, 64) for _ in range(100)))
     stream = data.stream(
-        batch_size=BATCH, columns=["text"], output="torch", transform=transform, workers=workers
+        batch_size=BATCH,
+        columns=["text"],
+        output="torch",
+        transform=transform,
+        loading=tr.Loading(workers=workers),
     )
     begun = time.perf_counter()
     batches = iter(stream)

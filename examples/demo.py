@@ -77,7 +77,7 @@ def main() -> None:
                 "classifier",
                 model.state_dict(),
                 metrics={"accuracy": accuracy},
-                trained_on=[stream],
+                derived_from=[stream],
             )
         run("log", "--oneline")
         run("show", "HEAD:models/classifier")
@@ -95,8 +95,8 @@ def main() -> None:
         accuracy = train(model, stream, epochs=EPOCHS, test=test)
         with repo.transaction("more-data", "Trained on all digits") as tx:
             tx.save_model(
-                "classifier", model.state_dict(), parent="more-data:models/classifier",
-                metrics={"accuracy": accuracy}, trained_on=[stream],
+                "classifier", model.state_dict(), base="more-data:models/classifier",
+                metrics={"accuracy": accuracy}, derived_from=[stream],
             )  # fmt: skip
 
         tell("4. Meanwhile somebody works on main; then both come together")
@@ -144,7 +144,7 @@ def fashion(repo: tr.Repository) -> None:
     accuracy = train(model, stream, epochs=2, test=test)
     with repo.transaction("main", "A classifier of clothes") as tx:
         tx.save_model(
-            "clothes", model.state_dict(), metrics={"accuracy": accuracy}, trained_on=[stream]
+            "clothes", model.state_dict(), metrics={"accuracy": accuracy}, derived_from=[stream]
         )
     run("ls")
 

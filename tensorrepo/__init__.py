@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from tensorrepo.formats.dataset.selecting.select_rows import col
     from tensorrepo.formats.dataset.streaming.collate.decode import Decode
+    from tensorrepo.formats.dataset.streaming.options import Loading, Ranks, Sampling
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.state.lossy import LossyState
     from tensorrepo.models.checkpointer import RetentionPolicy
@@ -62,11 +63,11 @@ __version__ = VERSION
 __all__ = [
     "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
     "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
-    "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "LossyState", "Mix",
-    "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError", "QueryLimits",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "StorageError", "Stream",
-    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col", "decode_image",
-    "export", "graph", "init", "open", "read",
+    "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "Loading", "LossyState",
+    "Mix", "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError",
+    "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling",
+    "Schema", "StorageError", "Stream", "Tensor", "Text", "Timestamp", "UnsupportedError", "View",
+    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read",
 ]  # fmt: skip
 
 

@@ -51,8 +51,6 @@ WORKSPACE_KEYS = ("user.name", "user.email")  # a workspace may have its own
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")
-_SIZES = "bytes, or a text such as '512MB' or '2GiB'"
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,9 @@ def pending_folder(machine: Machine, url: str) -> Path:
 
 def local_state(machine: Machine, pending: Path) -> LocalState:
     """Where a client on this machine remembers things."""
-    limit = parse_size(read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT))
+    limit = arguments.byte_size(
+        "cache.limit", read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
+    )
     return LocalState(
         pending=pending,
         memory=machine.state_folder / "memory",
@@ -128,7 +128,7 @@ def page_cache(
     """
     if limit is None:
         limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
-    size_bytes = parse_size(limit, "cache_limit")
+    size_bytes = arguments.byte_size("cache_limit", limit)
     if folder is not None and not isinstance(folder, str | PathLike):
         raise arguments.wrong("cache_dir", "the path of a folder", folder)
     named = None if folder is None else machine.cwd / _expanded(Path(folder), machine)
@@ -326,7 +326,7 @@ def world(
     if own is None and (size or 1) > 1:
         raise InvalidInputError(
             f"{size_told} without a rank: every process would read the share of rank 0. Give "
-            "rank=, or set RANK in the environment as torchrun does."
+            "Ranks(rank=...), or set RANK in the environment as torchrun does."
         )
     if (own or 0) >= (size or 1):
         raise InvalidInputError(
@@ -352,29 +352,6 @@ def _told(
             f"{told}: expected a whole number, at least {least}. Correct or unset it."
         )
     return int(text), told
-
-
-def parse_size(text: str | int, name: str = "", least: int = 0) -> int:
-    """A size in bytes: decimal units without an "i", binary ones with it, a number is itself.
-
-    >>> parse_size("64MB"), parse_size("64MiB"), parse_size("1.5k"), parse_size(100)
-    (64000000, 67108864, 1500, 100)
-
-    Args:
-        text: the size.
-        name: name of the argument, for an error.
-        least: what it is at least.
-    """
-    if not isinstance(text, str):
-        if isinstance(text, bool) or not hasattr(text, "__index__"):
-            raise arguments.wrong(name or "a size", _SIZES, text)
-        return arguments.whole(name or "a size", text, least)
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise arguments.wrong(name or "a size", _SIZES, text)
-    unit = 1024 if match[3] else 1000
-    found = int(float(match[1]) * unit ** " kmgtp".index(match[2].lower() or " "))
-    return arguments.whole(name or "a size", found, least)
 
 
 def _git(key: str, machine: Machine, run: Callable[..., str] = subprocess.check_output) -> str:

@@ -59,6 +59,7 @@ _NAMES: Final = {
     ),
     "formats.dataset.selecting.select_rows": "col",
     "formats.dataset.streaming.collate.decode": "Decode",
+    "formats.dataset.streaming.options": "Loading Ranks Sampling",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",

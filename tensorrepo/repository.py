@@ -464,7 +464,7 @@ class Repository(Shown, RepositoryHistory):
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
-        inputs: Any = (),
+        derived_from: Any = (),
         resume: bool = False,
     ) -> Run:
         """A training, to be used in a ``with``: notes what it reads, makes and logs.
@@ -472,8 +472,8 @@ class Repository(Shown, RepositoryHistory):
         Args:
             name: such as ``"exp1"``; its checkpoints have the same.
             params: JSON values by name.
-            inputs: what it reads beside datasets and models of this repository that it opens: one
-                thing or several, see `Run.use`.
+            derived_from: what it reads beside datasets and models of this repository that it
+                opens: one thing or several, see `Run.use`.
             resume: go on with the run of that name, if there is one. Whoever runs it still writes
                 it no more.
 
@@ -483,7 +483,7 @@ class Repository(Shown, RepositoryHistory):
         Raises:
             ConflictError: there is a run of that name, and not `resume`; when the ``with`` begins.
         """
-        return lazy.Run(self.context, name, params=params, inputs=inputs, resume=resume)
+        return lazy.Run(self.context, name, params=params, derived_from=derived_from, resume=resume)
 
     def runs(self) -> Runs:
         """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""

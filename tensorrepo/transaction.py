@@ -49,7 +49,7 @@ from tensorrepo.verbs.models import (
     stage_new,
     to_store,
 )
-from tensorrepo.verbs.provenance import edges_from, training_edges
+from tensorrepo.verbs.provenance import edges_from
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
 
 
@@ -79,7 +79,8 @@ class Transaction:
             name: name by the path grammar; may have folders.
             columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
                 dtypes for scalars, or a schema.
-            derived_from: a dataset, a model, a stream, or several: what its rows are made of.
+            derived_from: a dataset, a model, a stream, ``REF:PATH``, a URL, or several: what its
+                rows are made of.
             how: JSON that says how, such as ``{"sql": "SELECT ..."}``.
 
         Raises:
@@ -92,7 +93,8 @@ class Transaction:
             schema = columns
         else:
             schema = Schema.of(mapping("columns", columns, "types"))
-        link = write_dataset(self.core.objects, schema, (), edges=edges_from(derived_from, how))
+        edges = edges_from(derived_from, how, repository=self.context.core)
+        link = write_dataset(self.core.objects, schema, (), edges=edges)
         self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
         return self.dataset(name)
 
@@ -102,7 +104,7 @@ class Transaction:
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        return DatasetDraft(self.core, path, self.context.outside)
+        return DatasetDraft(self.core, path, self.context.outside, repository=self.context.core)
 
     def create_view(self, name: str, sql: str, *, replace: bool = False) -> None:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
@@ -191,13 +193,12 @@ class Transaction:
         name: str,
         tensors: Mapping[str, Any],
         *,
-        parent: str | None = None,
+        derived_from: Any = (),
         base: Model | str | None = None,
         adapter_of: Model | str | None = None,
         files: Mapping[str, bytes | Path] | None = None,
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
-        trained_on: Any = (),
         graph: Graph | None = None,
     ) -> WriteReport:
         """Store a model, over the one of that name if there is one.
@@ -206,10 +207,12 @@ class Transaction:
             name: name by the path grammar.
             tensors: a state dict: names to torch tensors or numpy arrays. Tensors whose content
                 the branch has already are not stored again.
-            parent: what it was tuned from, as ``REF:models/NAME``.
-            base: a model of the repository, or ``REF:models/NAME``, that it came from: the
-                difference is stored, and lineage says so. None: `parent`, else the difference from
-                the most similar models of the branch is stored, of which lineage says nothing.
+            derived_from: a dataset or a stream that it was trained on, of which digest, commit and
+                the position that the stream reached are kept; a model that it was made of;
+                ``REF:PATH``, a URL, or several.
+            base: a model of the repository, or ``REF:models/NAME``, that it was tuned from: the
+                difference is stored, and lineage says so. None: the difference from the most
+                similar models of the branch is stored, of which lineage says nothing.
             adapter_of: these are tensors of an adapter (LoRA, IA3) to that model. What each changes
                 is found by its name, checked against it, and kept: ``merge_models(..., "adapter")``
                 puts it into its base. PEFT's config is ``adapter_config.json`` of `files`, or
@@ -217,8 +220,6 @@ class Transaction:
             files: such as a config or a tokenizer: content, or where it lies.
             metadata: JSON.
             metrics: JSON, such as ``{"accuracy": 0.91}``; numbers are finite.
-            trained_on: a dataset, a stream, or several: digest, commit and the position that a
-                stream reached are kept with the model.
             graph: its architecture, as `tensorrepo.graph(module, args)` traces it; None: it is
                 derived from names when somebody asks.
 
@@ -233,12 +234,10 @@ class Transaction:
         if graph is not None:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
-        lineage = training_edges(trained_on)
-        origin = None if parent is None else self._model(parent, "parent")
-        declared = origin if base is None else self._base(base)
-        origin = declared if origin is None else origin
-        if origin is not None and adapter_of is None:
-            edge = ProvenanceEdge(FINE_TUNED_FROM, origin.path, origin.digest, origin.commit)
+        lineage = edges_from(derived_from, repository=self.context.core, of_model=True)
+        declared = self._base(base)
+        if declared is not None and adapter_of is None:
+            edge = ProvenanceEdge(FINE_TUNED_FROM, declared.path, declared.digest, declared.commit)
             lineage.insert(0, edge)
         if adapter_of is not None:
             given = adapter_of

@@ -23,6 +23,7 @@ from harness import MIB, SEED, Options, Peer, ratio, reopen, store_dataset
 
 from tensorrepo.formats.dataset.schema.schema import Image, Schema
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
+from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -67,15 +68,15 @@ def _ours(folder: Path, data: list[bytes]) -> BatchStream:
     schema = Schema.of({"x": Image("jpeg"), "y": "int64"})
     digest = store_dataset(str(folder / "ours"), {}, schema, _portions(data))
     dataset = reopen(str(folder / "ours"), {}, digest)
-    return stream(
-        dataset,
+    options = StreamOptions(
         batch_size=BATCH,
         columns=["x", "y"],
-        window_bytes=128 * MIB,
         seed=SEED,
-        images={"x": Decode(size=SIZE)},
+        sampling=Sampling(window=128 * MIB),
+        decode={"x": Decode(size=SIZE)},
         output="torch",
     )
+    return stream(dataset, options)
 
 
 def _portions(data: list[bytes]) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ import numpy as np
 from harness import MIB, SEED, Options, Peer, Skipped, reopen, store_dataset
 
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
+from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 
 PEERS = ("litdata", "mosaic", "huggingface", "webdataset", "lance")
@@ -50,7 +51,9 @@ def _ours(folder: Path, values: np.ndarray) -> BatchStream:
     schema = Schema.of({"x": Tensor(values.dtype, values.shape[1:]), "y": "int64"})
     digest = store_dataset(str(folder / "ours"), {}, schema, _portions(values))
     dataset = reopen(str(folder / "ours"), {}, digest)
-    return stream(dataset, batch_size=BATCH, window_bytes=128 * MIB, seed=SEED, output="torch")
+    sampling = Sampling(window=128 * MIB)
+    options = StreamOptions(batch_size=BATCH, seed=SEED, sampling=sampling, output="torch")
+    return stream(dataset, options)
 
 
 def _portions(values: np.ndarray) -> Iterator[dict[str, np.ndarray]]:

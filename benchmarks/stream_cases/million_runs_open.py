@@ -32,7 +32,8 @@ def measured(place: str, name: str, position: int) -> dict[str, float]:
     runs = plan.runs
     del plan, order
 
-    first = dataset.stream(batch_size=BATCH, seed=SEED, epoch=EPOCH)
+    first = dataset.stream(batch_size=BATCH, seed=SEED)
+    first.set_epoch(EPOCH)
     state = first.state_dict(position)
     loaded = time.perf_counter()
     stream = dataset.stream(batch_size=BATCH)

@@ -15,7 +15,7 @@ from typing import Any
 import tensorrepo
 from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
-from tensorrepo.formats.dataset.streaming.options import StreamOptions, StreamSetup
+from tensorrepo.formats.dataset.streaming.options import Loading, StreamOptions, StreamSetup
 from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan, make_plan
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
@@ -52,7 +52,7 @@ def whole_plan(dataset: Any, sizes: dict[str, int]) -> StreamPlan:
 
 
 def stream_of(dataset: Any, plan: StreamPlan) -> BatchStream:
-    options = StreamOptions(batch_size=BATCH, work_threads=1, seed=7)
+    options = StreamOptions(batch_size=BATCH, seed=7, loading=Loading(work_threads=1))
     setup = StreamSetup(options=options, prefetch=4, decodes={}, clock=time.perf_counter)
     return BatchStream(DatasetFeed(dataset, plan, ("x",)), setup)
 

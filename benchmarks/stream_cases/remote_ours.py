@@ -46,11 +46,10 @@ def opened(opening: Any, folder: Path, endpoint: str, batch: int, cache_bytes: i
     repository = opening("s3://bucket/ours", storage_options=access)
     return repository.dataset("x").stream(
         batch_size=batch,
-        window=WINDOW_BYTES,
+        sampling=tensorrepo.Sampling(window=WINDOW_BYTES),
         seed=7,
         output="torch",
-        cache_dir=folder / "pages",
-        cache_limit=cache_bytes,
+        loading=tensorrepo.Loading(cache_dir=folder / "pages", cache_limit=cache_bytes),
     )
 
 

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
+from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
 from tensorrepo.formats.native.rows import BEST
 
@@ -67,13 +68,13 @@ def _case(case: Case, folder: Path, options: Options) -> dict[str, Any]:
     values = rng.integers(0, 256, (case.rows, *case.shape, element.itemsize), np.uint8)
     values = values.view(element).reshape(case.rows, *case.shape)
     labels = np.arange(case.rows)
-    ours = stream(
-        store(folder, values, labels),
+    asked = StreamOptions(
         batch_size=case.batch_size,
-        window_bytes=case.window_bytes,
         seed=SEED,
+        sampling=Sampling(window=case.window_bytes),
         output="torch",
     )
+    ours = stream(store(folder, values, labels), asked)
     theirs = in_memory(values, labels, case.batch_size)
     sides = {
         "ours": lambda epoch: epoch_of(ours, epoch),

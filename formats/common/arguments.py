@@ -7,6 +7,7 @@ numbers of numpy count as such, and come out as Python's; True is no number.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, nan
 from operator import index
@@ -17,6 +18,9 @@ from tensorrepo.repo.errors import InvalidInputError
 
 MOST = (1 << 62) - 1  # leaves room for sums of two in int64
 MOST_WORD = (1 << 64) - 1
+
+_SIZES = "bytes, or a text such as '512MB' or '2GiB'"
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*", re.IGNORECASE)
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
@@ -46,6 +50,28 @@ def real(name: str, value: Any, least: float, most: float = inf) -> float:
         beyond = "" if most == inf else f" and at most {most:g}"
         raise wrong(name, f"a finite number, at least {least:g}{beyond}", value)
     return found
+
+
+def byte_size(name: str, value: Any, least: int = 0) -> int:
+    """A size in bytes: decimal units without an "i", binary ones with it, a number is itself.
+
+    The one rule of all sizes, in the SDK, in options of commands and in settings.
+
+    >>> [byte_size("window", each) for each in ("64MB", "64MiB", "1.5k", 9)]
+    [64000000, 67108864, 1500, 9]
+
+    Raises:
+        InvalidInputError: no size, or one below `least`.
+    """
+    if not isinstance(value, str):
+        if _is_bool(value) or not hasattr(value, "__index__"):
+            raise wrong(name, _SIZES, value)
+        return whole(name, value, least)
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise wrong(name, _SIZES, value)
+    power = " kmgtp".index(match[2].lower() or " ")
+    return whole(name, int(float(match[1]) * (1024 if match[3] else 1000) ** power), least)
 
 
 def flag(name: str, value: Any) -> bool:

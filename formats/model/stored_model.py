@@ -255,11 +255,11 @@ class StoredModel:
 
         Args:
             module: has a ``state_dict()``.
-            strict: names must be the same; False: those that both have.
+            strict: names and types must be the same; False: those that both have, converted.
             threads: how many runs of frames are read at a time.
 
         Raises:
-            InvalidInputError: names or shapes differ; nothing was read then.
+            InvalidInputError: names, types or shapes differ; nothing was read then.
         """
         targets = matching(module.state_dict(), {name: self.spec(name) for name in self}, strict)
         rooms = {

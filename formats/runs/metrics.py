@@ -170,8 +170,25 @@ class _Series:
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
     times_ms: array[int] = field(default_factory=lambda: array("q"))
+    last_counted: bool = False  # its step is the number of points before it
+    last_of_checkpoint: bool = False
 
-    def add(self, step: int, value: float, time_ms: int) -> None:
+    def is_told(self, step: int | None, value: float, *, of_checkpoint: bool) -> bool:
+        """Whether a checkpoint and the run tell of one observation, and this is the second of both.
+
+        Its step is the same; or, where the run counted it, its value.
+        """
+        if not self.points or of_checkpoint == self.last_of_checkpoint:
+            return False
+        last_step, last_value = self.last
+        equal = value == last_value or (math.isnan(value) and math.isnan(last_value))
+        if self.last_counted or step is None:
+            return equal
+        return step == last_step and (equal or of_checkpoint)
+
+    def add(self, step: int | None, value: float, time_ms: int, *, of_checkpoint: bool) -> None:
+        self.last_counted, self.last_of_checkpoint = step is None, of_checkpoint
+        step = self.points if step is None else step
         self.steps.append(step)  # first: it refuses what is no integer of 64 bits
         self.values.append(value)
         self.times_ms.append(time_ms)
@@ -214,8 +231,17 @@ class Logbook:
         self._series: dict[str, _Series] = {one.name: _resumed(one) for one in earlier}
         self.waiting = 0  # points that are not taken
 
-    def add(self, values: Mapping[str, float], step: int | None, time_ms: int) -> int:
+    def add(
+        self,
+        values: Mapping[str, float],
+        step: int | None,
+        time_ms: int,
+        *,
+        of_checkpoint: bool = False,
+    ) -> int:
         """Log values of one step; without `step`, of as many as each metric has points.
+
+        What a run and a checkpoint of it tell both, one right after the other, is one point.
 
         Returns:
             How many points wait to be taken.
@@ -227,10 +253,11 @@ class Logbook:
         if step is not None and not -(1 << 63) <= step < 1 << 63:
             raise InvalidInputError(f"step {step}: expected a whole number of 64 bits")
         with self._lock:
-            series = [self._of(name) for name in values]
-            for one, value in zip(series, values.values(), strict=True):
-                one.add(one.points if step is None else step, value, time_ms)
-            self.waiting += len(series)
+            series = [(self._of(name), value) for name, value in values.items()]
+            for one, value in series:
+                if not one.is_told(step, value, of_checkpoint=of_checkpoint):
+                    one.add(step, value, time_ms, of_checkpoint=of_checkpoint)
+                    self.waiting += 1
             return self.waiting
 
     def take(self) -> tuple[dict[str, MetricPoints], tuple[Metric, ...]]:

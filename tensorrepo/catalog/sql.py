@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tensorrepo.catalog.catalog import catalog_of
-from tensorrepo.connect import parse_size
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import check_instance, ref_text, text, wrong
+from tensorrepo.formats.common.arguments import byte_size, check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.views import open_rows, open_view
@@ -150,7 +149,7 @@ def sql(
     if untrusted is not None:
         check_instance("untrusted", untrusted, QueryLimits, "tr.QueryLimits(seconds=..., ...)")
         return query_sandboxed(found, query, untrusted, given)
-    size_bytes = parse_size(memory, "memory", 1)
+    size_bytes = byte_size("memory", memory, 1)
     return DuckSession(found, Settings(memory=f"{size_bytes}B")).query(query, given)
 
 

@@ -131,11 +131,14 @@ def runs_compare_command(
     names: Annotated[list[str], Argument(metavar="RUN...", help="Names of runs.")],
     metric: MetricOption = None,
     largest: MaxOption = False,
+    smallest: Annotated[bool, Option("--min", help="Small values are good, as of a loss.")] = False,
     everything: Annotated[
         bool, Option("--all", help="Also what is the same in all of them.")
     ] = False,
 ) -> None:
     """Compare runs: parameters, code and data that differ, and their metrics side by side.
+
+    Of a metric the last value is shown; with --min or --max the smallest or the largest.
 
     Examples:
         tensorrepo runs compare exp1 exp2
@@ -144,20 +147,25 @@ def runs_compare_command(
     every = handle_of(call).runs()
     runs = [every[name] for name in names]
     _check_metrics(runs, metric or ())
-    mode = "max" if largest else "min"
+    if largest and smallest:
+        raise InvalidInputError("--min and --max show different values: give one of them")
+    mode = "max" if largest else "min" if smallest else "last"
     facts = {
         key: values
         for key, values in _facts(runs).items()
         if everything or len({json.dumps(value, sort_keys=True) for value in values}) > 1
     }
     wanted = metric or common_metrics((run.document for run in runs), most=None)
-    measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
+    measured = {name: [_measured(run, name, mode) for run in runs] for name in wanted}
     if call.as_json:
-        output.json_value({"runs": names, "facts": facts, f"{mode} of metrics": measured})
+        output.json_value({"runs": names, "facts": facts, "value": mode, "metrics": measured})
         return
     rows = [(key, *map(param_text, values)) for key, values in facts.items()]
     rows += [
-        (f"{mode} {name}", *("-" if value is None else f"{value:.6g}" for value in values))
+        (
+            name if mode == "last" else f"{name} ({mode})",
+            *("-" if value is None else f"{value:.6g}" for value in values),
+        )
         for name, values in measured.items()
     ]
     output.table(("", *names), rows)
@@ -202,6 +210,10 @@ def _facts_of(run: RunRecord) -> dict[str, Any]:
     if code is not None:
         facts["code"] = code.commit[:12] + (" and changes" if code.dirty else "")
     return facts | {edge.path: edge.digest[:12] or None for edge in run.inputs}
+
+
+def _measured(run: RunRecord, name: str, mode: str) -> float | None:
+    return run.metrics.get(name) if mode == "last" else run.best(name, mode)
 
 
 def _value(run: RunRecord, name: str, mode: str | None) -> str:

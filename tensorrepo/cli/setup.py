@@ -20,11 +20,10 @@ from tensorrepo.connect import (
     CONFIG_KEYS,
     WORKSPACE_KEYS,
     parse_prefixes,
-    parse_size,
     read_config,
     write_config,
 )
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import byte_size, counted
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
@@ -105,7 +104,7 @@ def config_command(
         write_config(file, {name: held for name, held in settings.items() if name != key})
         return
     if key == "cache.limit":
-        parse_size(value)  # refuses what is no size
+        byte_size(key, value)  # refuses what is no size
     if key == "outside.allow":
         parse_prefixes(value)  # refuses what is no place
     write_config(file, {**settings, key: value})

@@ -16,7 +16,8 @@ from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place, complete_ref, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
-from tensorrepo.connect import Machine, parse_size
+from tensorrepo.connect import Machine
+from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.views import StoredView, diff_views, open_view
 from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
 from tensorrepo.query.sql.functions import NAMES
@@ -150,7 +151,7 @@ def sql_command(
     chosen = _format("json" if call.as_json and form is None else form, path)
     tables = RepositoryTables(handle.context, at)
     params = dict(json_pair(each, "--param") for each in param or ()) or None
-    size = parse_size(memory, "--memory", 1)
+    size = byte_size("--memory", memory, 1)
     if query is None and _is_terminal():
         if untrusted:
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
@@ -324,7 +325,7 @@ def view_refresh_command(
         tensorrepo view refresh rare
         tensorrepo view refresh rare --seconds 3600
     """
-    size = parse_size(memory, "--memory", 1)
+    size = byte_size("--memory", memory, 1)
     limits = replace(REFRESH_LIMITS, seconds=seconds, memory_bytes=size)
     session, handle = call.session, handle_of(call)
     before = staged_view(session, name)

@@ -98,6 +98,15 @@ def add_command(
             autocompletion=complete_entry,
         ),
     ] = None,
+    derived_from: Annotated[
+        list[str] | None,
+        Option(
+            "--derived-from",
+            metavar="[REF:]NAME|URL",
+            help="What it was made of, or a model trained on; repeatable.",
+            autocompletion=complete_entry,
+        ),
+    ] = None,
 ) -> None:
     """Read files or folders, or what URLs name; store them, and stage them for the next commit.
 
@@ -120,6 +129,7 @@ def add_command(
         tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier
+        tensorrepo add crops/ --dataset crops --derived-from v1:photos
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
         tensorrepo add https://example.org/iris.csv --dataset iris
@@ -155,10 +165,18 @@ def add_command(
         raise InvalidInputError("--base is for models: it goes with --model NAME")
     requests = [
         replaced(
-            each, on_error=parse_on_error(on_error), codec=codec, key=keys, prefer=prefer, base=base
+            each,
+            on_error=parse_on_error(on_error),
+            codec=codec,
+            key=keys,
+            prefer=prefer,
+            base=base,
+            derived_from=tuple(derived_from or ()),
         )
         for each in requests
     ]
+    if derived_from and (request.space == "files" or request.mode in SYNC_MODES | {AddMode.UPSERT}):
+        raise InvalidInputError("--derived-from goes with models, new datasets and --append")
     what = request.path if len(requests) == 1 else f"{len(requests)} paths"
     with session.here.locked(), output.progress(f"adding {what}", None) as advance:
         try:

@@ -14,11 +14,11 @@ from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
-from tensorrepo.connect import parse_size, world
+from tensorrepo.connect import world
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
-from tensorrepo.formats.dataset.streaming.options import Sampling
+from tensorrepo.formats.dataset.streaming.options import Ranks, Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
@@ -110,18 +110,18 @@ def stream_command(
     rank, size = world(session.machine.environment)
     dataset, rows = _rows_at(session, entry)
     chosen = None if where is None else row_selection(dataset, where)
-    opened = partial(
-        stream,
+    options = StreamOptions(
         batch_size=batch_size,
         columns=columns or None,
         shuffle=ORDERS[shuffle],
-        window_bytes=parse_size(window),
-        sampling=Sampling(rows=rows, where=chosen, balance=balance, pack=pack, bucket=bucket),
-        images=None if decode is None else Decode(size=decode),
         seed=seed,
-        rank=rank,
-        world=size,
+        sampling=Sampling(
+            rows=rows, where=chosen, balance=balance, pack=pack, bucket=bucket, window=window
+        ),
+        ranks=Ranks(rank=rank, world_size=size),
+        decode=None if decode is None else Decode(size=decode),
     )
+    opened = partial(stream, options=options)
     if profiled:
         _forget_pages(session.repository.objects.backend.local_root)
         _profile(call, dataset, opened, path, step_ms / 1e3, seconds, picture)

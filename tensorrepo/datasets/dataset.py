@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import dataset_table
-from tensorrepo.formats.common.arguments import check_instance
+from tensorrepo.formats.common.arguments import byte_size, check_instance
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
@@ -36,15 +35,16 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     rows_of_ids,
 )
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
-from tensorrepo.formats.dataset.streaming.collate.decode import Images
-from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
+from tensorrepo.formats.dataset.streaming.collate.decode import Decodes
 from tensorrepo.formats.dataset.streaming.options import (
-    GivenWeights,
+    EVERY_ROW,
+    LOADING,
+    RANKS,
+    Loading,
+    Ranks,
     Sampling,
     StreamOptions,
-    Workers,
     described,
-    options_of,
 )
 from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
@@ -208,7 +208,7 @@ class Dataset(Shown):
         self, columns: Sequence[str] | None = None, *, max_bytes: int | str = "64MB"
     ) -> Iterator[pa.RecordBatch]:
         """All rows as Arrow batches of bounded bytes."""
-        return self.stored.to_batches(columns, max_bytes=connect.parse_size(max_bytes))
+        return self.stored.to_batches(columns, max_bytes=byte_size("max_bytes", max_bytes))
 
     def to_numpy(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Columns as arrays; ragged and binary ones as lists."""
@@ -232,53 +232,40 @@ class Dataset(Shown):
         names = self.schema.names if columns is None else tuple(columns)
         return TorchDataset(self, names, check_fill(self.stored, fill or {}))
 
-    @described(StreamOptions, Sampling)
-    def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
+    @described(StreamOptions)
+    def stream(  # noqa: PLR0913  the one call by which people set a stream up
         self,
         *,
         batch_size: int,
         columns: Sequence[str] | None = None,
         shuffle: Shuffle = "pages",
-        window: int | str = "512MB",
-        rows: Any = None,
-        where: Where | None = None,
-        weights: GivenWeights | None = None,
-        balance: str | None = None,
-        epoch_rows: int | None = None,
-        pack: int | None = None,
-        bucket: str | None = None,
-        bucket_steps: int = 64,
         seed: int = 0,
-        epoch: int = 0,
+        sampling: Sampling = EVERY_ROW,
+        ranks: Ranks = RANKS,
+        decode: Decodes = None,
         transform: Callable[[Any], Any] | None = None,
         output: OutputForm = "numpy",
-        last: Last = "short",
         pad: float | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        replicate: int = 1,
-        pin: bool | None = None,
-        workers: Workers = "thread",
-        images: Images = None,
-        on_error: OnBadRow = "raise",
-        cache_dir: str | Path | None = None,
-        cache_limit: int | str | None = None,
+        last: Last = "short",
+        loading: Loading = LOADING,
     ) -> Stream:
         """Batches for training, fetched and verified ahead.
 
-        Args:
-            cache_dir: folder of its own in which pages of a remote dataset are kept for the next
-                epochs; None: one below XDG_CACHE_HOME, for all streams of this machine.
-            cache_limit: how much they may take; None: what ``tensorrepo config cache.limit`` says,
-                20 GB if nothing. 0 keeps none. Local datasets are never cached.
+        Example:
+            ``ds.stream(batch_size=256, sampling=tr.Sampling(where="label < 5", balance="label"))``
         """
-        keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
-        keywords["where"] = None if where is None else row_selection(self.stored, where)
-        own_rank, ranks = self.context.world(rank, world_size)
-        size = connect.parse_size(window, "window", 1)
-        options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})
-        page_cache = connect.page_cache(self.context.machine, cache_dir, cache_limit)
-        return _stream(self, options, page_cache)
+        options = {name: value for name, value in locals().items() if name != "self"}
+        return _stream(self, self._resolved(StreamOptions(**options)))
+
+    def _resolved(self, options: StreamOptions) -> StreamOptions:
+        """`options` as the stored dataset and this process have them."""
+        sampling, ranks = options.sampling, options.ranks
+        rank, world_size = self.context.world(ranks.rank, ranks.world_size)
+        if sampling.where is not None:
+            sampling = replace(sampling, where=row_selection(self.stored, sampling.where))
+        return replace(
+            options, sampling=sampling, ranks=replace(ranks, rank=rank, world_size=world_size)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dataset_at, (self.context, self.path, self.commit)
@@ -326,30 +313,31 @@ def _as_torch(values: Any) -> Any:
     return as_torch(writable)
 
 
-def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache | None) -> Stream:
+def _stream(dataset: Dataset, options: StreamOptions) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
-    if options.workers == "process" and dataset.context.url.startswith("memory:"):
+    loading = options.loading
+    if loading.workers == "process" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
             f"{dataset.context.url} lies in the memory of this process, and workers='process' "
             "would open it in another one: use workers='thread'."
         )
-    remake = partial(_stored_stream, dataset, options, page_cache)
-    threaded = replace(options, workers="thread")
+    machine = dataset.context.machine
+    page_cache = connect.page_cache(machine, loading.cache_dir, loading.cache_limit)
+    threaded = replace(options, loading=replace(loading, workers="thread"))
     of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
-    again = partial(_stream, dataset, options, page_cache)
-    return Stream(dataset, remake(remake=remake), again, of_equal)
+    remake = partial(_in_process, dataset, options, page_cache)
+    stored = open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)
+    return Stream(dataset, stored, partial(_stream, dataset, options), of_equal)
 
 
-def _stored_stream(
+def _in_process(
     dataset: Dataset,
     options: StreamOptions,
     page_cache: PageDiskCache | None,
-    *,
-    remake: Callable[..., StoredStream] | None = None,
-    **changes: Any,
+    output: OutputForm,
 ) -> StoredStream:
-    options = replace(options, **changes)
-    return open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)
+    """The same stream in another process, which makes batches for that of `options`."""
+    return open_stream(dataset.stored, options.in_process(output), page_cache=page_cache)
 
 
 def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:
@@ -384,16 +372,17 @@ class View(Dataset):
         """The query that chose the rows."""
         return self.chosen.sql
 
-    def stream(self, *, rows: Any = None, **options: Any) -> Stream:
+    def stream(self, *, sampling: Sampling = EVERY_ROW, **options: Any) -> Stream:
         """Batches of the rows, for training: see `Dataset.stream`, which takes the same.
 
         Args:
-            rows: which rows of the view: a slice, numbers or a mask; None: all.
-            options: options of `Dataset.stream`.
+            sampling: as there; its `rows` are a slice, numbers or a mask of the view's rows.
+            options: the other options of `Dataset.stream`.
         """
         numbers = live_numbers(self.source.stored, self.chosen)
-        chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))
-        return self.source.stream(rows=numbers[np.asarray(chosen, np.int64)], **options)
+        rows = slice(None) if sampling.rows is None else sampling.rows
+        chosen = numbers[np.asarray(resolve_rows(rows, len(numbers)), np.int64)]
+        return self.source.stream(sampling=replace(sampling, rows=chosen), **options)
 
     def diff(self, older: View) -> ViewDiff:
         """Ids of the rows that this view has and `older` lacks, and the other way round."""

@@ -17,9 +17,8 @@ from typing import Any, Concatenate, ParamSpec, Self, cast
 
 import numpy as np
 
-from tensorrepo import connect
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
-from tensorrepo.formats.common.arguments import check_instance, chosen, encodable, flag
+from tensorrepo.formats.common.arguments import byte_size, check_instance, chosen, encodable, flag
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
@@ -37,6 +36,7 @@ from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
@@ -143,7 +143,7 @@ class DatasetDraft:
     an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
     with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
     passed over, `synced` what the last `sync` did. `progress` receives the rows that a verb has
-    done, and those in all.
+    done, and those in all. In `repository` it is looked up what texts of ``derived_from`` name.
     """
 
     stage: Stage
@@ -152,6 +152,7 @@ class DatasetDraft:
     misfits: Misfits = field(default_factory=Misfits)
     progress: Callable[[int, int], None] = lambda _done, _total: None
     synced: Synced | None = None
+    repository: RepositoryCore | None = None
 
     @property
     def stored(self) -> StoredDataset:
@@ -191,8 +192,8 @@ class DatasetDraft:
                 where they save a quarter; "none" keeps pages that can be mapped.
             page_bytes: bytes of a full page, such as "64KiB": the least that is read at once.
                 None: 1 MiB, or 256 KiB where rows are under 4 KiB.
-            derived_from: a dataset, a model, a stream, or several: what the rows were made of. What
-                `tensorrepo.read` opened is noted by itself.
+            derived_from: a dataset, a model, a stream, ``REF:PATH``, a URL, or several: what the
+                rows were made of. What `tensorrepo.read` opened is noted by itself.
             how: JSON that says how, such as ``{"function": "crop"}``.
 
         Raises:
@@ -207,10 +208,13 @@ class DatasetDraft:
             schema,
             batches_of(schema, rows),
             base=stored,
-            edges=[*origin_of_rows(rows), *edges_from(derived_from, how)],
+            edges=[
+                *origin_of_rows(rows),
+                *edges_from(derived_from, how, repository=self.repository),
+            ],
             misfits=self.misfits,
             codec=parse_codec(codec),
-            page_bytes=None if page_bytes is None else connect.parse_size(page_bytes),
+            page_bytes=None if page_bytes is None else byte_size("page_bytes", page_bytes),
         )
         return self._stage(link)
 
@@ -425,8 +429,8 @@ class DatasetDraft:
         """
         return self._apply(
             compact_dataset,
-            target_bytes=connect.parse_size(target_bytes),
-            budget_bytes=connect.parse_size(budget_bytes),
+            target_bytes=byte_size("target_bytes", target_bytes),
+            budget_bytes=byte_size("budget_bytes", budget_bytes),
             everything=flag("everything", everything),
             progress=self._advance(),
         )

@@ -10,6 +10,8 @@ torch is imported when an adapter is made, and not before.
 from __future__ import annotations
 
 import multiprocessing
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
@@ -27,12 +29,16 @@ from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.runs.run_context import CommittedEntry, note_streamed
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
-# place that was loaded.
-_EPOCH, _CLAIM, _WORKERS, _LOADS, _CLAIM_WORKERS = range(5)
+# place that was loaded. `_BEGUN` is 1 once a loop reads `_EPOCH`. From `_LOOPS` on lie pairs: the
+# number of a loop of workers, and its epoch.
+_EPOCH, _BEGUN, _CLAIM, _WORKERS, _LOADS, _CLAIM_WORKERS, _LOOPS = range(7)
+_LOOP_PAIRS = 16
+_PERSISTENT_LOOPS = 1 << 20  # loops of one set of workers, which numbers of loops leave room for
+_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.001  # for the first worker of a loop
 _OF_A_WORKER = ("turns", "batch_size")  # in the state of a worker only
 
 
-class Loading:
+class LoaderShare:
     """What a stream, the loaders that read it, and their workers know together.
 
     Attributes:
@@ -47,8 +53,10 @@ class Loading:
         self.shared: Any = None
         self.turns = self.loads = 0
         self.evaluates = False
+        self._loops = 0  # of this worker
+        self._loaded_epoch: int | None = None  # by this worker, for its next loop
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, stored: StoredStream) -> None:
         """Share what the workers of loaders have to know.
 
         Raises:
@@ -56,19 +64,69 @@ class Loading:
         """
         if self.shared is None:
             torch = _torch()
-            self.shared = torch.zeros(5, dtype=torch.int64).share_memory_()
-            self.shared[_EPOCH] = epoch
+            size = _LOOPS + 2 * _LOOP_PAIRS
+            self.shared = torch.zeros(size, dtype=torch.int64).share_memory_()
+            self.shared[_EPOCH], self.shared[_BEGUN] = stored.epoch, int(stored.begun)
 
     def notice(self, stored: StoredStream) -> None:
-        """Outside of workers: the place that was loaded is used up once some began there."""
-        if stored.start and self.shared is not None and self.shared[_CLAIM] and _worker() is None:
+        """Outside of workers: follow those of a loader, which read on by themselves.
+
+        The place that was loaded is used up once some began there.
+        """
+        if self.shared is None or _worker() is not None:
+            return
+        if stored.start and self.shared[_CLAIM]:
             stored.rewind()
             self.turns = 0
+        if stored.epoch != self.shared[_EPOCH]:
+            stored.set_epoch(int(self.shared[_EPOCH]))
+        stored.begun = bool(self.shared[_BEGUN])
 
     def set_epoch(self, epoch: int) -> None:
         """Let workers begin `epoch` with their next loop."""
         if self.shared is not None:
-            self.shared[_EPOCH] = epoch
+            self.shared[_EPOCH], self.shared[_BEGUN] = epoch, 0
+
+    def begin_loop(self, stored: StoredStream) -> None:
+        """Outside of workers: let `stored` read the next epoch, as far as loaders know of it."""
+        self.notice(stored)
+        self.read_here()
+        if self.shared is not None:
+            stored.set_epoch(self._next_epoch())
+
+    def _next_epoch(self) -> int:
+        epoch = int(self.shared[_EPOCH] + self.shared[_BEGUN])
+        self.shared[_EPOCH], self.shared[_BEGUN] = epoch, 1
+        return epoch
+
+    def epoch_of_loop(self, first_process: int, worker: int) -> int:
+        """In a worker that begins a loop: the epoch that all workers of this loop read.
+
+        The first worker chooses and tells it. Every worker begins each loop of its loader once,
+        so their own counts agree, and name the loop together with the number of the first process.
+        """
+        loop = first_process * _PERSISTENT_LOOPS + self._loops
+        pair = _LOOPS + 2 * (first_process % _LOOP_PAIRS)
+        loaded, self._loaded_epoch = self._loaded_epoch, None
+        self._loops += 1
+        if worker:
+            return self._told_epoch(loop, pair) if loaded is None else loaded
+        if loaded is not None:
+            self.shared[_EPOCH], self.shared[_BEGUN] = loaded, 0
+        self.shared[pair + 1] = epoch = self._next_epoch()
+        self.shared[pair] = loop  # last: who reads it reads the epoch next
+        return epoch
+
+    def _told_epoch(self, loop: int, pair: int) -> int:
+        end = time.monotonic() + _WAIT_SECONDS
+        while self.shared[pair] < loop and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        if self.shared[pair] != loop:
+            raise InvalidInputError(
+                "the first worker of this DataLoader did not say which epoch is read, or another "
+                "loop began meanwhile: begin the loop again"
+            )
+        return int(self.shared[pair + 1])
 
     def load(self, epoch: int, turns: int = 0) -> None:
         """A state of `epoch` was loaded, for one loop."""
@@ -77,8 +135,10 @@ class Loading:
             return
         self.shared[_EPOCH] = epoch
         self.shared[_CLAIM] = 0
-        if _worker() is None:
-            self.shared[_WORKERS] = 0
+        if _worker() is not None:
+            self._loaded_epoch = epoch  # others of its loop may have begun it already
+        else:
+            self.shared[_BEGUN] = self.shared[_WORKERS] = 0
             self.shared[_LOADS] += 1
             self.loads = int(self.shared[_LOADS])
 
@@ -123,13 +183,12 @@ class TorchStream:
 
     def __iter__(self) -> Iterator[Any]:
         info, loading, stored = _worker(), self.stream.loading, self.stream.stored
-        stored.set_epoch(int(loading.shared[_EPOCH]))
+        _check_collation()
         if info is None:
-            loading.notice(stored)
-            loading.read_here()
+            loading.begin_loop(stored)
             _check_turns(loading.turns, 0)
             return self._steps(0, 1)
-        if stored.options.workers == "process":
+        if stored.options.loading.workers == "process":
             raise InvalidInputError(
                 "workers='process' was asked for, and a DataLoader with num_workers="
                 f"{info.num_workers}: use one of them"
@@ -141,6 +200,7 @@ class TorchStream:
         loading.shared[_WORKERS] = info.num_workers
         # How many processes the parent of this one had begun with it.
         number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
+        stored.set_epoch(loading.epoch_of_loop(number - info.id, info.id))
         if not self._claimed(number - info.id, info.num_workers):
             stored.rewind()
         if not loading.turns:
@@ -185,7 +245,7 @@ class TorchStream:
                 )
             plain = {name: value for name, value in state.items() if name not in _OF_A_WORKER}
             self.stream.load_state_dict(plain)
-            self.stream.loading.load(self.stream.epoch, int(state["turns"]))
+            self.stream.loading.load(self.stream.stored.epoch, int(state["turns"]))
         else:
             self.stream.load_state_dict(state)
         self._next = None
@@ -248,6 +308,20 @@ def _check_turns(taken: int, workers: int) -> None:
         )
 
 
+def _check_collation() -> None:
+    """See that the loader, which asks for the iterator, makes no batches of batches.
+
+    torch tells a dataset nothing of its loader; only the fetcher that asks for an iterator knows.
+    """
+    asking = sys._getframe(2).f_locals  # noqa: SLF001
+    if asking.get("auto_collation"):
+        raise InvalidInputError(
+            "a stream gives whole batches, and this DataLoader would make batches of them. Give "
+            "the size to the stream, and batch_size=None to the loader: "
+            "DataLoader(ds.stream(batch_size=32).torch(), batch_size=None)"
+        )
+
+
 def _worker() -> Any:
     """What torch says of the worker that this is; None outside of workers."""
     return _torch().utils.data.get_worker_info()
@@ -297,7 +371,7 @@ class Stream:
         """
         self.dataset, self.stored = dataset, stored
         self._again, self._of_equal = again, of_equal
-        self.loading = Loading()
+        self.loading = LoaderShare()
 
     def torch(self) -> TorchStream:
         """For torch's own `DataLoader`, which is to make no batches of them:
@@ -308,34 +382,39 @@ class Stream:
             UnsupportedError: torch is not installed.
         """
         self._note()
-        self.loading.begin(self.epoch)
+        self.loading.begin(self.stored)
         return _class()(self)
 
     def __iter__(self) -> Iterator[Any]:
-        """The steps that are left of this epoch. Leaving the loop early leaves nothing behind."""
+        """The steps of the next epoch: the first loop reads epoch 0, each other one goes on.
+
+        `set_epoch` and `load_state_dict` say where the next loop begins. Leaving a loop early
+        leaves nothing behind.
+        """
         self._note()
-        self.loading.notice(self.stored)
-        self.loading.read_here()
+        self.loading.begin_loop(self.stored)
         return iter(self.stored)
 
     def __len__(self) -> int:
-        """Steps that are left of this epoch."""
+        """Steps of a loop over this epoch, or of the next one where a state was loaded."""
         self.loading.notice(self.stored)
         return len(self.stored)
 
     @property
     def epoch(self) -> int:
-        """Which pass over the data is read next."""
+        """Which pass over the data the newest loop reads; before the first, the one it will."""
+        self.loading.notice(self.stored)
         return self.stored.epoch
 
     @property
     def rows(self) -> int:
         """Rows of this epoch, or packed items: what `batch_size` and positions count."""
+        self.loading.notice(self.stored)
         return self.stored.rows
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another pass over the data, in another order: with the next iteration, here or in
-        a loader that `torch` was given to, also of workers that persist.
+        """Read this pass over the data, in its own order, with the next loop, here or in a loader
+        that `torch` was given to, also of workers that persist. The loops after it go on from it.
         """
         self.loading.notice(self.stored)
         self.stored.set_epoch(epoch)
@@ -352,6 +431,7 @@ class Stream:
         """
         if position is None:
             self.loading.check_place()
+        self.loading.notice(self.stored)
         return self.stored.state_dict(position) | self._commits()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -363,7 +443,7 @@ class Stream:
         if not isinstance(state, dict):
             raise InvalidInputError(f"not a 'tensorrepo stream state': {state!r:.120}")
         self.stored.load_state_dict(self._plain(dict(state)))
-        self.loading.load(self.epoch)
+        self.loading.load(self.stored.epoch)
 
     def sources(self) -> list[tuple[StreamedDataset, Callable[[], dict[str, Any]]]]:
         """What is read, and what tells how far: the details of a ``trained-on`` edge."""
@@ -421,7 +501,7 @@ class Stream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs to begin where this one would."""
-        return _with_state, (self._again, self.state_dict(self.stored.start))
+        return _with_state, (self._again, self.stored.next_state() | self._commits())
 
     def _note(self) -> None:
         for origin, place in self.sources():
@@ -429,6 +509,7 @@ class Stream:
 
     def _place(self) -> dict[str, Any]:
         """Where the stream stands, as far as this process knows: loaders read ahead of it."""
+        self.loading.notice(self.stored)
         state = self.stored.state_dict()
         place = {key: state[key] for key in ("seed", "epoch", "position")}
         selection = state.get("items", {}).get("selection")
@@ -479,7 +560,7 @@ def _with_state(again: Callable[[], Stream], state: dict[str, Any]) -> Stream:
     return stream
 
 
-_OF_A_MIX = {*declared(MixWish), "seed", "epoch"}
+_OF_A_MIX = {*declared(MixWish), "seed"}
 
 
 class Mix(Stream):
@@ -501,7 +582,6 @@ class Mix(Stream):
         steps: int | None = None,
         batching: Batching = "random",
         seed: int = 0,
-        epoch: int = 0,
     ) -> None:
         """Mix `streams`, whose options and columns agree. The largest window is divided among them.
 
@@ -511,7 +591,6 @@ class Mix(Stream):
         Args:
             streams: streams of any datasets; their positions mean nothing.
             seed: seed of the mix; every stream has its own.
-            epoch: first pass over the mix; `set_epoch` goes on.
         """
         keywords = {name: each for name, each in locals().items() if name in _OF_A_MIX}
         _check_streams(streams)

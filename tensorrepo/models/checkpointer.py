@@ -30,11 +30,10 @@ from math import isnan
 from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
 
-from tensorrepo.connect import parse_size
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import whole
+from tensorrepo.formats.common.arguments import byte_size, whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
-from tensorrepo.formats.common.tensors import TensorReader, tensor_of
+from tensorrepo.formats.common.tensors import TensorReader, is_torch, tensor_of
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
 from tensorrepo.formats.model.layout.placement import decode_placement
 from tensorrepo.formats.model.state.adam_steps import adam_steps, predictions
@@ -329,7 +328,8 @@ def numbers_of(metrics: Mapping[str, Any] | None) -> dict[str, float]:
 def number(name: str, value: Any) -> float:
     """A metric's value. Raises InvalidInputError when it is none."""
     try:
-        return float(value)
+        # torch warns of a number that gradients lead to, as every loss is one.
+        return float(value.detach() if is_torch(value) else value)
     except OverflowError as error:
         raise InvalidInputError(f"metric {name!r}: too large for 64 bits of float") from error
     except (TypeError, ValueError) as error:
@@ -387,7 +387,8 @@ def checkpointer_of(
     began = context.core.log.refresh().state.refs.get(BRANCHES + "main")
     if start is not None:
         began = context.resolve(start).digest
-    return Checkpointer(context, run, start=began, staging_bytes=parse_size(staging), **options)
+    staging_bytes = byte_size("staging", staging)
+    return Checkpointer(context, run, start=began, staging_bytes=staging_bytes, **options)
 
 
 class Checkpointer:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from tensorrepo.context import Context
 from tensorrepo.describe import model_table
 from tensorrepo.formats.common.arguments import (
@@ -19,6 +21,7 @@ from tensorrepo.formats.common.arguments import (
     wrong,
 )
 from tensorrepo.formats.common.provenance import ProvenanceEdge
+from tensorrepo.formats.common.tensors import TensorOutput
 from tensorrepo.formats.exchange.checkpoints.models import export_model, export_options
 from tensorrepo.formats.exchange.checkpoints.safetensors import write_safetensors
 from tensorrepo.formats.model.comparison import ModelDiff, diff_models
@@ -38,6 +41,51 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import noted
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ModelTensor:
+    """A tensor of a stored model, of which only the parts that are asked for are read, verified.
+
+    ``model.tensor("fc1.weight")[0:128]`` reads 128 rows; an index is made of integers, slices with
+    a positive step and an ellipsis.
+    """
+
+    stored: StoredModel
+    spec: TensorSpec
+    output: TensorOutput
+    planes: int | None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def type(self) -> str:
+        """Element type by its name in safetensors, such as ``F32`` or ``BF16``."""
+        return self.spec.type.name
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"tensor {self.name!r} is one number: it has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: ElementIndex) -> Any:
+        return self.stored.slice(self.name, index, output=self.output, planes=self.planes)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        # Its own copy: a view of the stored bytes could not be written to.
+        array: NDArray[Any] = self.stored.slice(self.name, ..., planes=self.planes)
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return (
+            f"<tensor {self.name}: {self.type} {list(self.shape)}, {self.spec.size_bytes:,} bytes>"
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -79,18 +127,24 @@ class Model(Shown):
         """Type, shape and bytes of a tensor, without reading it."""
         return self.stored.spec(text("the name of a tensor", name))
 
-    def slice(self, name: str, index: ElementIndex) -> Any:
-        """``model[name][index]``, of which only the parts that it touches are read.
+    def tensor(self, name: str, *, output: str = "numpy", planes: int | None = None) -> ModelTensor:
+        """A tensor to be indexed, of which only the parts that an index touches are read.
 
-        `index` is what stands between the brackets, as numpy writes it: ``np.s_[0:128, ...]``.
+        Args:
+            name: name of the tensor.
+            output: library of what an index gives: "numpy" or "torch".
+            planes: as of `load`.
+
+        Raises:
+            NotFoundError: no such tensor; says which are near.
         """
-        return self.stored.slice(name, index)
+        return ModelTensor(self.stored, self.spec(name), _output(output), planes)
 
     def load(
         self,
         names: Iterable[str] | None = None,
         *,
-        output: str = "numpy",
+        output: str = "torch",
         device: Any = None,
         dtype: Any = None,
         shard: tuple[int, int, int] | None = None,
@@ -100,7 +154,8 @@ class Model(Shown):
 
         Args:
             names: which; None means all.
-            output: "numpy" or "torch".
+            output: library of tensors: "torch", or "numpy" for arrays; types that numpy lacks
+                (BF16, F8) are unsigned integers of the same bits there.
             device: a torch device to put them on.
             dtype: what floating-point tensors are converted to.
             shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
@@ -108,25 +163,30 @@ class Model(Shown):
             planes: only so many of the most significant bytes of each number, the others are 0:
                 two of a float32 are its bfloat16 truncation, for half of the bytes.
         """
-        kind = chosen("output", output, ("numpy", "torch"))
         return self.stored.load(
             names,
-            output="torch" if kind == "torch" else "numpy",
+            output=_output(output),
             device=device,
             dtype=encodable("dtype", dtype) if isinstance(dtype, str) else dtype,
             shard=shard,
             planes=planes,
         )
 
+    def state_dict(self, *, device: Any = None, dtype: Any = None) -> dict[str, Any]:
+        """All tensors as torch has them: what ``module.load_state_dict`` takes."""
+        return self.load(device=device, dtype=dtype)
+
     def load_into(self, module: Any, *, strict: bool = True) -> None:
         """Read tensors into the parameters and buffers of a torch module, where they lie.
 
         Args:
             module: has a ``state_dict()``.
-            strict: names must be the same; False: those that both have are read.
+            strict: names and types must be the same; False: those that both have are read, and
+                converted to the module's types.
 
         Raises:
-            InvalidInputError: names or shapes differ; the module is left as it was.
+            InvalidInputError: names, types or shapes differ, all of which it says; the module is
+                left as it was.
         """
         if not hasattr(module, "state_dict"):
             raise wrong("module", "a torch module, which has a state_dict()", module)
@@ -268,6 +328,10 @@ class Model(Shown):
     def __repr__(self) -> str:
         size = self.stored.size_bytes
         return f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
+
+
+def _output(output: str) -> TensorOutput:
+    return "torch" if chosen("output", output, ("numpy", "torch")) == "torch" else "numpy"
 
 
 def model_at(context: Context, name: str, ref: str = "main") -> Model:

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from tensorrepo import connect
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import file_path, flag
+from tensorrepo.formats.common.arguments import byte_size, file_path, flag
 from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.repo.changes.revisions import Revision
@@ -113,7 +112,7 @@ def write_report(
     done, of how many.
     """
     path = file_path("to", to)
-    limit_bytes = connect.parse_size(limit, "limit", LEAST_LIMIT)
+    limit_bytes = byte_size("limit", limit, LEAST_LIMIT)
     revision = context.resolve(ref)
     with new_file(path, overwrite=flag("overwrite", overwrite)) as temporary:
         with temporary.open("w", encoding="utf-8") as file:

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
@@ -33,6 +34,7 @@ import msgspec
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import chosen, counted, listed, text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
+from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.runs.metrics import (
     CHUNK_POINTS,
     Logbook,
@@ -67,8 +69,10 @@ from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.plots import plot_metrics
 from tensorrepo.runs.run_context import RUNS
 from tensorrepo.runs.summary import common_metrics, run_table, took_text
+from tensorrepo.runs.tables import table_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -401,6 +405,25 @@ class Runs(Shown, Mapping[str, RunRecord]):
         found = [(sign * value, run.name) for value, run in values if value is not None]
         return self[min(found)[1]] if found else None
 
+    def to_arrow(self) -> pa.Table:
+        """A row for each run: name, state, times, author, code, parameters, last values of metrics.
+
+        A parameter is the column ``param.NAME``, a metric ``metric.NAME``; parameters that are of
+        several types, or no plain values, are JSON text.
+        """
+        return table_of([_row_of(run) for run in self.values()])
+
+    def to_pandas(self) -> Any:
+        """`to_arrow` as a pandas DataFrame."""
+        missing = "pandas is not installed: `pip install 'tensorrepo[sql]'`, or use runs.to_arrow()"
+        import_library("pandas", missing)
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """`to_arrow` as a polars DataFrame."""
+        missing = "polars is not installed: `pip install 'tensorrepo[sql]'`, or use runs.to_arrow()"
+        return import_library("polars", missing).from_arrow(self.to_arrow())
+
     def plot(
         self,
         metric: str,
@@ -460,6 +483,20 @@ def _last_text(run: RunRecord, name: str) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
+def _row_of(run: RunRecord) -> dict[str, Any]:
+    document, code = run.document, run.document.attempts[-1].code
+    return {
+        "name": run.name,
+        "state": run.state(),
+        "started": datetime.fromtimestamp(document.started_ns / _NS, UTC),
+        "seconds": run.seconds,
+        "author": document.author,
+        "code": None if code is None else code.commit,
+        **{f"param.{name}": value for name, value in run.params.items()},
+        **{f"metric.{name}": value for name, value in run.metrics.items()},
+    }
+
+
 FIRST_SECONDS: Final = 10.0  # between writes at first; later they come less often,
 MOST_SECONDS: Final = 300.0  # so that a run of days leaves hundreds of records, and not many more
 _AGE_SHARE: Final = 1 / 20
@@ -514,13 +551,17 @@ class RunWriter:
         self._thread.start()
         before_pools_end(self._finish)
 
-    def log(self, values: dict[str, float], step: int | None) -> None:
+    def log(
+        self, values: dict[str, float], step: int | None, *, of_checkpoint: bool = False
+    ) -> None:
         """Log values of one step. Waits only where a million points wait to be stored.
 
         Raises:
             Error: so many wait, and storing fails.
         """
-        waiting = self.logbook.add(values, step, self._clock() // 1_000_000)
+        waiting = self.logbook.add(
+            values, step, self._clock() // 1_000_000, of_checkpoint=of_checkpoint
+        )
         if waiting >= CHUNK_POINTS:
             self._wake.set()
             if waiting + self._held_points >= MOST_WAITING:

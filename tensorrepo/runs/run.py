@@ -27,7 +27,6 @@ from tensorrepo.formats.common.arguments import check_instance, mapping, several
 from tensorrepo.formats.common.json import as_plain, check_json
 from tensorrepo.formats.common.provenance import (
     USED,
-    ProvenanceEdge,
     public_place,
 )
 from tensorrepo.formats.runs.run_record import (
@@ -42,8 +41,7 @@ from tensorrepo.formats.runs.run_record import (
 )
 from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
-from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
 from tensorrepo.runs.record import (
     RunRecord,
     Runs,
@@ -55,6 +53,7 @@ from tensorrepo.runs.record import (
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction
+from tensorrepo.verbs.provenance import named_edge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,14 +77,14 @@ class Run:
         name: str,
         *,
         params: Mapping[str, Any] | None = None,
-        inputs: Any = (),
+        derived_from: Any = (),
         resume: bool = False,
     ) -> None:
         """Made by `Repository.run`."""
         self.name = check_run_name(name)
         self.context = context
         self._given = _checked_params({} if params is None else params)
-        self._inputs = several(inputs, Dataset, Model, Stream)
+        self._derived_from = several(derived_from, Dataset, Model, Stream)
         self._resume = resume
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
@@ -113,7 +112,7 @@ class Run:
             self.name, document.id, self._log_checkpoint, document.inputs, document.outputs
         )
         try:
-            for one in self._inputs:
+            for one in self._derived_from:
                 self.use(one)
             if self.context.world()[0] == 0:
                 held = None if before is None else before.commit
@@ -154,7 +153,8 @@ class Run:
 
         Args:
             name: such as ``"loss"`` or ``"valid/accuracy"``.
-            value: a number; NaN and infinities are kept. A tensor on a GPU is waited for.
+            value: a number, or a tensor of one, also amid a graph of gradients; NaN and infinities
+                are kept. A tensor on a GPU is waited for.
             step: step of the training; None: as many as the metric has points.
         """
         self.log_metrics({text("the name of a metric", name): value}, step)
@@ -194,7 +194,7 @@ class Run:
         elif isinstance(origin, Dataset | Model):
             notes.opened(origin)
         elif isinstance(origin, str):
-            notes.add(self._named(origin))
+            notes.add(named_edge(self.context.core, origin, USED))
         else:
             raise InvalidInputError(
                 f"a run reads datasets, models, streams, and what 'REF:datasets/NAME' or a URL "
@@ -325,15 +325,17 @@ class Run:
     def _is_fork(self) -> bool:
         return os.getpid() != self._process
 
-    def _log(self, values: Mapping[str, float], step: int | None) -> None:
+    def _log(
+        self, values: Mapping[str, float], step: int | None, *, of_checkpoint: bool = False
+    ) -> None:
         self._recording()
         if self._writer is not None:
-            self._writer.log(dict(values), step)
+            self._writer.log(dict(values), step, of_checkpoint=of_checkpoint)
 
     def _log_checkpoint(self, values: Mapping[str, float], step: int) -> None:
         """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
         if not self._ended:
-            self._log(values, step)
+            self._log(values, step, of_checkpoint=True)
 
     def _told(self) -> dict[str, Any]:
         notes = self._begun()
@@ -348,21 +350,6 @@ class Run:
             return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
         attempts = new_attempt(now, code, environment(), before.document.attempts)
         return structs.replace(before.document, attempts=attempts)
-
-    def _named(self, text: str) -> ProvenanceEdge:
-        """What ``REF:PATH`` or a URL means."""
-        if "://" in text:
-            return ProvenanceEdge(USED, public_place(text), "")
-        ref, path = split_path(text)
-        if path is None:
-            raise InvalidInputError(
-                f"input {text!r:.200}: expected REF:datasets/NAME, REF:models/NAME or a URL"
-            )
-        revision = self.context.resolve(ref)
-        entry = self.context.core.entry(revision.commit.tree, path)
-        if entry is None:
-            raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
-        return ProvenanceEdge(USED, path, entry.digest, revision.digest)
 
 
 def _checked_params(params: Mapping[str, Any]) -> dict[str, Any]:

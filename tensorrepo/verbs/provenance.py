@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import mapping, several
@@ -16,10 +18,13 @@ from tensorrepo.formats.common.provenance import (
     TRAINED_ON,
     ProvenanceEdge,
     imported_from,
+    public_place,
 )
 from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.models.model import Model
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.revisions import resolve, split_path
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
 
@@ -29,7 +34,7 @@ def origin_of_rows(given: object) -> Iterator[ProvenanceEdge]:
     if isinstance(given, OpenedSource):
         yield edge_of_reading(given)
     elif isinstance(given, Dataset):
-        yield from edges_from(given, None)
+        yield from edges_from(given, repository=None)
 
 
 def edge_of_reading(reading: OpenedSource) -> ProvenanceEdge:
@@ -54,37 +59,82 @@ def file_facts(path: Path) -> dict[str, Any]:
         return {}
 
 
-def edges_from(given: Any, how: Mapping[str, Any] | None) -> list[ProvenanceEdge]:
-    """``derived-from`` edges to what users named: one handle, or several.
+def edges_from(
+    given: Any,
+    how: Mapping[str, Any] | None = None,
+    *,
+    repository: RepositoryCore | None,
+    of_model: bool = False,
+) -> list[ProvenanceEdge]:
+    """Edges to what ``derived_from=`` of any call names: one thing, or several.
+
+    Args:
+        given: datasets, models, streams; texts, see `named_edge`; or edges.
+        how: JSON that says how.
+        repository: repository in which ``REF:PATH`` is looked up; None: only URLs are taken.
+        of_model: what has the edges is a model, which is ``trained-on`` datasets and streams.
 
     Raises:
-        InvalidInputError: no handle of a dataset, model or stream; or `how` is no JSON.
+        InvalidInputError: nothing of these; or `how` is no JSON.
     """
     details = dict(mapping("how", how, "JSON values")) if how is not None else {}
     check_json(details, "how")
-    handles = given if isinstance(given, (list, tuple)) else [given]
-    return [edge for handle in handles for edge in _edges(handle, DERIVED_FROM, details)]
+    handles = several(given, Dataset, Model, Stream, ProvenanceEdge)
+    of_rows = TRAINED_ON if of_model else DERIVED_FROM
+    return [edge for handle in handles for edge in _edges(handle, of_rows, details, repository)]
 
 
-def training_edges(trained_on: Any) -> list[ProvenanceEdge]:
-    """Edges of a model to what it was trained on: datasets, streams of them, or a model before."""
-    handles = several(trained_on, Dataset, Model, Stream)
-    return [edge for handle in handles for edge in _edges(handle, TRAINED_ON, {})]
+def named_edge(repository: RepositoryCore | None, name: str, relation: str = "") -> ProvenanceEdge:
+    """The edge to what a text names: ``REF:datasets/NAME``, ``REF:models/NAME``, or a URL.
+
+    Args:
+        repository: repository in which it is looked up.
+        name: the text.
+        relation: relation of the edge.
+
+    Raises:
+        InvalidInputError: neither a path of a commit nor a URL.
+        NotFoundError: no such commit or path.
+    """
+    if "://" in name:
+        return ProvenanceEdge(relation, public_place(name), "")
+    ref, path = split_path(name)
+    if path is None or repository is None:
+        raise _no_origin(repr(name))
+    revision = resolve(repository, ref)
+    entry = repository.entry(revision.commit.tree, path)
+    if entry is None:
+        raise NotFoundError(f"no {path} in commit {revision.digest:.12} ({ref})")
+    return ProvenanceEdge(relation, path, entry.digest, revision.digest)
 
 
-def _edges(handle: Any, relation: str, details: dict[str, Any]) -> Iterator[ProvenanceEdge]:
-    if isinstance(handle, ProvenanceEdge) and relation == DERIVED_FROM:
+def _edges(
+    handle: Any, of_rows: str, details: dict[str, Any], repository: RepositoryCore | None
+) -> Iterator[ProvenanceEdge]:
+    if isinstance(handle, ProvenanceEdge):
         yield handle
     elif isinstance(handle, Dataset | Model):
-        word = DERIVED_FROM if isinstance(handle, Model) else relation
-        yield ProvenanceEdge(word, handle.path, handle.digest, handle.commit, details)
+        yield ProvenanceEdge(
+            relation_to(handle.path, of_rows), handle.path, handle.digest, handle.commit, details
+        )
     elif isinstance(handle, Stream):
         for dataset, place in handle.sources():
             position = place() | details
-            yield ProvenanceEdge(relation, dataset.path, dataset.digest, dataset.commit, position)
+            yield ProvenanceEdge(of_rows, dataset.path, dataset.digest, dataset.commit, position)
+    elif isinstance(handle, str):
+        edge = named_edge(repository, handle)
+        yield structs.replace(edge, relation=relation_to(edge.path, of_rows), details=details)
     else:
-        taken = {
-            DERIVED_FROM: "derived_from takes datasets, models and streams of them",
-            TRAINED_ON: "trained_on takes datasets and streams",
-        }
-        raise InvalidInputError(f"{taken[relation]}, got {type(handle).__name__}")
+        raise _no_origin(type(handle).__name__)
+
+
+def _no_origin(found: str) -> InvalidInputError:
+    return InvalidInputError(
+        "derived_from takes datasets, models, streams, REF:datasets/NAME, REF:models/NAME and "
+        f"URLs, got {found:.200}"
+    )
+
+
+def relation_to(path: str, of_rows: str) -> str:
+    """The relation to an origin at `path`; `of_rows` is that to datasets and views."""
+    return of_rows if path.startswith(("datasets/", "views/")) else DERIVED_FROM

@@ -24,7 +24,9 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import (
     ADAPTER_OF,
+    DERIVED_FROM,
     FINE_TUNED_FROM,
+    TRAINED_ON,
     ProvenanceEdge,
     imported_from,
 )
@@ -59,7 +61,7 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt, fetch_source
 from tensorrepo.verbs.models import known_models, save
-from tensorrepo.verbs.provenance import edge_of_reading, file_facts
+from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
 from tensorrepo.workspace.change import find_model
@@ -101,6 +103,7 @@ class AddRequest:
     key: tuple[str, ...] = ()  # of AddMode.UPSERT, and of those that match rows
     prefer: SideName | None = None  # of AddMode.SYNC: who decides cells that both sides changed
     base: str | None = None  # of a model: REF:models/NAME to store the difference from
+    derived_from: tuple[str, ...] = ()  # [REF:]NAME or URLs
     adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
     adapter_scale: float | None = None  # of its products, where no config of it says so
     url: str | None = None  # where to get `source` from, which is no path then
@@ -274,7 +277,7 @@ def ingest_dataset(
     )
     made = open_dataset(writer, link.digest)
     edges = source_edges(reading, made.digest) if base is None else [edge_of_reading(reading)]
-    link = add_lineage(writer, made, edges)
+    link = add_lineage(writer, made, [*edges, *_origins(session, request)])
     return link, known.rows if known else 0, since
 
 
@@ -580,8 +583,21 @@ def _lineage(
     if request.adapter_of is not None:
         under = find_model(session, request.adapter_of)
         adapter = declare(under.model, source, request.adapter_scale)
-        return (under.edge(ADAPTER_OF, **adapter.to_json()), read)
-    return (read,) if base is None else (base.edge(FINE_TUNED_FROM), read)
+        return (under.edge(ADAPTER_OF, **adapter.to_json()), *_origins(session, request), read)
+    tuned = () if base is None else (base.edge(FINE_TUNED_FROM),)
+    return (*tuned, *_origins(session, request), read)
+
+
+def _origins(session: WorkspaceSession, request: AddRequest) -> Iterator[ProvenanceEdge]:
+    """What a user says that it was made of, or a model trained on."""
+    of_rows = TRAINED_ON if request.space == "models" else DERIVED_FROM
+    for name in request.derived_from:
+        if "://" in name:
+            yield named_edge(None, name, DERIVED_FROM)
+            continue
+        revision, path, entry = session.find(name)
+        relation = relation_to(path, of_rows)
+        yield ProvenanceEdge(relation, path, entry.digest, revision.digest)
 
 
 def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None) -> Iterator[str]:

@@ -12,14 +12,14 @@ import pytest
 
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor, Text
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tests.support.builders.streams import stream_threads
+from tests.support.builders.streams import stream, stream_threads
 from tests.support.servers.object_stores import Bucket, gcs_on_ours, s3_on_moto, s3_on_ours
 
 ROWS = 3000
@@ -89,7 +89,7 @@ def check(found: BatchStream) -> None:
 def test_every_store_gives_the_same_rows(
     name: str, buckets: dict[str, Bucket], tmp_path: Path
 ) -> None:
-    check(stream(opened(name, buckets, tmp_path), batch_size=32, window_bytes=200_000))
+    check(stream(opened(name, buckets, tmp_path), batch_size=32, window=200_000))
 
 
 @pytest.mark.parametrize("name", ["s3-moto", "s3-ours", "http"])
@@ -97,9 +97,7 @@ def test_a_cache_on_disk_gives_them_too(
     name: str, buckets: dict[str, Bucket], tmp_path: Path
 ) -> None:
     cache = PageDiskCache(tmp_path / "pages", 1 << 20, spare=0)
-    found = stream(
-        opened(name, buckets, tmp_path), batch_size=32, window_bytes=200_000, page_cache=cache
-    )
+    found = stream(opened(name, buckets, tmp_path), batch_size=32, window=200_000, page_cache=cache)
     check(found)
     found.set_epoch(1)
     check(found)
@@ -110,7 +108,7 @@ def test_a_cache_on_disk_gives_them_too(
 def test_a_store_that_fails_for_a_moment_is_asked_again(
     fault: str, buckets: dict[str, Bucket], tmp_path: Path
 ) -> None:
-    found = stream(opened("s3-ours", buckets, tmp_path), batch_size=32, window_bytes=200_000)
+    found = stream(opened("s3-ours", buckets, tmp_path), batch_size=32, window=200_000)
     server = buckets["s3-ours"].server
     assert server is not None
     counted = itertools.count()

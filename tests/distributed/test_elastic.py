@@ -40,7 +40,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
 
 def alone(repo: tr.Repository) -> list[tuple[int, list[int]]]:
     """Epoch and rows of each step of three epochs, read by one rank without a stop."""
-    stream = repo.dataset("points").stream(batch_size=24, window="4kB", seed=5)
+    stream = repo.dataset("points").stream(
+        batch_size=24, sampling=tr.Sampling(window="4kB"), seed=5
+    )
     found = []
     for epoch in range(3):
         stream.set_epoch(epoch)

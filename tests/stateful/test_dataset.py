@@ -34,7 +34,6 @@ from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Tensor, Text
 from tensorrepo.formats.dataset.schema.values import order_key
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.dataset.sync import sync_dataset
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
@@ -44,6 +43,7 @@ from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import stream
 from tests.support.effort import examples
 from tests.support.golden.dataset import small_cuts
 from tests.support.reference.dataset import SCHEMA, Model, given, plain, rows_of, value

@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     ),
     "metadata": ("metadata is a mapping", lambda repo: _save(repo, metadata=5)),
     "base": ("base is a model", lambda repo: _save(repo, base=5)),
-    "parent": ("parent is text", lambda repo: _save(repo, parent=5)),
+    "origin": ("derived_from takes datasets", lambda repo: _save(repo, derived_from=5)),
     "restored": ("path is text", lambda repo: repo.transaction().restore(5, "main")),
     "how": ("how is a mapping", lambda repo: _draft(repo, "w", how=5)),
     "expressions": ("values is a mapping", lambda repo: _points(repo).update_sql(5)),
@@ -152,17 +152,17 @@ def test_numbers_of_numpy_are_values_of_a_query(repo: tr.Repository) -> None:
 
 def test_one_input_of_a_run_needs_no_list(repo: tr.Repository) -> None:
     url = "https://example.org/data.csv"
-    with repo.run("one-url", inputs=url) as run:
+    with repo.run("one-url", derived_from=url) as run:
         pass
     assert [edge.path for edge in run.record.inputs] == [url]
-    with repo.run("one-dataset", inputs=repo.dataset("points")) as run:
+    with repo.run("one-dataset", derived_from=repo.dataset("points")) as run:
         pass
     assert [edge.path for edge in run.record.inputs] == ["datasets/points"]
 
 
 def test_a_model_may_be_trained_on_one_dataset(repo: tr.Repository) -> None:
     with repo.transaction() as tx:
-        tx.save_model("one", WEIGHTS, trained_on=repo.dataset("points"))
+        tx.save_model("one", WEIGHTS, derived_from=repo.dataset("points"))
     assert [edge.path for edge in repo.model("one").lineage()] == ["datasets/points"]
 
 

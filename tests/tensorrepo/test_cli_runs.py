@@ -76,7 +76,9 @@ def test_a_run_is_shown_with_what_it_read_and_made(trained: Shell) -> None:
 def test_runs_are_compared_by_what_differs(trained: Shell) -> None:
     told = trained.json("runs", "compare", "exp1", "exp2")
     assert told["facts"] == {"lr": [0.1, 0.01]}
-    assert told["min of metrics"] == {"loss": [2.0, 1.0]}
+    smallest = trained.json("runs", "compare", "exp1", "exp2", "--min")
+    assert (smallest["value"], smallest["metrics"]) == ("min", {"loss": [2.0, 1.0]})
+    assert (told["value"], told["metrics"]) == ("last", {"loss": [2.0, "NaN"]})
     assert "seed" in trained("runs", "compare", "exp1", "exp2", "--all")
 
 

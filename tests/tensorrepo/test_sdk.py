@@ -38,7 +38,7 @@ def filled(repo: tr.Repository) -> tr.Repository:
             {"w": np.arange(6, dtype="f4").reshape(2, 3), "b": np.zeros(2, "f4")},
             files={"config.json": b"{}"},
             metrics={"accuracy": 0.5},
-            trained_on=[repo.dataset("points")],
+            derived_from=[repo.dataset("points")],
         )
     return repo
 
@@ -172,8 +172,14 @@ def test_types_that_numpy_has_not_come_out_as_torch_has_them(filled: tr.Reposito
 
 def test_a_stream_covers_every_row_once_in_an_order_of_the_seed(filled: tr.Repository) -> None:
     ds = filled.dataset("points")
-    first = [batch["point"].copy() for batch in ds.stream(batch_size=16, window="1MB", seed=3)]
-    again = [batch["point"].copy() for batch in ds.stream(batch_size=16, window=10**6, seed=3)]
+    first = [
+        batch["point"].copy()
+        for batch in ds.stream(batch_size=16, sampling=tr.Sampling(window="1MB"), seed=3)
+    ]
+    again = [
+        batch["point"].copy()
+        for batch in ds.stream(batch_size=16, sampling=tr.Sampling(window=10**6), seed=3)
+    ]
     assert all(map(np.array_equal, first, again))
     assert sorted(np.concatenate(first)[:, 0]) == sorted(columns(100)["point"][:, 0])
 
@@ -206,15 +212,19 @@ def test_ranks_read_the_environment(filled: tr.Repository, monkeypatch: pytest.M
 
 def test_sizes_are_numbers_or_texts(filled: tr.Repository) -> None:
     with pytest.raises(tr.InvalidInputError, match="lots"):
-        filled.dataset("points").stream(batch_size=8, window="lots")
+        filled.dataset("points").stream(batch_size=8, sampling=tr.Sampling(window="lots"))
 
 
 def test_a_model_is_read_whole_by_tensor_and_by_slice(filled: tr.Repository) -> None:
     model = filled.model("net")
     assert model.keys() == ("b", "w")
     assert np.array_equal(model["w"], np.arange(6, dtype="f4").reshape(2, 3))
-    assert np.array_equal(model.slice("w", np.s_[0:1, 1:]), [[1, 2]])
-    assert set(model.load(["b"])) == {"b"}
+    assert np.array_equal(model.tensor("w")[0:1, 1:], [[1, 2]])
+    assert (model.tensor("w").shape, model.tensor("w").type, len(model.tensor("w"))) == (
+        (2, 3), "F32", 2
+    )  # fmt: skip
+    assert np.asarray(model.tensor("w")).tolist() == model["w"].tolist()
+    assert set(model.load(["b"], output="numpy")) == {"b"}
     assert model.spec("w").shape == (2, 3)
     assert model.metrics == {"accuracy": 0.5}
     assert (model.files, model.file("config.json")) == (("config.json",), b"{}")
@@ -225,7 +235,7 @@ def test_a_module_is_filled_or_told_why_not(filled: tr.Repository) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 2)
     with filled.transaction("main") as tx:
-        tx.save_model("linear", module.state_dict(), parent="main:models/net")
+        tx.save_model("linear", module.state_dict(), base="main:models/net")
     other = torch.nn.Linear(3, 2)
     filled.model("linear").load_into(other)
     assert torch.equal(module.weight, other.weight)
@@ -242,7 +252,7 @@ def test_a_model_is_stored_as_the_difference_from_its_base(filled: tr.Repository
     with filled.transaction("main") as tx:
         found = tx.save_model("found", {"w": near})
         declared = tx.save_model("declared", {"w": near * 2}, base=filled.model("base"))
-        parent = tx.save_model("child", {"w": near + near}, parent="main:models/base")
+        parent = tx.save_model("child", {"w": near + near}, base="main:models/base")
     assert (found.bases[0].why, set(found.codecs)) == ("similar", {"delta"})
     assert [used.why for used in (*declared.bases, *parent.bases)] in (["declared"], [])
     assert found.stored_bytes < found.raw_bytes / 2
@@ -263,9 +273,9 @@ def test_a_base_must_be_a_model_of_the_repository(filled: tr.Repository) -> None
 
 
 def test_parts_of_a_model_are_read_as_they_are_asked_for(filled: tr.Repository) -> None:
-    loaded = filled.model("net").load(["w"], shard=(1, 0, 2), dtype="f8")
+    loaded = filled.model("net").load(["w"], output="numpy", shard=(1, 0, 2), dtype="f8")
     assert loaded["w"].tolist() == [[0, 1], [3, 4]]
-    assert filled.model("net").load(["w"], planes=1)["w"].max() == 2
+    assert filled.model("net").load(["w"], output="numpy", planes=1)["w"].max() == 2
 
 
 def test_a_model_is_saved_and_compared(filled: tr.Repository, tmp_path: Path) -> None:
@@ -472,9 +482,13 @@ def test_streams_keep_pages_of_a_remote_dataset_below_the_cache_folder(
 
 def test_the_page_cache_can_lie_elsewhere_or_nowhere(remote: tr.Repository, tmp_path: Path) -> None:
     dataset = remote.dataset("points")
-    list(dataset.stream(batch_size=64, cache_limit=0))
+    list(dataset.stream(batch_size=64, loading=tr.Loading(cache_limit=0)))
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
-    list(dataset.stream(batch_size=64, cache_dir=tmp_path / "here", cache_limit="1GB"))
+    list(
+        dataset.stream(
+            batch_size=64, loading=tr.Loading(cache_dir=tmp_path / "here", cache_limit="1GB")
+        )
+    )
     assert pages(tmp_path / "here")
     assert pages(tmp_path / "cache" / "tensorrepo" / "pages") == []
 
@@ -487,7 +501,7 @@ def test_a_page_cache_among_other_files_is_refused_before_it_deletes_any(
     kept.write_bytes(bytes(3_000_000))
     with pytest.raises(tr.InvalidInputError, match=r"holds what no cache wrote \('train'\)"):
         remote.dataset("points").stream(
-            batch_size=64, cache_dir=tmp_path / "data", cache_limit="2MB"
+            batch_size=64, loading=tr.Loading(cache_dir=tmp_path / "data", cache_limit="2MB")
         )
     assert kept.exists()
 

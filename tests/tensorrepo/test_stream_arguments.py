@@ -23,21 +23,14 @@ def numbers(tmp_path: Path) -> tr.Dataset:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": "lots"}, "window is bytes, or a text such as .*, got 'lots'"),
-        ({"window": None}, "window is bytes, .* got None"),
-        ({"window": 1.5}, "window is bytes, .* got 1.5"),
-        ({"window": True}, "window is bytes, .* got True"),
-        ({"window": 0}, "window is a whole number, at least 1, got 0"),
-        ({"cache_limit": "x"}, "cache_limit is bytes"),
-        ({"cache_limit": -1}, "cache_limit is a whole number, at least 0, got -1"),
-        ({"cache_dir": 3}, "cache_dir is the path of a folder, got 3"),
+        ({"loading": tr.Loading(cache_dir=3)}, "cache_dir is the path of a folder, got 3"),  # type: ignore[arg-type]
         ({"batch_size": "64"}, "batch_size is a whole number"),
-        ({"rank": "0", "world_size": 2}, "^rank is a whole number"),
-        ({"rank": -1, "world_size": 2}, "^rank is a whole number, at least 0, got -1"),
-        ({"rank": 0, "world_size": 0}, "world_size is a whole number, at least 1, got 0"),
-        ({"rank": 3, "world_size": 2}, "rank=3 and world_size=2: expected a rank from 0"),
-        ({"rank": 3}, "rank=3 and no world_size= or WORLD_SIZE"),
-        ({"world_size": 2}, "world_size=2 without a rank: .* Give rank=, or set RANK"),
+        ({"sampling": "label"}, r"sampling is .* as tr.Sampling\(...\) gives it, got 'label'"),
+        ({"ranks": tr.Ranks(rank=3)}, "rank=3 and no world_size= or WORLD_SIZE"),
+        (
+            {"ranks": tr.Ranks(world_size=2)},
+            r"world_size=2 without a rank: .* Give Ranks\(rank=...\), or set RANK",
+        ),
         ({"transform": 3}, "transform is a function, got 3"),
         ({"columns": "x"}, r"columns=\['x'\]"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,8 +33,14 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
 
 @pytest.fixture
 def pixels(ds: tr.Dataset) -> Callable[..., dict[int, np.ndarray]]:
-    def read(**options: object) -> dict[int, np.ndarray]:
-        found = ds.stream(batch_size=8, images=RANDOM, on_error="skip", seed=3, **options)  # type: ignore[arg-type]
+    def read(output: str = "numpy", **loading: Any) -> dict[int, np.ndarray]:
+        found = ds.stream(
+            batch_size=8,
+            decode=RANDOM,
+            loading=tr.Loading(on_error="skip", **loading),
+            seed=3,
+            output=output,  # type: ignore[arg-type]
+        )
         rows = {
             row: np.asarray(batch["photo"][at])
             for batch in found
@@ -59,7 +67,7 @@ def test_a_process_of_its_own_decodes_the_same_pixels(
 
 def test_a_damaged_image_is_named_by_its_lasting_id(ds: tr.Dataset) -> None:
     with pytest.raises(tr.CorruptError, match="column 'photo'") as caught:
-        list(ds.stream(batch_size=8, images=RANDOM))
+        list(ds.stream(batch_size=8, decode=RANDOM))
     assert f"id {ds.row_ids([BROKEN])[0]}" in str(caught.value)
 
 
@@ -69,5 +77,5 @@ def test_ids_of_skipped_rows_find_them_again(ds: tr.Dataset) -> None:
     def note(_: Exception, row_id: str) -> None:
         asked.append(row_id)
 
-    list(ds.stream(batch_size=8, images=RANDOM, on_error=note))
+    list(ds.stream(batch_size=8, decode=RANDOM, loading=tr.Loading(on_error=note)))
     assert ds.rows_by_id(asked).tolist() == [BROKEN]

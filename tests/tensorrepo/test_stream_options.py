@@ -5,20 +5,20 @@ from __future__ import annotations
 import inspect
 import typing
 
+import pytest
+
 import tensorrepo as tr
 from tensorrepo.cli.stream import stream_command
 from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
-from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions, declared
+from tensorrepo.formats.dataset.streaming.options import (
+    Loading,
+    Ranks,
+    Sampling,
+    StreamOptions,
+    declared,
+)
 
-OF_THE_MACHINE = {"self", "cache_dir", "cache_limit"}  # they make the page cache
-RESOLVED = {"window", "rank", "world_size"}  # text becomes bytes, None is read from the environment
-RECORDS = (StreamOptions, Sampling)
-BY_KEYWORD = {
-    option.keyword or name: (record, name, option)
-    for record in RECORDS
-    for name, option in declared(record).items()
-    if option.keyword is not None
-}
+GROUPS = (Sampling, Ranks, Loading)
 
 
 def default(record: type, name: str) -> object:
@@ -27,31 +27,46 @@ def default(record: type, name: str) -> object:
 
 def test_the_sdk_offers_every_option_with_its_default() -> None:
     offered = dict(inspect.signature(tr.Dataset.stream).parameters)
-    assert offered.keys() - OF_THE_MACHINE == BY_KEYWORD.keys()
-    shown = {keyword: offered[keyword].default for keyword in BY_KEYWORD.keys() - RESOLVED}
-    assert shown == {key: default(*BY_KEYWORD[key][:2]) for key in shown}
+    del offered["self"]
+    assert list(offered) == list(declared(StreamOptions))
+    shown = {name: each.default for name, each in offered.items()}
+    assert shown == {name: default(StreamOptions, name) for name in shown}
 
 
 def test_the_sdk_annotates_options_as_they_are_declared() -> None:
     written = {
         key: each.annotation
         for key, each in inspect.signature(tr.Dataset.stream).parameters.items()
+        if key not in {"self", "transform"}
     }
-    hints = {record: typing.get_type_hints(record) for record in RECORDS}
+    hints = typing.get_type_hints(StreamOptions)
     names = vars(inspect.getmodule(StreamOptions))
-    for keyword in BY_KEYWORD.keys() - RESOLVED - {"transform"}:
-        record, name, _ = BY_KEYWORD[keyword]
-        assert eval(written[keyword], names) == hints[record][name], keyword
+    assert {key: eval(text, names) for key, text in written.items()} == {
+        key: hints[key] for key in written
+    }
 
 
 def test_the_sdk_describes_every_option() -> None:
     told = tr.Dataset.stream.__doc__ or ""
-    assert [key for key in BY_KEYWORD if f"{key}: {BY_KEYWORD[key][2].text}." not in told] == []
+    options = declared(StreamOptions)
+    assert [name for name in options if f"{name}: {options[name].text}." not in told] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_offered_by_its_name_and_describes_its_options(group: type) -> None:
+    assert getattr(tr, group.__name__) is group
+    told = inspect.getdoc(group) or ""
+    assert [name for name in declared(group) if f"    {name}: " not in told] == []
+
+
+def test_an_option_stands_in_one_group_only() -> None:
+    names = [name for record in (StreamOptions, *GROUPS) for name in declared(record)]
+    assert len(names) == len(set(names))
 
 
 def test_a_mix_offers_every_wish_with_its_default() -> None:
     offered = inspect.signature(tr.Mix).parameters
-    assert offered.keys() == {*declared(MixWish), "streams", "seed", "epoch"}
+    assert offered.keys() == {*declared(MixWish), "streams", "seed"}
     assert [
         name for name in declared(MixWish) if offered[name].default != default(MixWish, name)
     ] == []
@@ -60,9 +75,11 @@ def test_a_mix_offers_every_wish_with_its_default() -> None:
     ] == []
 
 
-def test_the_command_line_has_the_defaults_of_the_options() -> None:
+def test_the_command_line_has_the_words_and_defaults_of_the_options() -> None:
     offered = inspect.signature(stream_command).parameters
-    same = offered.keys() & BY_KEYWORD.keys() - {"batch_size", "window"}  # one is needed, one text
-    assert same == {"columns", "shuffle", "where", "balance", "pack", "bucket", "seed"}
+    known = {name: record for record in (StreamOptions, *GROUPS) for name in declared(record)}
+    same = offered.keys() & known.keys()
+    assert same >= {"columns", "shuffle", "seed", "where", "balance", "pack", "bucket", "decode"}
+    same -= {"batch_size", "window"}  # one is needed, one text
     shown = {key: offered[key].default for key in same}
-    assert shown == {key: default(*BY_KEYWORD[key][:2]) for key in same}
+    assert shown == {key: default(known[key], key) for key in same}

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
 from tests.support.architecture.sources import ROOT
+from tests.support.builders.streams import stream as open_stream
 from tests.support.builders.transforms import doubled, ending, failing, killed, sleepy, unsendable
 from tests.support.processes.forked import fork_streams
 
@@ -91,7 +91,10 @@ def seen(batches: Any) -> list[Any]:
 
 
 def test_batches_and_states_are_those_of_threads(stored: tr.Dataset) -> None:
-    threads, process = stored.stream(batch_size=8), stored.stream(batch_size=8, workers="process")
+    threads, process = (
+        stored.stream(batch_size=8),
+        stored.stream(batch_size=8, loading=tr.Loading(workers="process")),
+    )
     whole = seen(threads)
     assert seen(list(process)) == whole  # kept ones are never overwritten
     assert process.state_dict() == threads.state_dict()
@@ -100,7 +103,7 @@ def test_batches_and_states_are_those_of_threads(stored: tr.Dataset) -> None:
 
 def test_reading_resumes_in_a_process_and_out_of_one(ds: tr.Dataset) -> None:
     whole = seen(ds.stream(batch_size=10, seed=3))
-    process = ds.stream(batch_size=10, seed=3, workers="process")
+    process = ds.stream(batch_size=10, seed=3, loading=tr.Loading(workers="process"))
     assert seen(islice(process, 4)) == whole[:4]
     rest = ds.stream(batch_size=10)
     rest.load_state_dict(process.state_dict())
@@ -110,7 +113,7 @@ def test_reading_resumes_in_a_process_and_out_of_one(ds: tr.Dataset) -> None:
 
 
 def test_batches_outlive_their_stream(ds: tr.Dataset) -> None:
-    stream = ds.stream(batch_size=10, workers="process")
+    stream = ds.stream(batch_size=10, loading=tr.Loading(workers="process"))
     batches = list(islice(stream, 2))
     stream.close()
     del stream
@@ -120,7 +123,9 @@ def test_batches_outlive_their_stream(ds: tr.Dataset) -> None:
 def test_memory_goes_round_without_being_copied(ds: tr.Dataset) -> None:
     places = {
         batch["point"].__array_interface__["data"][0]
-        for batch in ds.stream(batch_size=2, workers="process", columns=["point"])
+        for batch in ds.stream(
+            batch_size=2, loading=tr.Loading(workers="process"), columns=["point"]
+        )
     }
     assert len(places) <= 6
 
@@ -130,7 +135,9 @@ def test_every_output_comes_from_a_process(ds: tr.Dataset, output: Any) -> None:
     columns = ["point", "text"]
     for plain, batch in zip(
         ds.stream(batch_size=40, output=output, columns=columns),
-        ds.stream(batch_size=40, output=output, columns=columns, workers="process"),
+        ds.stream(
+            batch_size=40, output=output, columns=columns, loading=tr.Loading(workers="process")
+        ),
         strict=True,
     ):
         assert type(batch["point"]) is type(plain["point"])
@@ -140,7 +147,7 @@ def test_every_output_comes_from_a_process(ds: tr.Dataset, output: Any) -> None:
 
 def test_a_transform_runs_in_the_other_process(ds: tr.Dataset) -> None:
     plain = list(ds.stream(batch_size=30, transform=doubled))
-    there = list(ds.stream(batch_size=30, transform=doubled, workers="process"))
+    there = list(ds.stream(batch_size=30, transform=doubled, loading=tr.Loading(workers="process")))
     assert {item["made"].pop("by") for item in plain} == {os.getpid()}
     assert os.getpid() not in {item["made"].pop("by") for item in there}
     assert [item["made"] for item in there] == [item["made"] for item in plain]
@@ -148,7 +155,9 @@ def test_a_transform_runs_in_the_other_process(ds: tr.Dataset) -> None:
 
 
 def test_what_a_transform_raises_is_raised_here_with_its_traceback(ds: tr.Dataset) -> None:
-    batches = iter(ds.stream(batch_size=10, transform=failing, workers="process"))
+    batches = iter(
+        ds.stream(batch_size=10, transform=failing, loading=tr.Loading(workers="process"))
+    )
     assert [next(batches).position, next(batches).position] == [10, 20]
     with pytest.raises(LookupError, match="no sense in 30") as raised:
         next(batches)
@@ -168,18 +177,22 @@ def test_what_a_transform_raises_says_on_which_batch(ds: tr.Dataset, prefetch: i
 def test_a_transform_cannot_end_the_loop_by_accident(ds: tr.Dataset, workers: Any) -> None:
     said = "the transform raised StopIteration on the batch that ends at position 10"
     with pytest.raises(RuntimeError, match=said):
-        list(ds.stream(batch_size=10, transform=ending, workers=workers))
+        list(ds.stream(batch_size=10, transform=ending, loading=tr.Loading(workers=workers)))
 
 
 def test_what_cannot_be_handed_over_is_named(ds: tr.Dataset) -> None:
     said = r"^what the transform returned\['batch'\]\[1\]\['what'\] is a set"
     with pytest.raises(tr.InvalidInputError, match=said):
-        list(ds.stream(batch_size=10, transform=unsendable, workers="process"))
+        list(ds.stream(batch_size=10, transform=unsendable, loading=tr.Loading(workers="process")))
 
 
 def test_a_transform_without_a_name_is_refused(ds: tr.Dataset) -> None:
     with pytest.raises(tr.InvalidInputError, match="no lambda"):
-        list(ds.stream(batch_size=10, transform=lambda batch: batch, workers="process"))
+        list(
+            ds.stream(
+                batch_size=10, transform=lambda batch: batch, loading=tr.Loading(workers="process")
+            )
+        )
 
 
 def test_a_transform_of_a_notebook_is_refused_with_words(
@@ -191,7 +204,7 @@ def test_a_transform_of_a_notebook_is_refused_with_words(
     typed.__module__, typed.__qualname__ = "__main__", "typed"
     monkeypatch.setattr(sys.modules["__main__"], "typed", typed, raising=False)
     with pytest.raises(tr.InvalidInputError, match="what a notebook or a prompt"):
-        list(ds.stream(batch_size=10, transform=typed, workers="process"))
+        list(ds.stream(batch_size=10, transform=typed, loading=tr.Loading(workers="process")))
 
 
 def test_a_repository_in_this_processs_memory_is_refused_when_a_stream_is_opened() -> None:
@@ -199,12 +212,12 @@ def test_a_repository_in_this_processs_memory_is_refused_when_a_stream_is_opened
     with repo.transaction("main") as tx:
         tx.create_dataset("d", {"x": "int64"}).append({"x": np.arange(10)})
     with pytest.raises(tr.InvalidInputError, match="memory://alone lies in the memory of this"):
-        repo.dataset("d").stream(batch_size=5, workers="process")
+        repo.dataset("d").stream(batch_size=5, loading=tr.Loading(workers="process"))
 
 
 def test_a_killed_process_is_an_error_and_no_wait(ds: tr.Dataset) -> None:
     with pytest.raises(tr.Error, match="killed by signal 9"):
-        list(ds.stream(batch_size=10, transform=killed, workers="process"))
+        list(ds.stream(batch_size=10, transform=killed, loading=tr.Loading(workers="process")))
 
 
 @pytest.mark.parametrize("transform", [None, sleepy], ids=["between batches", "amid a transform"])
@@ -212,7 +225,9 @@ def test_an_iterator_that_is_dropped_leaves_nothing(
     ds: tr.Dataset, transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tensorrepo.formats.dataset.streaming.collate.process._END_SECONDS", 0.5)
-    batches = iter(ds.stream(batch_size=10, transform=transform, workers="process"))
+    batches = iter(
+        ds.stream(batch_size=10, transform=transform, loading=tr.Loading(workers="process"))
+    )
     assert next(batches).position == 10
     (child,) = multiprocessing.active_children()
     assert child.is_alive()
@@ -229,7 +244,7 @@ from tests.support.builders.transforms import sleepy
 if __name__ == "__main__":
     process._END_SECONDS = 0.5  # the transform does not hear that it should end
     ds = tr.open(sys.argv[1]).dataset("points")
-    stream = ds.stream(batch_size=10, transform=sleepy, workers="process")
+    stream = ds.stream(batch_size=10, transform=sleepy, loading=tr.Loading(workers="process"))
     for batch in stream:
         print(active_children()[0].pid, flush=True)
 """

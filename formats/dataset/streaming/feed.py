@@ -219,11 +219,11 @@ class DatasetFeed:
     ) -> Assembler:
         """Maker of the batches of one iteration; columns in `nullable` count as nullable."""
         options, schema = setup.options, self.dataset.schema
-        plan = self.plan.opened(options.batch_size, options.ahead_bytes)
+        plan = self.plan.opened(options.batch_size, options.loading.ahead_bytes)
         names = [column.name for column in plan.columns]
         with_valid = tuple(schema.column(name).nullable or name in nullable for name in names)
         # A caller who goes on without damaged pages learns of them while runs are loaded.
-        by_row = options.on_error == "raise"
+        by_row = options.loading.on_error == "raise"
         loader = loader_of(self.dataset, plan, with_valid, by_row=by_row)
         return Assembler(
             plan=plan,
@@ -235,7 +235,7 @@ class DatasetFeed:
             ),
             setup=setup,
             stats=stats,
-            stretches=partial(plan_stretches, plan, loader.is_local, options.ahead_bytes),
+            stretches=partial(plan_stretches, plan, loader.is_local, options.loading.ahead_bytes),
         )
 
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class DatasetFeed:
     def explain(self, setup: StreamSetup, epoch: Pass, tuning: Tuning) -> Explanation:
         share = setup.options.share(0)
         explanation = explain(
-            self.plan.opened(setup.options.batch_size, setup.options.ahead_bytes),
+            self.plan.opened(setup.options.batch_size, setup.options.loading.ahead_bytes),
             batch_size=share.batch_size,
             steps=share.steps(self.rows(epoch)),
             seed=epoch.seed,
@@ -314,7 +314,7 @@ def tuning_of(assembler: Assembler) -> Tuning:
     works = setup.options.transform is not None or bool(setup.decodes)
     return Tuning(
         setup.prefetch,
-        setup.options.own_work_threads if works else 0,
+        setup.options.loading.own_work_threads if works else 0,
         assembler.fetch_threads,
         assembler.steps_at_once,
         BEST.name,

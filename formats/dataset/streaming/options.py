@@ -1,8 +1,9 @@
 """Options of a stream: name, type, default, bounds and description, each declared once.
 
-`StreamOptions` and `Sampling` are what a caller may ask for. Their checks, what travels to another
-process, which options streams of a mix must share, and the arguments of `Dataset.stream` in the
-SDK and of ``tensorrepo stream`` follow from the fields here, or are held equal to them by a test.
+`StreamOptions` and its groups `Sampling`, `Ranks` and `Loading` are what a caller may ask for.
+Their checks, what travels to another process, which options streams of a mix must share, and the
+arguments of `Dataset.stream` in the SDK and of ``tensorrepo stream`` follow from the fields here,
+or are held equal to them by a test.
 
 What a caller leaves open is chosen by the rules at the end, from what is known before reading:
 bytes of a batch, cores, where the data lies. Only the number of requests to a store is found by
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
-from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Images
+from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
@@ -89,6 +91,7 @@ def steps_at_once(own_rows: int, item_bytes: int) -> int:
 
 Transform = Callable[[Batch], Any]
 _Call = TypeVar("_Call", bound=Callable[..., Any])
+_Record = TypeVar("_Record")
 Workers = Literal["thread", "process"]
 # One number per row, the name of a column that holds them, or {"column": "balanced"}.
 GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
@@ -105,13 +108,11 @@ class OptionSpec:
         text: noun phrase that describes it to the caller.
         check: function of name and value, gives the value in its usual form or raises; not called
             for None where that is the default.
-        keyword: name in the SDK, where it differs; None: not offered there.
         per_source: whether streams of one mix may differ in it.
     """
 
     text: str
     check: Callable[[str, Any], Any] | None = None
-    keyword: str | None = ""
     per_source: bool = False
 
 
@@ -119,18 +120,27 @@ def option(
     default: Any,
     text: str,
     check: Callable[[str, Any], Any] | None = None,
-    keyword: str | None = "",
     *,
     per_source: bool = False,
 ) -> Any:
     """A field of a record of options; see `OptionSpec`."""
-    declaration = OptionSpec(text, check, keyword, per_source)
+    declaration = OptionSpec(text, check, per_source)
     return field(default=default, metadata={OptionSpec: declaration})
 
 
 def declared(record: Any) -> dict[str, OptionSpec]:
     """Every option of a record, by the name of its field."""
     return {each.name: each.metadata[OptionSpec] for each in fields(record)}
+
+
+def _option_lines(record: type, indent: str) -> str:
+    return "".join(f"{indent}{name}: {option.text}.\n" for name, option in declared(record).items())
+
+
+def _listed(record: type[_Record]) -> type[_Record]:
+    """Decorator of a group of options: its docstring lists them, as `help` shows it."""
+    record.__doc__ = f"{record.__doc__}\n\n    Attributes:\n{_option_lines(record, ' ' * 8)}    "
+    return record
 
 
 def check_record(record: Any) -> None:
@@ -149,15 +159,25 @@ def _whole(least: int, most: int = arguments.MOST) -> Callable[[str, Any], int]:
     return partial(arguments.whole, least=least, most=most)
 
 
+def _bytes(least: int) -> Callable[[str, Any], int]:
+    return partial(arguments.byte_size, least=least)
+
+
+def _group(kind: type) -> Callable[[str, Any], Any]:
+    expected = f"a group of options, as tr.{kind.__name__}(...) gives it"
+    return partial(arguments.check_instance, kinds=kind, expected=expected)
+
+
 def _on_error(name: str, value: Any) -> Any:
     if value not in ("raise", "skip") and not callable(value):
         raise InvalidInputError(f"{name} is 'raise', 'skip' or a function, got {value!r:.80}")
     return value
 
 
+@_listed
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """Which rows come how often, and what makes an item."""
+    """Which rows come how often, what makes an item, and how far apart rows are mixed."""
 
     rows: Any = option(
         None, "rows to stream: a slice, row numbers, a mask, or row ids; None means all"
@@ -186,6 +206,10 @@ class Sampling:
     bucket_steps: int = option(
         64, "size of the windows, in steps, within which rows are sorted for `bucket`", _whole(2)
     )
+    window: int | str = option(
+        WINDOW_BYTES, 'decoded bytes to shuffle in, for the whole job: "512MB" or a number',
+        _bytes(1),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_record(self)
@@ -196,11 +220,135 @@ class Sampling:
             )
 
     @property
+    def window_bytes(self) -> int:
+        """Decoded bytes to shuffle in."""
+        return arguments.byte_size("window", self.window)
+
+    @property
     def is_every_row(self) -> bool:
         """Whether each row is an item, and comes once."""
         chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
         made = (self.pack, self.bucket)
         return all(each is None for each in (*chosen, *made))
+
+
+@_listed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Which share of each step this process reads."""
+
+    rank: int | None = option(
+        None,
+        "number of this process, from 0; None reads RANK, which more than one rank need",
+        _whole(0),
+    )
+    world_size: int | None = option(
+        None, "number of ranks that share the steps; None reads WORLD_SIZE", _whole(1)
+    )
+    replicate: int = option(
+        1, "tensor-parallel group size: this many consecutive ranks get the same rows", _whole(1)
+    )
+
+    def __post_init__(self) -> None:
+        check_record(self)
+        if self.world_size is not None and self.world_size % self.replicate:
+            raise InvalidInputError(
+                f"replicate={self.replicate} ranks cannot have the same share in a world of "
+                f"{self.world_size}: it has to divide it."
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of ranks that share the steps: 1 where nobody said so."""
+        return self.world_size or 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(number, count) of the shares that differ: ranks with the same rows are one.
+
+        Raises:
+            InvalidInputError: a rank beyond the number of ranks.
+        """
+        if (self.rank or 0) >= self.count:
+            raise InvalidInputError(
+                f"rank={self.rank} and world_size={self.world_size}: expected a rank from 0 to "
+                "below the number of ranks. Correct them."
+            )
+        return (self.rank or 0) // self.replicate, self.count // self.replicate
+
+
+@_listed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How batches are made, how far ahead, and what is kept on the way."""
+
+    workers: Workers = option(
+        "thread",
+        'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
+        "which pays where the transform is much Python",
+        checks.one_of(Workers),
+    )
+    prefetch: int | None = option(
+        None,
+        "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
+        _whole(0),
+    )
+    fetch_threads: int | None = option(
+        None, "number of threads that fetch; None chooses by where the data lies", _whole(1)
+    )
+    work_threads: int | None = option(
+        None,
+        "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
+        "not thread-safe",
+        _whole(1),
+    )
+    ahead: int | str = option(
+        AHEAD_BYTES,
+        'decoded bytes that may be fetched ahead of their first use: "64MB" or a number',
+        _bytes(1),
+    )
+    pin: bool | None = option(
+        None,
+        "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
+        "them to",
+        arguments.flag,
+    )
+    on_error: OnBadRow = option(
+        "raise",
+        'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
+        "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
+        "several threads, that gives encoded bytes or pixels for an image, or None",
+        _on_error,
+    )
+    cache_dir: str | Path | None = option(
+        None,
+        "folder of its own in which pages of a remote dataset are kept for the next epochs; "
+        "None: one below XDG_CACHE_HOME, for all streams of this machine",
+        per_source=True,
+    )
+    cache_limit: int | str | None = option(
+        None,
+        'bytes that the pages in it may take, "20GB" or a number; None: what ``tensorrepo config '
+        "cache.limit`` says, 20 GB if nothing. 0 keeps none. Local datasets are never cached",
+        _bytes(0),
+        per_source=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_record(self)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Decoded bytes that may be fetched ahead of their first use."""
+        return arguments.byte_size("ahead", self.ahead)
+
+    @property
+    def own_work_threads(self) -> int:
+        """Number of threads that decode and transform."""
+        return self.work_threads or usual_work_threads(os.cpu_count())
+
+
+EVERY_ROW, RANKS, LOADING = Sampling(), Ranks(), Loading()  # where nothing is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -220,24 +368,23 @@ class StreamOptions:
         "order; False keeps the order",
         per_source=True,
     )
-    window_bytes: int = option(
-        WINDOW_BYTES,
-        "decoded bytes to shuffle in, for the whole job",
-        _whole(1),
-        "window",
-        per_source=True,
-    )
-    sampling: Sampling = option(
-        Sampling(), "which rows come how often", keyword=None, per_source=True
-    )
     seed: int = option(
         0,
-        "seed of the order; with `epoch` and the dataset it says all of it",
+        "seed of the order; with the epoch and the dataset it says all of it",
         arguments.word,
         per_source=True,
     )
-    epoch: int = option(
-        0, "first pass over the data; `set_epoch` goes on", arguments.word, per_source=True
+    sampling: Sampling = option(
+        EVERY_ROW,
+        "which rows come how often, what makes an item, and in which window rows are mixed",
+        _group(Sampling),
+        per_source=True,
+    )
+    ranks: Ranks = option(RANKS, "which share of each step this process reads", _group(Ranks))
+    decode: Decodes = option(
+        None,
+        "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
+        "column; True for pictures of their own size",
     )
     transform: Transform | None = option(
         None,
@@ -251,102 +398,45 @@ class StreamOptions:
         'memory where they can be, or "arrow" arrays',
         checks.one_of(OutputForm),
     )
+    pad: float | None = option(
+        None, "value that fills up ragged columns, which are then stacked into one array"
+    )
     last: Last = option(
         "short",
         'treatment of a last, short step: handed out "short", left out ("drop"), or filled up '
         'with rows of it again ("pad"), as many as `batch.repeated` says',
         checks.one_of(Last),
     )
-    pad: float | None = option(
-        None, "value that fills up ragged columns, which are then stacked into one array"
-    )
-    rank: int = option(
-        0, "rank of this process; None reads RANK, which more than one rank need", _whole(0)
-    )
-    world: int = option(
-        1, "number of ranks that share the steps; None reads WORLD_SIZE", _whole(1), "world_size"
-    )
-    replicate: int = option(
-        1, "tensor-parallel group size: this many consecutive ranks get the same rows", _whole(1)
-    )
-    pin: bool | None = option(
-        None,
-        "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
-        "them to",
-        arguments.flag,
-    )
-    workers: Workers = option(
-        "thread",
-        'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
-        "which pays where the transform is much Python",
-        checks.one_of(Workers),
-    )
-    images: Images = option(
-        None,
-        "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
-        "column; True for pictures of their own size",
-    )
-    on_error: OnBadRow = option(
-        "raise",
-        'treatment of rows whose image or page is damaged: "raise"; "skip" leaves them out and '
-        "counts them in `Stream.stats`; or a function of the error and the row's id, called by "
-        "several threads, that gives encoded bytes or pixels for an image, or None",
-        _on_error,
-    )
-    prefetch: int | None = option(
-        None,
-        "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
-        _whole(0),
-        None,
-    )
-    threads: int | None = option(
-        None, "number of threads that fetch; None chooses by where the data lies", _whole(1), None
-    )
-    work_threads: int | None = option(
-        None,
-        "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
-        "not thread-safe",
-        _whole(1),
-        None,
-    )
-    ahead_bytes: int = option(
-        AHEAD_BYTES, "decoded bytes that may be fetched ahead of their first use", _whole(1), None
+    loading: Loading = option(
+        LOADING, "how batches are made, how far ahead, and what is kept", _group(Loading)
     )
 
     def __post_init__(self) -> None:
         check_record(self)
-        if self.world % self.replicate:
-            raise InvalidInputError(
-                f"replicate={self.replicate} ranks cannot have the same share in a world of "
-                f"{self.world}: it has to divide it."
-            )
-        if self.output == "arrow" and self.images:
+        if self.output == "arrow" and self.decode:
             raise InvalidInputError(
                 "images are decoded to arrays: output is 'numpy', 'torch' or 'jax'"
             )
         if self.output == "arrow" and self.sampling.pack is not None:
             raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
-        self.share(0)
-        pins(self.pin, self.output)
+        if self.ranks.world_size is not None:  # else the environment may tell it yet
+            self.share(0)
+        pins(self.loading.pin, self.output)
 
     @property
     def pins(self) -> bool:
         """Whether tensors are handed out in pinned memory."""
-        return pins(self.pin, self.output)
+        return pins(self.loading.pin, self.output)
 
-    @property
-    def own_work_threads(self) -> int:
-        """Number of threads that decode and transform."""
-        return self.work_threads or usual_work_threads(os.cpu_count())
+    def in_process(self, output: OutputForm) -> StreamOptions:
+        """The same for a process of its own, whose batches somebody else hands out."""
+        return replace(
+            self, output=output, loading=replace(self.loading, workers="thread", pin=False)
+        )
 
     def share(self, start: int, turn: int = 0, turns: int = 1) -> Share:
         """Steps of this rank from position `start` on, as one of `turns` workers."""
-        alike = self.replicate
-        if not 0 <= self.rank < self.world:
-            raise InvalidInputError(f"rank is in [0, world), got {self.rank} of {self.world}")
-        return Share(
-            self.batch_size, self.rank // alike, self.world // alike, start, self.last, turn, turns
-        )
+        return Share(self.batch_size, *self.ranks.place, start, self.last, turn, turns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -359,8 +449,8 @@ class StreamSetup:
         decodes: image columns to decode, and how.
         clock: clock in seconds, for statistics.
         page_cache: keeps a part of what is read from a store on this machine's disk.
-        remake: maker of the same stream in another process: called there with options to replace,
-            and passed there as `multiprocessing` does.
+        remake: maker of the same stream in another process: called there with the form of its
+            values, see `StreamOptions.in_process`, and passed there as `multiprocessing` does.
     """
 
     options: StreamOptions
@@ -368,41 +458,24 @@ class StreamSetup:
     decodes: Mapping[str, Decode]
     clock: Callable[[], float]
     page_cache: PageDiskCache | None = None
-    remake: Callable[..., Any] | None = None
+    remake: Callable[[OutputForm], Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.options.workers == "process" and self.remake is None:
+        if self.options.loading.workers == "process" and self.remake is None:
             raise InvalidInputError(
                 "workers='process' opens the dataset once more in another process, and this one "
                 "belongs to no repository with a URL: use workers='thread'"
             )
 
 
-def options_of(keywords: Mapping[str, Any]) -> StreamOptions:
-    """The options that a caller of the SDK gave, by their keywords there; others are left out."""
-    names = {
-        record: {option.keyword or name: name for name, option in declared(record).items()
-                 if option.keyword is not None}
-        for record in (StreamOptions, Sampling)
-    }  # fmt: skip
-    plain, sampling = (
-        {own[keyword]: value for keyword, value in keywords.items() if keyword in own}
-        for own in names.values()
-    )
-    return StreamOptions(**plain, sampling=Sampling(**sampling))
-
-
-def described(*records: type) -> Callable[[_Call], _Call]:
-    """Decorator of a method of the SDK: its docstring describes the options of records first."""
-    lines = "".join(
-        f"            {option.keyword or name}: {option.text}.\n"
-        for record in records
-        for name, option in declared(record).items()
-        if option.keyword is not None
-    )
+def described(record: type) -> Callable[[_Call], _Call]:
+    """Decorator of a call of the SDK: its docstring describes the options of `record` first."""
+    lines = _option_lines(record, " " * 12)
 
     def with_lines(call: _Call) -> _Call:
-        call.__doc__ = (call.__doc__ or "").replace("Args:\n", f"Args:\n{lines}", 1)
+        text = call.__doc__ or ""
+        known = text if "Args:\n" in text else f"{text.rstrip()}\n\n        Args:\n"
+        call.__doc__ = known.replace("Args:\n", f"Args:\n{lines}", 1)
         return call
 
     return with_lines

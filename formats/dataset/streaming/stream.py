@@ -24,7 +24,7 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
+from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check_moments
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
 from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
@@ -55,60 +55,61 @@ from tensorrepo.repo.objects.cache import PageDiskCache
 
 def stream(
     dataset: StoredDataset,
-    options: StreamOptions | None = None,
+    options: StreamOptions,
     *,
-    remake: Callable[..., BatchStream] | None = None,
+    remake: Callable[[OutputForm], BatchStream] | None = None,
     page_cache: PageDiskCache | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    **keywords: Any,
 ) -> BatchStream:
     """Stream `dataset` in whole batches.
 
     Args:
         dataset: dataset to read.
-        options: options of the stream; None takes them from `keywords`.
+        options: options of the stream.
         remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
         clock: clock in seconds, for `BatchStream.stats`.
-        keywords: fields of `StreamOptions`.
 
     Raises:
         InvalidInputError: an option that makes no sense, or a rank that would get no rows.
         NotFoundError: no such column.
     """
-    options = StreamOptions(**keywords) if options is None else options
     chosen = dataset.schema.select(options.columns)
     check_moments(chosen.columns, options.output)
     names = chosen.names
     if options.pad is not None:
         checks.padding(options.pad, chosen.columns)
-    decodes = chosen_decodes(options.images, dataset.schema, names)
-    setup = StreamSetup(options, options.prefetch or 0, decodes, clock, page_cache, remake)
+    decodes = chosen_decodes(options.decode, dataset.schema, names)
+    setup = StreamSetup(options, options.loading.prefetch or 0, decodes, clock, page_cache, remake)
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
         setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
-    if options.prefetch is None:
+    if options.loading.prefetch is None:
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
     return BatchStream(DatasetFeed(dataset, plan, names), setup)
 
 
 class BatchStream:
-    """The batches of one epoch after another: iterate, `set_epoch`, iterate again.
+    """The batches of one epoch after another: each iteration reads the next one.
 
-    Iterating begins at the start of the epoch, or once where a loaded state says. Streams may be
-    iterated several times, also at the same time; `state_dict` follows the newest iteration. The
-    state of a finished epoch has nothing left: go on with `set_epoch(epoch + 1)`.
+    The first reads epoch 0, or what `set_epoch` or a loaded state says; after either, that is the
+    epoch of the next iteration again. An iteration begins at the start of its epoch, or once where
+    a loaded state says, and one that was left early is over. Streams may be iterated several times
+    at the same time; `state_dict` follows the newest iteration. The state of a finished epoch has
+    nothing left, so the iteration after it is empty, and the one after that reads the next epoch.
 
     Attributes:
         feed: data of the stream, and their order.
         setup: options, and means by which batches are made.
+        begun: whether an iteration reads, or has read, this epoch.
     """
 
     def __init__(self, feed: Feed, setup: StreamSetup) -> None:
         """Made by `stream` and `mix`."""
         self.feed, self.setup = feed, setup
-        self._pass = Pass(setup.options.seed, setup.options.epoch)
+        self._pass = Pass(setup.options.seed, 0)
+        self.begun = False
         self._start = 0  # where the next iteration begins
         self._position = 0  # where the newest one is
         self._newest: object = None
@@ -128,6 +129,7 @@ class BatchStream:
 
     @property
     def epoch(self) -> int:
+        """Epoch of the newest iteration; before the first, and once it was set, of the next."""
         return self._pass.epoch
 
     @property
@@ -136,22 +138,24 @@ class BatchStream:
         return self.feed.rows(self._pass)
 
     def __len__(self) -> int:
-        """Batches that the next iteration gives; one that has begun changes nothing of it."""
+        """Batches of an iteration of this epoch; what is left where a state was loaded."""
         return self.options.share(self._start).steps(self.rows)
 
     def __iter__(self) -> StreamIterator:
+        self.set_epoch(self._upcoming.epoch)
         return self.in_turn(0, 1)
 
     def in_turn(self, turn: int, turns: int, *, quiet: bool = False) -> StreamIterator:
         """Iterate over each `turns`-th step, beginning with number `turn` of those that are left.
 
-        So several workers make all steps together, each as the whole stream would. If `quiet`,
-        the caller reports what became of bad rows.
+        So several workers make all steps of this epoch together, each as the whole stream would.
+        If `quiet`, the caller reports what became of bad rows.
         """
+        self.begun = True
         share = self.options.share(self._start, turn, turns)
         self._check_share(share)
         self._stats = StreamStats()
-        from_process = self.options.workers == "process"
+        from_process = self.options.loading.workers == "process"
         items = self._items_of_process(share) if from_process else self._items(share)
         self._start, self._position = 0, share.start
         title = f"epoch {self.epoch} of {self.feed.title}"
@@ -191,7 +195,12 @@ class BatchStream:
         epoch = arguments.word("epoch", epoch)
         if epoch != self.epoch:
             self.rewind()
-        self._pass = Pass(self.seed, epoch)
+        self._pass, self.begun = Pass(self.seed, epoch), False
+
+    @property
+    def _upcoming(self) -> Pass:
+        """The pass that the next iteration reads."""
+        return self._pass._replace(epoch=self.epoch + 1) if self.begun else self._pass
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """Where the newest iteration is, as JSON values: the same on every rank.
@@ -211,8 +220,12 @@ class BatchStream:
             InvalidInputError: not a state of a stream, or a mix, of these data and columns.
         """
         self.feed, self._pass, self._position = self.feed.resumed(state)
-        self._start = self._position
+        self._start, self.begun = self._position, False
         self._newest = None
+
+    def next_state(self) -> dict[str, Any]:
+        """Where the next iteration begins, as `state_dict` tells it."""
+        return self.feed.state(self._upcoming, self._start)
 
     def explain(self) -> Any:
         """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
@@ -256,7 +269,7 @@ class BatchStream:
             work,
             prefetch=setup.prefetch,
             steps_at_once=assembler.steps_at_once,
-            threads=setup.options.own_work_threads,
+            threads=setup.options.loading.own_work_threads,
             decoding=decoding,
         )
 

@@ -23,8 +23,9 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from tensorrepo.formats.common.arguments import whole
+from tensorrepo.formats.common.arguments import first_names, whole
 from tensorrepo.formats.common.tensors import (
+    TORCH_NAMES,
     TYPES_BY_TORCH_NAME,
     TensorOutput,
     TensorType,
@@ -32,7 +33,7 @@ from tensorrepo.formats.common.tensors import (
     import_torch,
     torch_of,
 )
-from tensorrepo.formats.model.layout.fingerprints import NamedShape, frame_bytes
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.manifest import TensorEntry
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE, numbers
 from tensorrepo.formats.model.read.frames import (
@@ -181,41 +182,63 @@ def _torch_type(dtype: Any) -> Any:
     return kind if isinstance(kind, torch.dtype) else None
 
 
-_SHOWN = 5
+class NamedForm(Protocol):
+    """What a stored tensor is made of."""
+
+    @property
+    def type(self) -> TensorType: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 def matching(
-    state: Mapping[str, Any], stored: Mapping[str, NamedShape], strict: bool
+    state: Mapping[str, Any], stored: Mapping[str, NamedForm], strict: bool
 ) -> dict[str, Any]:
     """The torch tensors to be filled, by name of the stored tensor; each memory once.
 
     Raises:
-        InvalidInputError: with `strict` other names, and always other shapes.
+        InvalidInputError: with `strict` other names or types, and always other shapes.
     """
-    missing = sorted(state.keys() - stored.keys())
-    unexpected = sorted(stored.keys() - state.keys())
-    if strict and (missing or unexpected):
-        raise InvalidInputError(
-            "; ".join(
-                f"{what} {', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
-                for what, names in (("stored lacks", missing), ("module lacks", unexpected))
-                if names
-            )
-        )
+    problems = [*_other_names(state, stored)] if strict else []
     targets: dict[str, Any] = {}
     seen: set[tuple[object, ...]] = set()
     for name in (name for name in state if name in stored):
-        into, spec = state[name], stored[name]
-        if tuple(into.shape) != tuple(spec.shape):
-            raise InvalidInputError(
-                f"tensor {name!r}: stored with shape {tuple(spec.shape)}, the module's has "
-                f"{tuple(into.shape)}"
-            )
+        into = state[name]
+        problem = _other_form(name, into, stored[name], strict)
+        if problem is not None:
+            problems.append(problem)
         place = into.device, into.data_ptr(), tuple(into.shape), tuple(into.stride()), into.dtype
         if place not in seen or not into.numel():
             seen.add(place)
             targets[name] = into
+    if problems:
+        raise InvalidInputError("; ".join(problems))
     return targets
+
+
+def _other_names(state: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[str]:
+    missing, unexpected = state.keys() - stored.keys(), stored.keys() - state.keys()
+    if missing:
+        yield f"missing, which the module has: {first_names(sorted(missing))}"
+    if unexpected:
+        yield f"unexpected, which the module lacks: {first_names(sorted(unexpected))}"
+
+
+def _other_form(name: str, into: Any, spec: NamedForm, strict: bool) -> str | None:
+    if tuple(into.shape) != tuple(spec.shape):
+        return (
+            f"tensor {name!r}: stored with shape {tuple(spec.shape)}, the module's has "
+            f"{tuple(into.shape)}"
+        )
+    kind = str(into.dtype).removeprefix("torch.")
+    wanted = TORCH_NAMES.get(spec.type.name, kind)
+    if strict and wanted != kind:
+        return (
+            f"tensor {name!r}: stored as {wanted}, the module's is {kind}; strict=False converts, "
+            "and so does module.to(dtype) before"
+        )
+    return None
 
 
 def memory_of(into: Any, element: TensorType) -> memoryview | None:

@@ -11,10 +11,10 @@ import pytest
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, live_rows, row_id_table
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tests.support.builders.changed import edited, patched, waiting, without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import stream
 
 ROWS = 3000
 SCHEMA = Schema.of({"x": Tensor("float32", (16,)), "label": "int32", "text": Text()})
@@ -63,7 +63,7 @@ def test_every_live_row_comes_once_as_readers_see_it(
 ) -> None:
     expected = changed.to_numpy()
     seen = []
-    batches = stream(changed, batch_size=64, shuffle=shuffle, window_bytes=window_bytes, seed=3)
+    batches = stream(changed, batch_size=64, shuffle=shuffle, window=window_bytes, seed=3)
     for batch in batches:
         seen.append(batch.rows.copy())
         for name in ("x", "label", "score"):

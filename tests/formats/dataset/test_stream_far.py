@@ -12,14 +12,14 @@ import pytest
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.changed import without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import MappedObjects, stream_threads
+from tests.support.builders.streams import MappedObjects, stream, stream_threads
 
 ROWS = 600
 # Rows of `x` lead: 16 of them are a page. A page of `e` has 256 rows.
@@ -72,7 +72,7 @@ def readings(found: BatchStream) -> dict[str, str]:
 
 
 def far(objects: MemoryObjects, ds: StoredDataset, **options: Any) -> BatchStream:
-    found = stream(ds, **({"batch_size": 32, "window_bytes": 2_000_000} | options))
+    found = stream(ds, **({"batch_size": 32, "window": 2_000_000} | options))
     objects.reads.clear()
     return found
 
@@ -161,7 +161,7 @@ def test_half_of_the_pages_cached_are_half_of_the_bytes_next_time(tmp_path: Path
     objects = MemoryObjects()
     ds = dataset(objects)
     cache = PageDiskCache(tmp_path / "pages", ds.stored_bytes // 2, spare=0, chance=lambda: 0.0)
-    found = far(objects, ds, page_cache=cache, columns=["x", "e"], window_bytes=1 << 18)
+    found = far(objects, ds, page_cache=cache, columns=["x", "e"], window=1 << 18)
     first = epoch(found)
     assert found.stats().cache_hits == 0
     found.set_epoch(1)

@@ -17,7 +17,6 @@ from xxhash import xxh3_64_intdigest
 from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.streaming.load import downloads
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.envelope import ObjectLink
@@ -30,6 +29,7 @@ from tests.support.builders.streams import (
     MappedObjects,
     lasting_stream_threads,
     own_threads,
+    stream,
     stream_threads,
 )
 from tests.support.effort import soaking
@@ -78,7 +78,7 @@ def test_no_damaged_page_is_handed_out(store: type[MemoryObjects], codec: Codec)
     data[start + 100] ^= 1
     objects.stored[chunk.digest] = bytes(data)  # type: ignore[union-attr]
     handed_out: list[int] = []
-    found = stream(ds, batch_size=8, window_bytes=WINDOW)
+    found = stream(ds, batch_size=8, window=WINDOW)
     with pytest.raises(CorruptError, match=r"column 'x', page 20 \(rows"):
         handed_out.extend(row for batch in found for row in batch.rows.tolist())
     rows = range(*index.first_row[page : page + 2].tolist())
@@ -100,7 +100,7 @@ def test_a_page_whose_directory_lies_is_refused_though_its_checksum_is_right() -
     index.entries["checksum"][3] = xxh3_64_intdigest(page)
     objects.stored[chunk.digest] = data  # type: ignore[assignment]
     with pytest.raises(CorruptError, match=r"page 3 .*directory"):
-        list(stream(ds, batch_size=8, window_bytes=WINDOW, columns=["x"]))
+        list(stream(ds, batch_size=8, window=WINDOW, columns=["x"]))
 
 
 def test_damage_that_comes_between_epochs_is_found() -> None:
@@ -108,7 +108,7 @@ def test_damage_that_comes_between_epochs_is_found() -> None:
     ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
     shared = {digest: bytearray(data) for digest, data in objects.stored.items()}
     objects.stored = shared  # type: ignore[assignment]
-    found = stream(ds, batch_size=8, window_bytes=WINDOW, columns=["x"])
+    found = stream(ds, batch_size=8, window=WINDOW, columns=["x"])
     assert len(list(found)) == 125
     chunk = next(link for link in column_index(ds, "x").chunks if not isinstance(link, memoryview))
     shared[chunk.digest][-70_000] ^= 1
@@ -121,7 +121,7 @@ def test_damage_that_comes_between_epochs_is_found() -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_an_abandoned_iterator_leaves_no_thread(remote: StoredDataset, prefetch: int) -> None:
-    batches = iter(stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
+    batches = iter(stream(remote, batch_size=8, window=WINDOW, prefetch=prefetch))
     next(batches)
     assert stream_threads()
     del batches
@@ -145,9 +145,7 @@ def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_th
         return time.perf_counter()
 
     with away:
-        held.append(
-            iter(stream(remote, batch_size=8, window_bytes=WINDOW, clock=clock, ahead_bytes=1))
-        )
+        held.append(iter(stream(remote, batch_size=8, window=WINDOW, clock=clock, ahead=1)))
         next(held[0])
     while not died.wait(0.2):  # all that may be ahead was there already: make room
         with away:
@@ -159,7 +157,7 @@ def test_an_iterator_that_dies_on_its_own_thread_and_behind_its_lock_ends_its_th
 
 
 def test_closing_a_stream_ends_its_iterators(remote: StoredDataset) -> None:
-    with stream(remote, batch_size=8, window_bytes=WINDOW) as found:
+    with stream(remote, batch_size=8, window=WINDOW) as found:
         batches = iter(found)
         next(batches)
     assert stream_threads() == []
@@ -186,7 +184,7 @@ def test_a_failing_transform_reaches_the_caller_and_ends_the_threads(
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_no_page_is_read_before_a_batch_is_asked_for(remote: StoredDataset, prefetch: int) -> None:
-    found = stream(remote, batch_size=8, window_bytes=WINDOW, prefetch=prefetch)
+    found = stream(remote, batch_size=8, window=WINDOW, prefetch=prefetch)
     remote.objects.reads.clear()  # type: ignore[attr-defined]
     found.explain()
     iter(found).close()
@@ -221,7 +219,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(prefetch: int) -> None:
     threading.Thread(target=press).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            list(stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=prefetch))
+            list(stream(ds, batch_size=8, window=WINDOW, prefetch=prefetch))
     finally:
         signal.signal(signal.SIGINT, before)
     assert stream_threads() == []
@@ -249,7 +247,7 @@ def test_ctrl_c_at_any_moment_leaves_no_thread(prefetch: int, transform: Any) ->
             objects.let_go.set()
             ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
             options: dict[str, Any] = {"transform": transform, "work_threads": 2}
-            found = stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=prefetch, **options)
+            found = stream(ds, batch_size=8, window=WINDOW, prefetch=prefetch, **options)
 
             def press(asked: threading.Event, seconds: float) -> None:
                 asked.wait(60)
@@ -274,8 +272,8 @@ def test_closing_waits_for_no_thread_but_those_whose_reads_hang(
     objects = SlowObjects()
     objects.let_go.set()
     ds = stored(objects, SCHEMA, [ROWS], page_bytes=8192)
-    options: dict[str, Any] = {"ahead_bytes": WINDOW, "transform": transform, "work_threads": 4}
-    found = stream(ds, batch_size=8, window_bytes=WINDOW, prefetch=1, **options)
+    options: dict[str, Any] = {"ahead": WINDOW, "transform": transform, "work_threads": 4}
+    found = stream(ds, batch_size=8, window=WINDOW, prefetch=1, **options)
     batches = iter(found)
     next(batches)
     objects.let_go.clear()
@@ -295,11 +293,11 @@ def test_reading_ahead_is_bounded_in_bytes(remote: StoredDataset) -> None:
     found = stream(
         remote,
         batch_size=4,
-        window_bytes=WINDOW,
+        window=WINDOW,
         columns=["x"],
         prefetch=0,
-        ahead_bytes=20_000,
-        threads=2,
+        ahead=20_000,
+        fetch_threads=2,
     )
     remote.objects.reads.clear()  # type: ignore[attr-defined]
     batches = iter(found)
@@ -317,15 +315,15 @@ def test_reading_ahead_is_bounded_in_bytes(remote: StoredDataset) -> None:
     ("wrong", "message"),
     [
         ({"batch_size": 0}, "batch_size"),
-        ({"window_bytes": 0}, "window_bytes"),
+        ({"window": 0}, "window"),
         ({"shuffle": "rows"}, "shuffle"),
         ({"output": "tensors"}, "output"),
         ({"last": "long"}, "last"),
-        ({"world": 4, "replicate": 3}, "replicate=3"),
-        ({"world": 4, "replicate": 0}, "replicate is a whole number"),
+        ({"world_size": 4, "replicate": 3}, "replicate=3"),
+        ({"world_size": 4, "replicate": 0}, "replicate is a whole number"),
         ({"prefetch": -1}, "prefetch"),
-        ({"threads": 0}, "threads"),
-        ({"rank": 2, "world": 2}, "rank"),
+        ({"fetch_threads": 0}, "fetch_threads"),
+        ({"rank": 2, "world_size": 2}, "rank"),
         ({"seed": -1}, "seed"),
         ({"epoch": 1 << 64}, "epoch"),
         ({"columns": []}, "column"),
@@ -345,12 +343,15 @@ def test_an_unknown_column_is_named(dataset: StoredDataset) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"batch_size": 2, "world": 3}, "cannot be shared"), ({"batch_size": 333}, "last='drop'")],
+    [
+        ({"batch_size": 2, "world_size": 3}, "cannot be shared"),
+        ({"batch_size": 333}, "last='drop'"),
+    ],
 )
 def test_a_rank_without_rows_is_refused_when_reading_starts(
     dataset: StoredDataset, options: dict[str, Any], message: str
 ) -> None:
-    found = stream(dataset, **({"world": 3} | options))
+    found = stream(dataset, **({"world_size": 3} | options))
     with pytest.raises(InvalidInputError, match=message):
         iter(found)
 
@@ -372,13 +373,13 @@ def test_a_rank_without_rows_is_refused_when_reading_starts(
 def test_a_state_of_something_else_is_refused(
     dataset: StoredDataset, change: dict[str, Any]
 ) -> None:
-    found = stream(dataset, batch_size=8, window_bytes=WINDOW)
+    found = stream(dataset, batch_size=8, window=WINDOW)
     with pytest.raises(InvalidInputError):
         found.load_state_dict(found.state_dict() | change)
 
 
 def test_a_stream_explains_itself_before_reading(dataset: StoredDataset) -> None:
-    explained = stream(dataset, batch_size=4, window_bytes=WINDOW, columns=["x", "y"]).explain()
+    explained = stream(dataset, batch_size=4, window=WINDOW, columns=["x", "y"]).explain()
     assert (explained.order, explained.rows, explained.steps) == ("pages", 1000, 250)
     assert explained.lanes <= 8
     assert explained.distinct_runs[1] == 4
@@ -409,12 +410,12 @@ def test_streams_do_not_load_torch_unless_asked() -> None:
 LEFT_OPEN = """
 import numpy as np
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.dataset.streaming.stream import stream
+from tests.support.builders.streams import stream
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 
 ds = stored(MemoryObjects(), Schema.of({"y": "int64"}), [{"y": np.arange(5000)}], page_bytes=512)
-batches = iter(stream(ds, batch_size=8, window_bytes=5000))
+batches = iter(stream(ds, batch_size=8, window=5000))
 print(len(next(batches)["y"]))
 """
 

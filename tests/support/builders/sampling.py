@@ -11,11 +11,11 @@ from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tests.support.builders.changed import edited, patched, without
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import MappedObjects
+from tests.support.builders.streams import MappedObjects, stream
 
 ROWS = 400
 SHUFFLES = ["pages", "global", "buffer", False]
@@ -76,7 +76,7 @@ def resumptions() -> st.SearchStrategy[tuple[int, int, int]]:
 
 
 def opened(ds: StoredDataset, sampling: Sampling, **options: Any) -> BatchStream:
-    settled = {"batch_size": 16, "window_bytes": WINDOW, "columns": ["label", "tokens"]}
+    settled = {"batch_size": 16, "window": WINDOW, "columns": ["label", "tokens"]}
     return stream(ds, sampling=sampling, **(settled | options))
 
 

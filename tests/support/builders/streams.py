@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.options import (
+    Loading,
+    Ranks,
+    Sampling,
+    StreamOptions,
+    declared,
+)
 from tensorrepo.formats.dataset.streaming.order.orders import PairedLanes
 from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     Purpose,
@@ -17,6 +27,9 @@ from tensorrepo.formats.dataset.streaming.order.random_numbers import (
     number,
     permutation,
 )
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
+from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
+from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.builders.datasets import Rows
 from tests.support.builders.objects import MemoryObjects
@@ -42,6 +55,32 @@ ROWS: Rows = [
     for at in range(COUNT)
 ]
 WINDOW = 60_000  # about seven of the 53 runs
+
+
+_GROUPS = {"sampling": Sampling, "ranks": Ranks, "loading": Loading}
+
+
+def options_of(**words: Any) -> StreamOptions:
+    """Options of a stream, those of groups by their own names: ``rank=1, prefetch=0``."""
+    for group, record in _GROUPS.items():
+        own = {name: words.pop(name) for name in declared(record) if name in words}
+        if own:
+            words[group] = replace(words.get(group, record()), **own)
+    return StreamOptions(**words)
+
+
+def stream(
+    dataset: StoredDataset,
+    *,
+    epoch: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+    page_cache: PageDiskCache | None = None,
+    **words: Any,
+) -> BatchStream:
+    """A stream of `dataset`, with the options that `options_of` takes."""
+    opened = open_stream(dataset, options_of(**words), clock=clock, page_cache=page_cache)
+    opened.set_epoch(epoch)
+    return opened
 
 
 class MappedObjects(MemoryObjects):

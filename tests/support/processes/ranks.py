@@ -59,7 +59,11 @@ def _rank(
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world
     )
-    stream = tr.open(url).dataset("points").stream(batch_size=24, window="4kB", seed=5)
+    stream = (
+        tr.open(url)
+        .dataset("points")
+        .stream(batch_size=24, sampling=tr.Sampling(window="4kB"), seed=5)
+    )
     before = notes(folder)
     if before:
         stream.load_state_dict(before[-1]["state"])

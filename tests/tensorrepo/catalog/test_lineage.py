@@ -35,7 +35,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
         tx.dataset("points").delete("label == 1")
     points = made.dataset("points")
     with made.transaction() as tx:
-        tx.save_model("tuned", WEIGHTS, parent="main:models/net", trained_on=[points])
+        tx.save_model("tuned", WEIGHTS, base="main:models/net", derived_from=[points])
     return made
 
 
@@ -87,8 +87,8 @@ def test_a_model_of_a_version_that_is_not_stored_is_named_with_what_is_unknown(
             columns = {name: values[:rows] for name, values in COLUMNS.items()}
             tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(columns)
     with made.transaction() as tx:
-        tx.save_model("net", WEIGHTS, trained_on=[elsewhere.dataset("points")])
-        tx.save_model("other", WEIGHTS, trained_on=[made.dataset("points")])
+        tx.save_model("net", WEIGHTS, derived_from=[elsewhere.dataset("points")])
+        tx.save_model("other", WEIGHTS, derived_from=[made.dataset("points")])
     (found,) = made.lineage("datasets/points").saw_deleted()
     assert (found.model.path, found.deleted, found.seen) == ("models/net", None, "unknown")
     assert found.summary == "unknown: that version is not stored any more"
@@ -121,7 +121,7 @@ def test_a_model_of_which_no_data_are_known_cannot_be_made_again(tmp_path: Path)
 
 
 def test_a_url_is_asked_about_without_its_secrets(repository: tr.Repository) -> None:
-    with repository.run("exp2", inputs=["https://ada:s3cret@host/d.csv?token=abc"]):
+    with repository.run("exp2", derived_from=["https://ada:s3cret@host/d.csv?token=abc"]):
         pass
     found = repository.lineage("https://bob:other@host/d.csv?token=xyz").descendants()
     assert (found.start.path, found.paths) == ("https://host/d.csv", ["runs/exp2"])

@@ -138,7 +138,7 @@ SQL_CONDITION = "label = 'dog' and (row_number % 4 = 1 or length(name) > 5)"
 def test_conditions_that_no_expression_says_are_answered_by_sql(repo: tr.Repository) -> None:
     pets = repo.dataset("pets")
     assert pets.find(SQL_CONDITION).tolist() == [1, 5, 9]
-    (batch,) = pets.stream(batch_size=9, where=SQL_CONDITION)
+    (batch,) = pets.stream(batch_size=9, sampling=tr.Sampling(where=SQL_CONDITION))
     assert sorted(batch.rows) == [1, 5, 9]
     with repo.transaction(message="by SQL") as tx:
         draft = tx.dataset("pets").update(SQL_CONDITION, {"name": ["a", "b", "c"]})

@@ -92,7 +92,7 @@ def test_a_process_of_its_own_makes_the_batches_of_a_whole_mix(
     whole = told(mixed(both, wish))
     threads = mixed(both, wish)
     list(islice(iter(threads), 5))
-    process = mixed(both, wish | {"seed": 0}, workers="process")
+    process = mixed(both, wish | {"seed": 0}, loading=tr.Loading(workers="process"))
     process.load_state_dict(threads.state_dict())
     assert told(process) == whole[5:]
     assert process.state_dict() == threads.state_dict(position=12 * 16)

@@ -55,8 +55,11 @@ def filled(url: str, **options: Any) -> tr.Dataset:
     return repo.dataset("points")
 
 
-def stream(ds: tr.Dataset, **options: Any) -> tr.Stream:
-    return ds.stream(batch_size=BATCH, window="1kB", seed=7, output="torch", **options)
+def stream(ds: tr.Dataset, *, epoch: int = 0, **options: Any) -> tr.Stream:
+    window = tr.Sampling(window="1kB")
+    found = ds.stream(batch_size=BATCH, sampling=window, seed=7, output="torch", **options)
+    found.set_epoch(epoch)
+    return found
 
 
 @contextmanager
@@ -98,7 +101,7 @@ def test_a_loader_gives_the_streams_batches_with_any_workers(
 
 def test_each_rank_has_its_loader(ds: tr.Dataset) -> None:
     ranks = [
-        seen(loader(stream(ds, rank=rank, world_size=2).torch(), workers))
+        seen(loader(stream(ds, ranks=tr.Ranks(rank=rank, world_size=2)).torch(), workers))
         for rank, workers in ((0, 2), (1, 0))
     ]
     together = [sorted(one[1] + two[1]) for one, two in zip(*ranks, strict=True)]
@@ -119,7 +122,7 @@ def test_reading_resumes_with_another_number_of_workers(
     assert len(resumed) == 8
     assert seen(resumed) == whole[5:]
     assert len(resumed) == 13  # the place counts once
-    assert seen(resumed) == whole
+    assert seen(resumed) == seen(stream(ds, epoch=1))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,9 @@ def test_a_loaded_place_counts_once_though_loops_have_equal_seeds(
     torched = stream(ds).torch()
     torched.load_state_dict(stream(ds).state_dict(position=5 * BATCH))
     made = loader(torched, workers, multiprocessing_context=start)
-    assert [seeded(made) for _ in range(3)] == [whole[5:], whole, whole]
+    assert [seeded(made) for _ in range(3)] == [
+        whole[5:], *(seen(stream(ds, epoch=epoch)) for epoch in (1, 2))
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("before", "after"), sampled([(2, 0), (1, 3), (0, 2)], 1))
@@ -144,7 +149,7 @@ def test_a_loaded_place_counts_once_for_all_loaders(
     torched = stream(ds).torch()
     torched.load_state_dict(stream(ds).state_dict(position=5 * BATCH))
     assert seeded(loader(torched, before)) == whole[5:]
-    assert seeded(loader(torched, after)) == whole
+    assert seeded(loader(torched, after)) == seen(stream(ds, epoch=1))
     torched.load_state_dict(stream(ds).state_dict(position=9 * BATCH))
     assert seeded(loader(torched, after)) == whole[9:]
 
@@ -153,6 +158,32 @@ def seeded(batches: Any) -> list[Any]:
     """What a loop sees that sets the seed first, as many do."""
     torch.manual_seed(0)
     return seen(batches)
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_each_loop_reads_the_next_epoch_whoever_reads_it(
+    ds: tr.Dataset, workers: int, persistent: bool
+) -> None:
+    epochs = [seen(stream(ds, epoch=epoch)) for epoch in range(6)]
+    told = stream(ds)
+    made = loader(told.torch(), workers, persistent_workers=persistent)
+    assert [seen(made), seen(made)] == epochs[:2]
+    assert told.epoch == 1
+    list(islice(made, 3))  # a loop that is left early is over, too
+    assert seen(told) == epochs[3]
+    assert seen(made) == epochs[4]
+    state = told.state_dict(position=epochs[4][2][0])
+    assert state["epoch"] == 4
+    again = stream(ds)
+    again.load_state_dict(state)
+    assert [seen(again), seen(again)] == [epochs[4][3:], epochs[5]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_makes_batches_of_batches_is_refused(ds: tr.Dataset, workers: int) -> None:
+    batched = DataLoader(stream(ds).torch(), batch_size=4, num_workers=workers)
+    with refused(tr.InvalidInputError, match="batch_size=None to the loader"):
+        list(batched)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -225,13 +256,13 @@ def test_a_state_that_the_stream_loads_reaches_its_loader(
     assert len(made) == len(whole) - 5
     assert seen(made) == whole[5:]
     assert (len(told), len(made)) == (len(whole), len(whole))  # the place counts once
-    assert seen(told) == whole
+    assert seen(told) == seen(stream(ds, epoch=3))
 
 
 def test_a_state_does_not_reach_workers_that_persist_and_that_is_said(ds: tr.Dataset) -> None:
     told = stream(ds)
     made = loader(told.torch(), 1, persistent_workers=True)
-    assert seen(made) == seen(told)
+    assert seen(made) == seen(stream(ds))
     told.load_state_dict(told.state_dict(position=40))
     with refused(tr.InvalidInputError, match="workers of this DataLoader persist"):
         list(made)
@@ -301,7 +332,9 @@ def test_a_workers_own_place_is_for_steps_of_the_same_size(ds: tr.Dataset, size:
     first = StatefulDataLoader(stream(ds).torch(), batch_size=None, num_workers=2)
     list(islice(first, 3))
     again = StatefulDataLoader(
-        ds.stream(batch_size=size, window="1kB", seed=7, output="torch").torch(),
+        ds.stream(
+            batch_size=size, sampling=tr.Sampling(window="1kB"), seed=7, output="torch"
+        ).torch(),
         batch_size=None,
         num_workers=2,
     )
@@ -317,7 +350,7 @@ def test_a_workers_own_place_is_for_any_number_of_ranks(ds: tr.Dataset) -> None:
     list(islice(first, 5))
     ranks = []
     for rank in range(2):
-        torched = stream(ds, rank=rank, world_size=2).torch()
+        torched = stream(ds, ranks=tr.Ranks(rank=rank, world_size=2)).torch()
         ranks.append(StatefulDataLoader(torched, batch_size=None, num_workers=2))
         ranks[-1].load_state_dict(first.state_dict())
     together = [sorted(one[1] + two[1]) for one, two in zip(*map(seen, ranks), strict=True)]
@@ -326,7 +359,7 @@ def test_a_workers_own_place_is_for_any_number_of_ranks(ds: tr.Dataset) -> None:
 
 def test_a_process_inside_of_workers_is_refused(ds: tr.Dataset) -> None:
     with refused(tr.InvalidInputError, match="use one of them"):
-        list(loader(stream(ds, workers="process").torch(), 1))
+        list(loader(stream(ds, loading=tr.Loading(workers="process")).torch(), 1))
 
 
 def test_transforms_run_in_the_workers(ds: tr.Dataset) -> None:

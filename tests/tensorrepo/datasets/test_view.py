@@ -48,7 +48,7 @@ def test_a_view_streams_exactly_its_rows(repo: tr.Repository) -> None:
     batches = list(view.stream(batch_size=3, columns=["x"], seed=1))
     found = np.concatenate([batch["x"][:, 0] for batch in batches])
     assert sorted(found.tolist()) == (np.arange(3, 40, 5) * 2.0).tolist()
-    part = list(view.stream(batch_size=9, rows=slice(0, 2), shuffle=False))
+    part = list(view.stream(batch_size=9, sampling=tr.Sampling(rows=slice(0, 2)), shuffle=False))
     assert part[0]["x"][:, 0].tolist() == [6.0, 16.0]
 
 

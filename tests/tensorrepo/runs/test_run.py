@@ -86,7 +86,7 @@ def test_rows_that_models_are_measured_on_are_not_what_they_are_trained_on(
         list(run.stream(points, batch_size=8))
         list(run.stream(valid, batch_size=8, evaluate=True))
         with run.evaluating():
-            list(points.stream(batch_size=8, where="label == 1"))
+            list(points.stream(batch_size=8, sampling=tr.Sampling(where="label == 1")))
         model = run.save_model("net", WEIGHTS)
     assert relations(model.lineage())[:3] == [
         ("evaluated-on", "datasets/points"),
@@ -115,7 +115,9 @@ def test_a_stream_of_another_seed_is_told_beside_and_another_epoch_in_its_place(
     points = repository.dataset("points")
     with repository.run("exp1"):
         list(points.stream(batch_size=8, seed=1))
-        list(points.stream(batch_size=8, seed=1, epoch=1))
+        second = points.stream(batch_size=8, seed=1)
+        second.set_epoch(1)
+        list(second)
         next(iter(points.stream(batch_size=8, seed=2)))
     told = [edge.details for edge in repository.runs()["exp1"].inputs]
     assert told == [
@@ -133,7 +135,7 @@ def test_what_happens_outside_of_a_run_is_not_noted(repository: tr.Repository) -
 
 def test_inputs_are_told_by_handle_by_path_and_by_url(repository: tr.Repository) -> None:
     inputs = [repository.dataset("points"), "main:models/base", "https://example.org/a.csv"]
-    with repository.run("exp1", inputs=inputs):
+    with repository.run("exp1", derived_from=inputs):
         pass
     found = repository.runs()["exp1"].inputs
     assert [edge.path for edge in found] == [
@@ -353,7 +355,7 @@ def test_the_error_of_a_run_is_told_as_it_can_be_stored_and_without_secrets(
 
 
 def test_of_a_url_that_was_read_no_secret_is_stored(repository: tr.Repository) -> None:
-    with repository.run("exp1", inputs=["https://user:s3cret@host/d.csv?token=abc"]) as run:
+    with repository.run("exp1", derived_from=["https://user:s3cret@host/d.csv?token=abc"]) as run:
         run.use("s3://key:s3cret@bucket/raw")
     paths = [path for _, path in relations(repository.runs()["exp1"].inputs)]
     assert paths == ["https://host/d.csv", "s3://bucket/raw"]

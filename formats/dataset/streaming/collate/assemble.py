@@ -108,11 +108,14 @@ class Assembler:
             yield from walk.groups(planned)
 
     def _fetcher(self, lost: LostRuns) -> RunPrefetch[Loaded]:
-        loader, setup, options = self.loader, self.setup, self.setup.options
-        ahead_bytes, tolerant = options.ahead_bytes, options.on_error != "raise"
+        loader, setup, loading = self.loader, self.setup, self.setup.options.loading
+        ahead_bytes, tolerant = loading.ahead_bytes, loading.on_error != "raise"
         if not loader.is_local:
             means = means_of(
-                loader.objects, clock=setup.clock, cache=setup.page_cache, threads=options.threads
+                loader.objects,
+                clock=setup.clock,
+                cache=setup.page_cache,
+                threads=loading.fetch_threads,
             )
             instead = lost.add if tolerant else None
             return Downloads(loader, means, self.stats, ahead_bytes=ahead_bytes, instead=instead)
@@ -130,8 +133,8 @@ class Assembler:
     @property
     def fetch_threads(self) -> int | None:
         """How many threads load runs; None: as many requests as the store bears."""
-        if self.setup.options.threads is not None or not self.loader.is_local:
-            return self.setup.options.threads
+        if self.setup.options.loading.fetch_threads is not None or not self.loader.is_local:
+            return self.setup.options.loading.fetch_threads
         # One thread verifies what lies in place faster than another gathers.
         return 1 if self.loader.is_in_place else 4
 
@@ -139,7 +142,7 @@ class Assembler:
     def steps_at_once(self) -> int:
         """How many steps are gathered together."""
         options = self.setup.options
-        return steps_at_once(options.batch_size // options.world, self.plan.item_bytes)
+        return steps_at_once(options.batch_size // options.ranks.count, self.plan.item_bytes)
 
 
 def plan_stretches(
@@ -200,7 +203,7 @@ class _Walk:
         self._assembler = assembler
         self._fetcher = fetcher
         self._lost = lost
-        self._bad = ErrorPolicy(assembler.setup.options.on_error, assembler.stats)
+        self._bad = ErrorPolicy(assembler.setup.options.loading.on_error, assembler.stats)
         self._stats = assembler.stats
         self._clock = assembler.setup.clock
         plan = assembler.plan

@@ -118,14 +118,14 @@ class Decode:
         return (channels, *self.shape) if self.layout == "CHW" else (*self.shape, channels)
 
 
-Images = bool | Decode | Mapping[str, Decode | bool] | None
+Decodes = bool | Decode | Mapping[str, Decode | bool] | None
 
 
-def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict[str, Decode]:
+def chosen_decodes(decode: Decodes, schema: Schema, names: Sequence[str]) -> dict[str, Decode]:
     """What is decoded, by column.
 
     Args:
-        images: True and `Decode` mean all image columns among `names`; a mapping names columns of
+        decode: True and `Decode` mean all image columns among `names`; a mapping names columns of
             images or bytes, with True for pictures of their own size; None and False mean none.
         schema: schema of the dataset.
         names: names of the columns that are streamed.
@@ -133,29 +133,29 @@ def chosen_decodes(images: Images, schema: Schema, names: Sequence[str]) -> dict
     Raises:
         InvalidInputError: no such column is streamed, or it cannot hold images.
     """
-    if images is None or images is False:
+    if decode is None or decode is False:
         return {}
-    if images is True or isinstance(images, Decode):
-        how = Decode() if images is True else images
+    if decode is True or isinstance(decode, Decode):
+        how = Decode() if decode is True else decode
         decodes = {name: how for name in names if isinstance(schema.column(name).type, Image)}
         if not decodes:
             raise InvalidInputError(
-                f"images: none of the columns {list(names)} is of type Image. Name a column of "
-                "bytes that holds images: images={'name': Decode(...)}"
+                f"decode: none of the columns {list(names)} is of type Image. Name a column of "
+                "bytes that holds images: decode={'name': Decode(...)}"
             )
         return decodes
-    if not isinstance(images, Mapping):
+    if not isinstance(decode, Mapping):
         raise arguments.wrong(
-            "images", "True, a Decode(...), or a mapping {'name': Decode(...)}", images
+            "decode", "True, a Decode(...), or a mapping {'name': Decode(...)}", decode
         )
-    decodes = {name: Decode() if how is True else how for name, how in images.items() if how}
+    decodes = {name: Decode() if how is True else how for name, how in decode.items() if how}
     for name, how in decodes.items():
         if name not in names:
-            raise InvalidInputError(f"images: column {name!r} is not streamed, only {list(names)}")
+            raise InvalidInputError(f"decode: column {name!r} is not streamed, only {list(names)}")
         if not isinstance(schema.column(name).type, Image | Bytes):
-            raise InvalidInputError(f"images: column {name!r} holds neither images nor bytes")
+            raise InvalidInputError(f"decode: column {name!r} holds neither images nor bytes")
         if not isinstance(how, Decode):
-            raise arguments.wrong(f"images[{name!r}]", "True or a Decode(...)", how)
+            raise arguments.wrong(f"decode[{name!r}]", "True or a Decode(...)", how)
     return decodes
 
 

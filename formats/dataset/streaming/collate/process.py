@@ -595,7 +595,7 @@ class StreamWorker:
     def __call__(self) -> Generator[MadeItem, None, None]:
         # A GPU, and memory for it, belong to the process that trains: JAX never starts here.
         output = "numpy" if self.output == "jax" else self.output
-        stream = self.remake(workers="thread", output=output, pin=False)
+        stream = self.remake(output)
         stream.load_state_dict(self.state)
         with closing(stream.in_turn(self.turn, self.turns, quiet=True)) as items:
             for item in items:

@@ -247,7 +247,7 @@ def decoding_of(
 
     `key` is that of the epoch's crops and flips.
     """
-    bad, lock = ErrorPolicy(setup.options.on_error, stats), Lock()
+    bad, lock = ErrorPolicy(setup.options.loading.on_error, stats), Lock()
 
     def finish(batch: Batch) -> PositionedItem:
         return batch.position, batch if work is None else work(batch)

@@ -13,7 +13,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import Batch
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm
 from tensorrepo.formats.dataset.streaming.feed import (
     DatasetFeed,
     Pass,
@@ -43,6 +43,8 @@ from tensorrepo.formats.dataset.streaming.mix.blend import (
     mixed_stretches,
 )
 from tensorrepo.formats.dataset.streaming.options import (
+    Loading,
+    Ranks,
     StreamOptions,
     StreamSetup,
     Tuning,
@@ -63,9 +65,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.cache import PageDiskCache
 
 
-def mix(
-    streams: Sequence[BatchStream], *, seed: int = 0, epoch: int = 0, **wishes: Any
-) -> BatchStream:
+def mix(streams: Sequence[BatchStream], *, seed: int = 0, **wishes: Any) -> BatchStream:
     """A stream of the datasets of `streams`, each as often as it should come.
 
     `Batch.source` says which source each row is of. Sources repeat on their own, each time in a
@@ -75,7 +75,6 @@ def mix(
         streams: streams of the sources, whose positions mean nothing. The mix has their options,
             which must agree, and divides the largest window.
         seed: seed of the mix; every stream has its own.
-        epoch: first pass over the mix; `set_epoch` goes on.
         wishes: fields of `MixWish`.
 
     Raises:
@@ -86,11 +85,11 @@ def mix(
     first, wish = streams[0], MixWish(**wishes)
     blend = blend_of([stream.rows for stream in streams], first.options.batch_size, wish)
     sources = tuple(_arranged(streams, blend))
-    keywords = wishes | {"seed": seed, "epoch": epoch}
+    keywords = wishes | {"seed": seed}
     remakes = [each for stream in streams if (each := stream.setup.remake) is not None]
     setup = replace(
         first.setup,
-        options=replace(first.options, seed=seed, epoch=epoch),
+        options=replace(first.options, seed=seed),
         page_cache=_page_cache(streams),
         remake=partial(_remade, remakes, keywords) if len(remakes) == len(streams) else None,
     )
@@ -99,10 +98,12 @@ def mix(
 
 
 def _remade(
-    remakes: Sequence[Callable[..., BatchStream]], keywords: Mapping[str, Any], **changes: Any
+    remakes: Sequence[Callable[[OutputForm], BatchStream]],
+    keywords: Mapping[str, Any],
+    output: OutputForm,
 ) -> BatchStream:
     """The same mix in another process, of streams that are made again there."""
-    return mix([remake(**changes) for remake in remakes], **keywords)
+    return mix([remake(output) for remake in remakes], **keywords)
 
 
 MIX_FORMAT = "tensorrepo mix state v1"
@@ -370,14 +371,23 @@ def _check_streams(streams: Sequence[BatchStream]) -> None:
 
 
 def _check_options(first: BatchStream, stream: BatchStream, number: int) -> None:
-    declarations = declared(StreamOptions)
-    for option in fields(StreamOptions):
-        one, other = (getattr(each.options, option.name) for each in (first, stream))
-        if not declarations[option.name].per_source and one != other:
+    its = dict(_shared_options(stream.options))
+    for name, value in _shared_options(first.options):
+        if value != its[name]:
             raise InvalidInputError(
-                f"streams of a mix have the same options: {option.name} is {one!r} in the first "
-                f"and {other!r} in source {number}"
+                f"streams of a mix have the same options: {name} is {value!r} in the first "
+                f"and {its[name]!r} in source {number}"
             )
+
+
+def _shared_options(record: StreamOptions | Loading | Ranks) -> Iterator[tuple[str, Any]]:
+    """What streams of a mix must share, with what stands in groups."""
+    for name, option in declared(record).items():
+        value = getattr(record, name)
+        if isinstance(value, Loading | Ranks):
+            yield from _shared_options(value)
+        elif not option.per_source:
+            yield name, value
 
 
 def _check_columns(first: BatchStream, stream: BatchStream, number: int) -> None:

@@ -215,7 +215,7 @@ def plan_stream(
     eager = partial(_plan_whole, dataset, by_schema, options)
     if sampling.is_every_row and (options.shuffle is True or options.shuffle == "pages"):
         grouped = plan_groups(
-            dataset, by_schema, eager, batch_size=batch_size, window_bytes=options.window_bytes
+            dataset, by_schema, eager, batch_size=batch_size, window_bytes=sampling.window_bytes
         )
         if grouped is not None:
             return grouped
@@ -236,7 +236,7 @@ def _plan_whole(
         [(name, column_index(dataset, name)) for name in names],
         far=any(page_reader(dataset, name).is_far for name in names),
         batch_size=options.batch_size,
-        window_bytes=options.window_bytes,
+        window_bytes=sampling.window_bytes,
         shuffle=options.shuffle,
         deleted=live_rows(dataset),
         selection=selection,

@@ -10,10 +10,10 @@ import pytest
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Scalar, Schema, Tensor
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
+from tests.support.builders.streams import stream
 
 SCHEMA = Schema.of(
     {
@@ -47,16 +47,22 @@ def dataset() -> StoredDataset:
         ({"batch_size": "64"}, "batch_size is a whole number, at least 1, got '64'"),
         ({"batch_size": True}, "batch_size is a whole number, at least 1, got True"),
         ({"batch_size": None}, "batch_size is a whole number"),
-        ({"window_bytes": 0}, "window_bytes is a whole number, at least 1, got 0"),
-        ({"window_bytes": "1MB"}, "window_bytes is a whole number"),
+        ({"window": 0}, "window is a whole number, at least 1, got 0"),
+        ({"window": "lots"}, "window is bytes, or a text such as .*, got 'lots'"),
+        ({"window": 1.5}, "window is bytes, .* got 1.5"),
+        ({"ahead": "0"}, "ahead is a whole number, at least 1"),
+        ({"cache_limit": -1}, "cache_limit is a whole number, at least 0, got -1"),
         ({"seed": -1}, r"seed is a whole number, at least 0 and at most 2\^64 - 1, got -1"),
         ({"seed": 1 << 64}, "seed is a whole number"),
         ({"seed": "x"}, "seed is a whole number"),
-        ({"epoch": 1.5}, "epoch is a whole number"),
+        ({"sampling": {"where": "x"}}, r"sampling is .* tr.Sampling\(...\) gives it, got"),
+        ({"ranks": (0, 2)}, r"ranks is .* tr.Ranks\(...\) gives it, got \(0, 2\)"),
+        ({"rank": 3, "world_size": 2}, "rank=3 and world_size=2: expected a rank from 0"),
+        ({"replicate": 2, "world_size": 3}, "replicate=2 ranks cannot have the same share"),
         ({"rank": "0"}, "rank is a whole number"),
-        ({"world": 0}, "world is a whole number, at least 1, got 0"),
+        ({"world_size": 0}, "world_size is a whole number, at least 1, got 0"),
         ({"replicate": 0}, "replicate is a whole number, at least 1, got 0"),
-        ({"replicate": 1.0, "world": 2}, "replicate is a whole number"),
+        ({"replicate": 1.0, "world_size": 2}, "replicate is a whole number"),
         ({"transform": 3}, "transform is a function, got 3"),
         ({"on_error": 3}, "on_error is 'raise', 'skip' or a function, got 3"),
         ({"pin": "yes"}, "pin is True or False, got 'yes'"),
@@ -70,7 +76,7 @@ def dataset() -> StoredDataset:
         ({"pad": 1.9}, "pad=1.9 fills up column 'tokens'"),
         ({"pad": 1e39, "columns": ["levels"]}, r"pad=1e\+39 fills up column 'levels'"),
         ({"pad": 2, "columns": ["flags"]}, "pad=2 fills up column 'flags'"),
-        ({"images": "image"}, "images is True, a Decode.*, got 'image'"),
+        ({"decode": "image"}, "decode is True, a Decode.*, got 'image'"),
     ],
 )
 def test_a_stream_names_the_option_that_is_wrong(
@@ -106,13 +112,14 @@ def test_an_item_of_more_bytes_than_fit_is_refused(dataset: StoredDataset) -> No
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_size": np.int64(8), "seed": np.uint64(3), "epoch": np.int8(1)},
+        {"batch_size": np.int64(8), "seed": np.uint64(3)},
         {"pad": np.int32(-1), "columns": ["tokens", "levels"]},
         {"pad": 0.0},
         {"pad": float("nan"), "columns": ["levels"]},
         {"pad": True, "columns": ["flags"]},
         {"columns": iter(["tokens", "label"])},
-        {"images": {}},
+        {"decode": {}},
+        {"window": "1MB", "ahead": "64MiB", "cache_limit": "1.5GB"},
         {"pin": None},
     ],
 )

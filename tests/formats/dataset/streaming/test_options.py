@@ -11,10 +11,9 @@ from tensorrepo.formats.dataset.streaming.options import (
     steps_at_once,
     usual_work_threads,
 )
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects
+from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, stream
 
 MIB = 1 << 20
 
@@ -46,7 +45,7 @@ def local() -> StoredDataset:
 
 
 def test_a_stream_shows_what_was_chosen(local: StoredDataset) -> None:
-    chosen = stream(local, batch_size=50, transform=len, work_threads=3, threads=2).tuning
+    chosen = stream(local, batch_size=50, transform=len, work_threads=3, fetch_threads=2).tuning
     assert (chosen.work_threads, chosen.fetch_threads) == (3, 2)
     assert chosen.prefetch == AHEAD_BATCHES
     assert "3 to decode and transform" in str(chosen)

@@ -9,10 +9,16 @@ import pytest
 
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming.profile import Observed, Phase, Profile, profile
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import COUNT, ROWS, SCHEMA, MappedObjects, stream_threads
+from tests.support.builders.streams import (
+    COUNT,
+    ROWS,
+    SCHEMA,
+    MappedObjects,
+    stream,
+    stream_threads,
+)
 
 OPENED = partial(stream, batch_size=64, shuffle=False)
 
@@ -71,14 +77,17 @@ def test_the_second_pass_reads_nothing_from_storage(remote: StoredDataset) -> No
 
 def test_a_pass_ends_when_as_much_was_read_as_is_kept(remote: StoredDataset) -> None:
     whole = profile(remote, OPENED).cold
-    cut = profile(remote, partial(OPENED, ahead_bytes=1, prefetch=0), kept_bytes=20_000).cold
+    cut = profile(remote, partial(OPENED, ahead=1, prefetch=0), kept_bytes=20_000).cold
     assert 0 < cut.steps < whole.steps
 
 
 def test_a_pass_ends_after_the_given_seconds(remote: StoredDataset) -> None:
     ticks = iter(range(10_000))
     found = profile(
-        remote, partial(OPENED, prefetch=0, threads=1), seconds=1, clock=lambda: float(next(ticks))
+        remote,
+        partial(OPENED, prefetch=0, fetch_threads=1),
+        seconds=1,
+        clock=lambda: float(next(ticks)),
     )
     assert found.cold.steps == 1
 

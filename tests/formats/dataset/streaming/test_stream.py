@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tensorrepo.formats.common.buffer_codecs import Codec
 from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.schema.schema import Column, Json, Schema, Tensor, Timestamp
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tests.support.builders.datasets import Rows, datasets, same_rows, stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import (
@@ -27,6 +26,7 @@ from tests.support.builders.streams import (
     MappedObjects,
     row_numbers,
     rows_of,
+    stream,
     stream_threads,
 )
 from tests.support.effort import examples
@@ -80,7 +80,7 @@ def test_every_row_of_any_schema_comes_once_and_as_stored(
             ds,
             batch_size=batch_size,
             shuffle=shuffle,
-            window_bytes=window_bytes,
+            window=window_bytes,
             prefetch=prefetch,
         )
     )
@@ -93,24 +93,24 @@ def test_every_row_of_any_schema_comes_once_and_as_stored(
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_batches_are_whole_but_for_the_last(dataset: StoredDataset, shuffle: Any) -> None:
-    found = stream(dataset, batch_size=64, shuffle=shuffle, window_bytes=WINDOW)
+    found = stream(dataset, batch_size=64, shuffle=shuffle, window=WINDOW)
     assert len(found) == 16
     assert [len(batch["y"]) for batch in found] == [64] * 15 + [1000 - 15 * 64]
 
 
 def test_last_drop_leaves_the_short_batch_out(dataset: StoredDataset) -> None:
-    found = stream(dataset, batch_size=64, last="drop", window_bytes=WINDOW)
+    found = stream(dataset, batch_size=64, last="drop", window=WINDOW)
     assert len(found) == 15
     assert [len(batch["y"]) for batch in found] == [64] * 15
 
 
 @pytest.mark.parametrize("world", [1, 2, 8])
 def test_last_pad_repeats_rows_of_the_last_step(dataset: StoredDataset, world: int) -> None:
-    options = {"batch_size": 64, "window_bytes": WINDOW}
+    options = {"batch_size": 64, "window": WINDOW}
     whole = stream(dataset, **options)
     short = row_numbers(list(whole))
     ranks = [
-        list(stream(dataset, **options, last="pad", rank=rank, world=world))
+        list(stream(dataset, **options, last="pad", rank=rank, world_size=world))
         for rank in range(world)
     ]
     assert {len(batch["y"]) for rank in ranks for batch in rank} == {64 // world}
@@ -124,13 +124,13 @@ def test_last_pad_repeats_rows_of_the_last_step(dataset: StoredDataset, world: i
 
 
 def test_replicated_ranks_get_the_same_share(dataset: StoredDataset) -> None:
-    options = {"batch_size": 40, "window_bytes": WINDOW}
+    options = {"batch_size": 40, "window": WINDOW}
     ranks = [
-        row_numbers(list(stream(dataset, **options, rank=rank, world=6, replicate=3)))
+        row_numbers(list(stream(dataset, **options, rank=rank, world_size=6, replicate=3)))
         for rank in range(6)
     ]
     halves = [
-        row_numbers(list(stream(dataset, **options, rank=rank, world=2))) for rank in range(2)
+        row_numbers(list(stream(dataset, **options, rank=rank, world_size=2))) for rank in range(2)
     ]
     assert ranks == [halves[0]] * 3 + [halves[1]] * 3
 
@@ -146,7 +146,7 @@ def test_storage_order_is_storage_order(dataset: StoredDataset) -> None:
 
 
 def test_a_page_shuffle_reads_every_run_once_and_mixes_them(dataset: StoredDataset) -> None:
-    found = stream(dataset, batch_size=4, window_bytes=WINDOW)
+    found = stream(dataset, batch_size=4, window=WINDOW)
     batches = list(found)
     assert found.stats().runs == column_index(dataset, "x").pages
     runs = column_index(dataset, "x").page_of(batches[100].rows)
@@ -167,12 +167,12 @@ def test_large_rows_are_streamed() -> None:
     schema = Schema.of({"x": Tensor("uint8", (40_000,)), "y": "int64"})
     data = np.random.default_rng(0).integers(0, 255, (30, 40_000), dtype=np.uint8)
     ds = stored(MappedObjects(), schema, [{"x": data, "y": np.arange(30)}], page_bytes=1 << 17)
-    for batch in stream(ds, batch_size=7, window_bytes=300_000):
+    for batch in stream(ds, batch_size=7, window=300_000):
         assert np.array_equal(batch["x"], data[batch["y"]])
 
 
 def test_columns_whose_pages_hold_several_runs_are_read_for_each(remote: StoredDataset) -> None:
-    found = stream(remote, batch_size=4, window_bytes=20_000, columns=["x", "t"])
+    found = stream(remote, batch_size=4, window=20_000, columns=["x", "t"])
     planned = {column.name: column.reading for column in found.explain().columns}
     assert planned == {"x": "leading", "t": "page"}
     rows = [row for batch in found for row in rows_of(batch)]
@@ -189,28 +189,28 @@ def test_the_same_seed_and_epoch_give_the_same_batches(
     dataset: StoredDataset, remote: StoredDataset
 ) -> None:
     one, two = (
-        row_numbers(list(stream(ds, batch_size=32, window_bytes=WINDOW, seed=5, prefetch=ahead)))
+        row_numbers(list(stream(ds, batch_size=32, window=WINDOW, seed=5, prefetch=ahead)))
         for ds, ahead in ((dataset, 0), (remote, 3))
     )
     assert one == two
 
 
 def test_another_epoch_or_seed_gives_another_order(dataset: StoredDataset) -> None:
-    found = stream(dataset, batch_size=COUNT, window_bytes=WINDOW)
+    found = stream(dataset, batch_size=COUNT, window=WINDOW)
     orders = [row_numbers(list(found))]
     found.set_epoch(1)
     orders.append(row_numbers(list(found)))
-    orders.append(row_numbers(list(stream(dataset, batch_size=COUNT, window_bytes=WINDOW, seed=1))))
+    orders.append(row_numbers(list(stream(dataset, batch_size=COUNT, window=WINDOW, seed=1))))
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_ranks_share_every_step(dataset: StoredDataset, shuffle: Any, world: int) -> None:
-    options = {"batch_size": 40, "shuffle": shuffle, "window_bytes": WINDOW}
+    options = {"batch_size": 40, "shuffle": shuffle, "window": WINDOW}
     whole = row_numbers(list(stream(dataset, **options)))
     ranks = [
-        row_numbers(list(stream(dataset, **options, rank=rank, world=world)))
+        row_numbers(list(stream(dataset, **options, rank=rank, world_size=world)))
         for rank in range(world)
     ]
     steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
@@ -225,7 +225,7 @@ def test_ranks_share_every_step(dataset: StoredDataset, shuffle: Any, world: int
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("after", [0, 1, 7, 31, 32])
 def test_reading_resumes_where_it_was(dataset: StoredDataset, shuffle: Any, after: int) -> None:
-    options = {"batch_size": 32, "shuffle": shuffle, "window_bytes": WINDOW, "seed": 3, "epoch": 2}
+    options = {"batch_size": 32, "shuffle": shuffle, "window": WINDOW, "seed": 3, "epoch": 2}
     first = stream(dataset, **options)
     batches = iter(first)
     before = list(islice(batches, after))
@@ -238,7 +238,7 @@ def test_reading_resumes_where_it_was(dataset: StoredDataset, shuffle: Any, afte
 
 
 def test_reading_resumes_with_another_batch_size_and_world(dataset: StoredDataset) -> None:
-    first = stream(dataset, batch_size=32, window_bytes=WINDOW)
+    first = stream(dataset, batch_size=32, window=WINDOW)
     batches = iter(first)
     for _ in range(5):
         next(batches)
@@ -246,7 +246,7 @@ def test_reading_resumes_with_another_batch_size_and_world(dataset: StoredDatase
     state = first.state_dict(position=160)
     ranks = []
     for rank in range(3):
-        resumed = stream(dataset, batch_size=50, rank=rank, world=3)
+        resumed = stream(dataset, batch_size=50, rank=rank, world_size=3)
         resumed.load_state_dict(state)
         ranks.append(row_numbers(list(resumed)))
     steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
@@ -254,7 +254,7 @@ def test_reading_resumes_with_another_batch_size_and_world(dataset: StoredDatase
 
 
 def test_grouped_runs_resume_and_have_every_row_once(dataset: StoredDataset) -> None:
-    options = {"batch_size": 32, "window_bytes": WINDOW}
+    options = {"batch_size": 32, "window": WINDOW}
     grouped = {"group_rows": 100, "run_rows": 19}
     first = stream(dataset, **options)
     first.load_state_dict(first.state_dict() | grouped)
@@ -296,9 +296,34 @@ def test_setting_the_same_epoch_keeps_the_place(dataset: StoredDataset) -> None:
     assert len(resumed) == 22
 
 
-def test_iterating_again_begins_anew(dataset: StoredDataset) -> None:
-    found = stream(dataset, batch_size=32, window_bytes=WINDOW)
-    assert row_numbers(list(found)) == row_numbers(list(found))
+def test_iterating_again_reads_the_next_epoch(dataset: StoredDataset) -> None:
+    found = stream(dataset, batch_size=32, window=WINDOW)
+    loops = [row_numbers(list(found)), row_numbers(list(found))]
+    epochs = [stream(dataset, batch_size=32, window=WINDOW, epoch=epoch) for epoch in (0, 1)]
+    assert loops == [row_numbers(list(each)) for each in epochs]
+    found.set_epoch(1)
+    assert row_numbers(list(found)) == loops[1]
+
+
+def test_a_loop_that_is_left_early_is_over(dataset: StoredDataset) -> None:
+    found = stream(dataset, batch_size=32, window=WINDOW)
+    list(islice(found, 3))
+    assert (found.epoch, found.state_dict()["position"]) == (0, 96)
+    upcoming = found.next_state()
+    assert (upcoming["epoch"], upcoming["position"]) == (1, 0)
+    assert len(list(found)) == 32
+    assert found.epoch == 1
+
+
+def test_a_finished_epoch_that_is_resumed_has_nothing_left_and_the_next_one_follows(
+    dataset: StoredDataset,
+) -> None:
+    first = stream(dataset, batch_size=32, window=WINDOW)
+    list(first)
+    again = stream(dataset, batch_size=32, window=WINDOW)
+    again.load_state_dict(first.state_dict())
+    assert list(again) == []
+    assert row_numbers(list(again)) == row_numbers(list(first))
 
 
 def test_the_state_is_that_of_the_newest_iteration(dataset: StoredDataset) -> None:
@@ -310,17 +335,20 @@ def test_the_state_is_that_of_the_newest_iteration(dataset: StoredDataset) -> No
 
 
 def test_one_stream_is_iterated_twice_at_the_same_time(dataset: StoredDataset) -> None:
-    found = stream(dataset, batch_size=32, window_bytes=WINDOW)
+    found = stream(dataset, batch_size=32, window=WINDOW)
     pairs = list(zip(found, found, strict=True))
-    assert all(one.rows.tolist() == two.rows.tolist() for one, two in pairs)
-    assert len(pairs) == 32
+    epochs = [
+        row_numbers(list(stream(dataset, batch_size=32, window=WINDOW, epoch=epoch)))
+        for epoch in (0, 1)
+    ]
+    assert [row_numbers(list(each)) for each in zip(*pairs, strict=True)] == epochs
 
 
 # ------------------------------------------------------------------------------ output
 
 
 def test_row_numbers_find_the_same_rows_again(dataset: StoredDataset) -> None:
-    batch = next(iter(stream(dataset, batch_size=32, window_bytes=WINDOW)))
+    batch = next(iter(stream(dataset, batch_size=32, window=WINDOW)))
     again = dataset[batch.rows]
     assert np.array_equal(batch["x"], again["x"])
     assert batch["t"] == again["t"]
@@ -342,7 +370,7 @@ def test_row_ids_stay_when_the_dataset_grows() -> None:
 
 
 def test_nulls_are_masked_and_marked(dataset: StoredDataset) -> None:
-    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW)))
+    batch = next(iter(stream(dataset, batch_size=50, window=WINDOW)))
     there = batch["y"] % 3 != 0
     assert np.array_equal(batch.valid["n"], there)
     assert np.array_equal(np.ma.getmaskarray(batch["n"]), ~there)
@@ -352,7 +380,7 @@ def test_nulls_are_masked_and_marked(dataset: StoredDataset) -> None:
 
 def test_torch_tensors_come_from_the_same_values(dataset: StoredDataset) -> None:
     torch = pytest.importorskip("torch")
-    options = {"batch_size": 50, "window_bytes": WINDOW}
+    options = {"batch_size": 50, "window": WINDOW}
     for plain, batch in zip(
         stream(dataset, **options), stream(dataset, **options, output="torch"), strict=True
     ):
@@ -368,7 +396,7 @@ def test_torch_tensors_come_from_the_same_values(dataset: StoredDataset) -> None
 
 
 def test_arrow_arrays_make_a_record_batch(dataset: StoredDataset) -> None:
-    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW, output="arrow")))
+    batch = next(iter(stream(dataset, batch_size=50, window=WINDOW, output="arrow")))
     table = pa.RecordBatch.from_pydict(dict(batch), schema=dataset.schema.to_arrow())
     expected = dataset.to_arrow().take(pa.array(batch.rows))
     assert table.column("t").to_pylist() == expected.column("t").to_pylist()
@@ -387,7 +415,7 @@ def test_other_types_come_as_a_dataset_gives_them() -> None:
 
 
 def test_ragged_rows_are_padded_when_asked_for(dataset: StoredDataset) -> None:
-    batch = next(iter(stream(dataset, batch_size=50, window_bytes=WINDOW, pad=-1)))
+    batch = next(iter(stream(dataset, batch_size=50, window=WINDOW, pad=-1)))
     expected = np.full((50, 4), -1, np.int16)
     for at, number in enumerate(batch.rows.tolist()):
         expected[at, : number % 5] = np.arange(number % 5)
@@ -409,11 +437,11 @@ def test_padding_works_in_several_dimensions() -> None:
 
 def test_batches_can_be_changed_and_kept(dataset: StoredDataset) -> None:
     kept = []
-    for batch in stream(dataset, batch_size=100, window_bytes=WINDOW, columns=["x", "y"]):
+    for batch in stream(dataset, batch_size=100, window=WINDOW, columns=["x", "y"]):
         batch["x"] += 1
         kept.append(batch)
     assert all(np.array_equal(batch["x"][:, 0], batch["y"] + 1) for batch in kept)
-    again = next(iter(stream(dataset, batch_size=100, window_bytes=WINDOW, columns=["x", "y"])))
+    again = next(iter(stream(dataset, batch_size=100, window=WINDOW, columns=["x", "y"])))
     assert np.array_equal(again["x"][:, 0], again["y"])
 
 

@@ -26,7 +26,6 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
     row_id_table,
 )
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.arrays.npy import read_npy
@@ -55,6 +54,7 @@ from tests.support.builders.adopted import (
 )
 from tests.support.builders.datasets import same_rows
 from tests.support.builders.foreign import store
+from tests.support.builders.streams import stream
 from tests.support.effort import soaking
 from tests.support.servers.object_stores import Bucket, s3_on_ours
 

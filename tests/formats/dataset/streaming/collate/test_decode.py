@@ -11,10 +11,9 @@ import pytest
 
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Image, Scalar, Schema
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.builders.datasets import stored
-from tests.support.builders.streams import MappedObjects, stream_threads
+from tests.support.builders.streams import MappedObjects, stream, stream_threads
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
@@ -76,7 +75,7 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 def batches(ds: StoredDataset, images: Any, **options: Any) -> list[Any]:
-    return list(stream(ds, **{"batch_size": 16, "images": images, **options}))
+    return list(stream(ds, **{"batch_size": 16, "decode": images, **options}))
 
 
 def by_row(found: list[Any], name: str = "photo") -> dict[int, Any]:
@@ -128,7 +127,7 @@ def test_a_padded_picture_lies_in_the_middle_of_zeros(dataset: StoredDataset) ->
 
 
 def test_true_decodes_every_image_column_in_its_own_size(dataset: StoredDataset) -> None:
-    found = batches(dataset, images=True)
+    found = batches(dataset, True)
     assert isinstance(found[0]["photo"], list)
     assert isinstance(found[0]["mask"], list)
     pixels = by_row(found)
@@ -139,7 +138,7 @@ def test_pictures_of_one_size_are_stacked_without_being_asked() -> None:
     ds = stored(
         MappedObjects(), Schema.of({"photo": Image()}), [{"photo": [jpeg(smooth(20, 30))] * 9}]
     )
-    (found,) = batches(ds, images=True)
+    (found,) = batches(ds, True)
     assert found["photo"].shape == (9, 20, 30, 3)
 
 
@@ -179,7 +178,7 @@ def test_a_transform_gets_pixels(dataset: StoredDataset) -> None:
         stream(
             dataset,
             batch_size=16,
-            images={"photo": RANDOM},
+            decode={"photo": RANDOM},
             transform=lambda batch: batch["photo"].mean(axis=(1, 2, 3)),
         )
     )
@@ -198,7 +197,7 @@ def test_a_transform_gets_pixels(dataset: StoredDataset) -> None:
         {"prefetch": 1, "work_threads": 3},
         {"batch_size": 7},
         {"shuffle": "global"},
-        {"window_bytes": 20_000},
+        {"window": 20_000},
     ],
     ids=str,
 )
@@ -214,7 +213,8 @@ def test_random_boxes_follow_from_seed_epoch_and_row_alone(
 def test_every_world_sees_the_same_pixels(dataset: StoredDataset, world: int) -> None:
     expected = by_row(batches(dataset, {"photo": RANDOM}, seed=5))
     ranks = [
-        batches(dataset, {"photo": RANDOM}, seed=5, rank=rank, world=world) for rank in range(world)
+        batches(dataset, {"photo": RANDOM}, seed=5, rank=rank, world_size=world)
+        for rank in range(world)
     ]
     found = by_row([batch for rank in ranks for batch in rank])
     assert sorted(found) == list(range(COUNT))
@@ -223,12 +223,12 @@ def test_every_world_sees_the_same_pixels(dataset: StoredDataset, world: int) ->
 
 def test_a_resumed_stream_goes_on_with_the_same_pixels(dataset: StoredDataset) -> None:
     expected = by_row(batches(dataset, {"photo": RANDOM}, seed=5))
-    first = stream(dataset, batch_size=16, images={"photo": RANDOM}, seed=5)
+    first = stream(dataset, batch_size=16, decode={"photo": RANDOM}, seed=5)
     some = iter(first)
     begun = [next(some), next(some)]
     state = first.state_dict()
     some.close()
-    rest = stream(dataset, batch_size=8, images={"photo": RANDOM})
+    rest = stream(dataset, batch_size=8, decode={"photo": RANDOM})
     rest.load_state_dict(state)
     found = by_row([*begun, *rest])
     assert sorted(found) == list(range(COUNT))
@@ -283,7 +283,7 @@ def test_skipped_rows_are_left_out_of_every_column(
 def test_skipped_rows_are_counted_named_and_reported_once(
     damaged: StoredDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = stream(damaged, batch_size=16, images={"photo": RANDOM}, on_error="skip")
+    found = stream(damaged, batch_size=16, decode={"photo": RANDOM}, on_error="skip")
     with caplog.at_level(logging.WARNING, "tensorrepo"):
         assert len(list(found)) == 5
     assert found.stats().skipped == {"image": len(BROKEN)}
@@ -302,7 +302,8 @@ def test_nothing_is_reported_where_nothing_was_bad(
 
 def test_rows_of_all_ranks_without_the_bad_ones_come_once(damaged: StoredDataset) -> None:
     ranks = [
-        batches(damaged, {"photo": RANDOM}, on_error="skip", rank=rank, world=2) for rank in (0, 1)
+        batches(damaged, {"photo": RANDOM}, on_error="skip", rank=rank, world_size=2)
+        for rank in (0, 1)
     ]
     assert [len(rank) for rank in ranks] == [5, 5]
     assert [one.position for one in ranks[0]] == [other.position for other in ranks[1]]
@@ -311,12 +312,12 @@ def test_rows_of_all_ranks_without_the_bad_ones_come_once(damaged: StoredDataset
 
 
 def test_a_resumed_stream_skips_the_same_rows(damaged: StoredDataset) -> None:
-    first = stream(damaged, batch_size=16, images={"photo": RANDOM}, on_error="skip")
+    first = stream(damaged, batch_size=16, decode={"photo": RANDOM}, on_error="skip")
     some = iter(first)
     begun = [next(some), next(some)]
     state = first.state_dict()
     some.close()
-    rest = stream(damaged, batch_size=16, images={"photo": RANDOM}, on_error="skip")
+    rest = stream(damaged, batch_size=16, decode={"photo": RANDOM}, on_error="skip")
     rest.load_state_dict(state)
     assert sorted(by_row([*begun, *rest])) == [at for at in range(COUNT) if at not in BROKEN]
 
@@ -331,7 +332,7 @@ def test_a_function_gives_what_is_used_instead(damaged: StoredDataset) -> None:
             BROKEN.index(int(row_id.split(":")[1]))
         ]
 
-    reader = stream(damaged, batch_size=16, images={"photo": Decode(size=24)}, on_error=instead)
+    reader = stream(damaged, batch_size=16, decode={"photo": Decode(size=24)}, on_error=instead)
     found = by_row(list(reader))
     assert shades_apart(found[BROKEN[0]], by_pillow(jpeg(smooth(24, 24, seed=99)))) == 0
     assert (found[BROKEN[1]] == 7).all()
@@ -348,7 +349,7 @@ def test_a_replacement_of_another_shape_is_an_error(damaged: StoredDataset) -> N
 
 def test_a_replacement_that_is_no_picture_is_named_and_not_counted(damaged: StoredDataset) -> None:
     reader = stream(
-        damaged, batch_size=16, images={"photo": RANDOM}, on_error=lambda *_: b"\xff\xd8 no picture"
+        damaged, batch_size=16, decode={"photo": RANDOM}, on_error=lambda *_: b"\xff\xd8 no picture"
     )
     named = r"row \d+ \(id .*, column 'photo'\): what on_error gave for it cannot be used either: "
     with pytest.raises(InvalidInputError, match=named) as raised:
@@ -390,7 +391,7 @@ def test_an_image_larger_than_allowed_is_a_bad_row(dataset: StoredDataset) -> No
     reader = stream(
         dataset,
         batch_size=16,
-        images={"photo": Decode(size=24, max_pixels=41 * 54)},
+        decode={"photo": Decode(size=24, max_pixels=41 * 54)},
         on_error="skip",
     )
     assert max(row % 3 + row % 5 for row in by_row(list(reader))) < 6
@@ -399,7 +400,7 @@ def test_an_image_larger_than_allowed_is_a_bad_row(dataset: StoredDataset) -> No
 
 def test_arrays_come_from_few_blocks_of_memory(dataset: StoredDataset) -> None:
     places = set()
-    reader = stream(dataset, batch_size=8, images={"photo": Decode(size=64)}, prefetch=2)
+    reader = stream(dataset, batch_size=8, decode={"photo": Decode(size=64)}, prefetch=2)
     for epoch in range(6):
         reader.set_epoch(epoch)
         places |= {batch["photo"].ctypes.data // (64 * 64) for batch in reader}
@@ -407,13 +408,13 @@ def test_arrays_come_from_few_blocks_of_memory(dataset: StoredDataset) -> None:
 
 
 def test_a_loop_that_is_left_ends_its_threads(dataset: StoredDataset) -> None:
-    for _ in stream(dataset, batch_size=8, images={"photo": RANDOM}, work_threads=4):
+    for _ in stream(dataset, batch_size=8, decode={"photo": RANDOM}, work_threads=4):
         break
 
 
 def test_arrow_holds_no_decoded_images(dataset: StoredDataset) -> None:
     with pytest.raises(InvalidInputError, match="output is 'numpy', 'torch' or 'jax'"):
-        stream(dataset, batch_size=4, images={"photo": RANDOM}, output="arrow")
+        stream(dataset, batch_size=4, decode={"photo": RANDOM}, output="arrow")
 
 
 @pytest.mark.parametrize(
@@ -428,16 +429,16 @@ def test_columns_that_cannot_be_decoded_are_named(
     dataset: StoredDataset, images: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        stream(dataset, batch_size=4, images=images)
+        stream(dataset, batch_size=4, decode=images)
 
 
 def test_all_images_of_none_is_an_error(dataset: StoredDataset) -> None:
     with pytest.raises(InvalidInputError, match="none of the columns"):
-        stream(dataset, batch_size=4, columns=["y"], images=True)
+        stream(dataset, batch_size=4, columns=["y"], decode=True)
 
 
 def test_true_means_pictures_of_their_own_size(dataset: StoredDataset) -> None:
-    named = stream(dataset, batch_size=8, shuffle=False, images={"photo": True, "mask": False})
+    named = stream(dataset, batch_size=8, shuffle=False, decode={"photo": True, "mask": False})
     assert dict(named.setup.decodes) == {"photo": Decode()}
 
 

@@ -19,10 +19,9 @@ from tensorrepo.formats.dataset.streaming.collate.batch import (
     pinned,
     pins,
 )
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tests.support.builders.datasets import stored
-from tests.support.builders.streams import MappedObjects
+from tests.support.builders.streams import MappedObjects, stream
 
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 SCHEMA = Schema(

@@ -15,12 +15,11 @@ from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Ten
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, RunValues, WantedRows
 from tensorrepo.formats.dataset.streaming.load.loaders import MappedPages
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.formats.native.rows import BEST, RowCopier
 from tensorrepo.repo.errors import CorruptError
 from tests.support.builders.datasets import stored
 from tests.support.builders.native import COPIERS, needs_native
-from tests.support.builders.streams import MappedObjects
+from tests.support.builders.streams import MappedObjects, stream
 
 EVERY = pytest.mark.parametrize("copier", COPIERS)
 WIDTH = 100  # floats: 400 bytes, enough for a sum of its own

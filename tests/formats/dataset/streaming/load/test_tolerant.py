@@ -15,7 +15,6 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.schema.schema import Column, Image, Scalar, Schema
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.load.prefetch import LostRuns
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, PermissionDenied, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.envelope import ObjectLink
@@ -27,6 +26,7 @@ from tests.support.builders.streams import (
     WINDOW,
     MappedObjects,
     rows_of,
+    stream,
     stream_threads,
 )
 
@@ -77,7 +77,7 @@ def lost_rows(ds: StoredDataset, column: str = "x") -> list[int]:
 
 
 def read(ds: StoredDataset, **options: Any) -> list[Any]:
-    chosen = {"batch_size": 64, "columns": NAMES, "window_bytes": WINDOW, "on_error": "skip"}
+    chosen = {"batch_size": 64, "columns": NAMES, "window": WINDOW, "on_error": "skip"}
     return list(stream(ds, **(chosen | options)))
 
 
@@ -115,7 +115,7 @@ def test_rows_of_a_damaged_page_are_left_out(
 def test_a_page_that_is_damaged_after_the_first_epoch_is_left_out_in_the_second() -> None:
     ds = damaged(MappedObjects)
     flip(ds, "x")  # whole again
-    reader = stream(ds, batch_size=64, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    reader = stream(ds, batch_size=64, columns=["x"], window=WINDOW, on_error="skip")
     assert rows_in(list(reader)) == list(range(len(ROWS)))
     flip(ds, "x")
     reader.set_epoch(1)
@@ -132,7 +132,7 @@ def test_a_damaged_page_that_every_row_needs_leaves_nothing(store: type[MemoryOb
 @pytest.mark.parametrize("store", STORES)
 def test_they_are_counted_and_the_first_ones_named(store: type[MemoryObjects]) -> None:
     ds = damaged(store)
-    reader = stream(ds, batch_size=64, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    reader = stream(ds, batch_size=64, columns=["x"], window=WINDOW, on_error="skip")
     rows = sum(len(batch.rows) for batch in reader)
     lost = len(lost_rows(ds))
     assert reader.stats().skipped == {"page": lost}
@@ -143,7 +143,7 @@ def test_they_are_counted_and_the_first_ones_named(store: type[MemoryObjects]) -
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_rank_gets_the_steps_that_were_planned(world: int) -> None:
     ds = damaged(MemoryObjects)
-    ranks = [read(ds, rank=rank, world=world) for rank in range(world)]
+    ranks = [read(ds, rank=rank, world_size=world) for rank in range(world)]
     positions = [[batch.position for batch in rank] for rank in ranks]
     assert positions == [positions[0]] * world
     found = rows_in([batch for rank in ranks for batch in rank])
@@ -152,12 +152,12 @@ def test_every_rank_gets_the_steps_that_were_planned(world: int) -> None:
 
 def test_a_resumed_stream_goes_on_beside_the_damage() -> None:
     ds = damaged(MappedObjects)
-    first = stream(ds, batch_size=64, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    first = stream(ds, batch_size=64, columns=["x"], window=WINDOW, on_error="skip")
     some = iter(first)
     begun = [next(some) for _ in range(5)]
     state = first.state_dict()
     some.close()
-    rest = stream(ds, batch_size=50, columns=["x"], window_bytes=WINDOW, on_error="skip")
+    rest = stream(ds, batch_size=50, columns=["x"], window=WINDOW, on_error="skip")
     rest.load_state_dict(state)
     found = rows_in([*begun, *rest])
     assert found == [at for at in range(len(ROWS)) if at not in set(lost_rows(ds))]
@@ -228,7 +228,7 @@ def test_rows_of_encoded_images_are_left_out_alike(
     rows = [{"x": png(at), "n": at} for at in range(64)]
     schema = Schema((Column("x", Image()), Column("n", Scalar("int64"))))
     ds = damaged(store, schema=schema, rows=rows, page_bytes=4096)
-    found = read(ds, columns=None, images=True, batch_size=16, shuffle=False, on_error=choice)
+    found = read(ds, columns=None, decode=True, batch_size=16, shuffle=False, on_error=choice)
     lost = set(lost_rows(ds))
     assert 0 < len(lost) < 16
     assert rows_in(found) == [at for at in range(64) if at not in lost]

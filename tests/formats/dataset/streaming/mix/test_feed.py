@@ -15,7 +15,7 @@ from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.streaming.mix.feed import mix as mix_of
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.errors import InvalidInputError
 from tests.support.builders.datasets import same_rows, stored
 from tests.support.builders.objects import MemoryObjects
@@ -25,6 +25,7 @@ from tests.support.builders.streams import (
     WINDOW,
     MappedObjects,
     rows_of,
+    stream,
     stream_threads,
 )
 
@@ -50,7 +51,7 @@ def _no_thread_is_left() -> Any:
 @pytest.fixture
 def mixed(large: StoredDataset, small: StoredDataset) -> Any:
     def mix(wish: dict[str, Any] | None = None, **options: Any) -> BatchStream:
-        options = {"batch_size": 32, "window_bytes": WINDOW} | options
+        options = {"batch_size": 32, "window": WINDOW} | options
         return mix_of([stream(ds, **options) for ds in (large, small)], **(wish or {}))
 
     return mix
@@ -90,7 +91,7 @@ def test_chance_differs_by_source_and_by_pass_and_not_by_rank(mixed: Any) -> Non
 
     found = draws()
     assert len({draw for _, draw in found}) >= len(found) - 64  # steps where a source begins anew
-    ranks = [pair for rank in range(2) for pair in draws(rank=rank, world=2, last="drop")]
+    ranks = [pair for rank in range(2) for pair in draws(rank=rank, world_size=2, last="drop")]
     assert set(ranks) <= set(found)
 
 
@@ -172,7 +173,7 @@ def test_reading_resumes_within_what_is_left_of_the_sources(
     rest = flat(told(first))[32 * after :]
     ranks = []
     for rank in range(2):
-        resumed = mixed({"batching": "per_source"}, batch_size=batch_size, rank=rank, world=2)
+        resumed = mixed({"batching": "per_source"}, batch_size=batch_size, rank=rank, world_size=2)
         resumed.load_state_dict(json.loads(json.dumps(first.state_dict(position=32 * after))))
         ranks += flat(told(resumed))
     assert sorted(ranks) == sorted(rest)
@@ -192,13 +193,14 @@ def test_another_epoch_goes_on_where_the_sources_were(mixed: Any) -> None:
 @pytest.mark.parametrize("batching", ["random", "stratified", "per_source"])
 @pytest.mark.parametrize("after", [0, 3, 17])
 def test_reading_resumes_where_it_was(mixed: Any, batching: str, after: int) -> None:
-    wish = {"repeat": [0.3, 4], "batching": batching, "seed": 9, "epoch": 2}
+    wish = {"repeat": [0.3, 4], "batching": batching, "seed": 9}
     first = mixed(wish)
+    first.set_epoch(2)
     batches = iter(first)
     list(islice(batches, after))
     state = json.loads(json.dumps(first.state_dict()))
     rest = told(batches)
-    resumed = mixed(wish | {"seed": 0, "epoch": 0})  # the state has its own
+    resumed = mixed(wish | {"seed": 0})  # the state has its own
     resumed.load_state_dict(state)
     assert told(resumed) == rest
 
@@ -209,7 +211,7 @@ def test_reading_resumes_with_another_batch_size_and_world(mixed: Any) -> None:
     state = first.state_dict(position=160)
     ranks = []
     for rank in range(3):
-        resumed = mixed({"weights": [1, 2]}, batch_size=50, rank=rank, world=3)
+        resumed = mixed({"weights": [1, 2]}, batch_size=50, rank=rank, world_size=3)
         resumed.load_state_dict(state)
         ranks.append(told(resumed))
     steps = [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)]
@@ -220,7 +222,7 @@ def test_reading_resumes_with_another_batch_size_and_world(mixed: Any) -> None:
 def test_ranks_share_every_step_and_every_source(mixed: Any, world: int) -> None:
     wish = {"weights": [2, 1], "batching": "stratified", "steps": 30}
     whole = told(mixed(wish))
-    ranks = [told(mixed(wish, rank=rank, world=world)) for rank in range(world)]
+    ranks = [told(mixed(wish, rank=rank, world_size=world)) for rank in range(world)]
     together = list(zip(*ranks, strict=True))
     assert [sorted(flat(list(parts))) for parts in together] == [sorted(step) for step in whole]
     sizes = [[sum(source for source, _ in part) for part in parts] for parts in together[:-1]]
@@ -231,7 +233,7 @@ def test_transforms_and_torch_work_on_mixed_batches(
     large: StoredDataset, small: StoredDataset
 ) -> None:
     torch = pytest.importorskip("torch")
-    options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW, "output": "torch"}
+    options: dict[str, Any] = {"batch_size": 32, "window": WINDOW, "output": "torch"}
     total = sum_of_rows
     mix = mix_of([stream(ds, **options, transform=total) for ds in (large, small)])
     assert sum(mix) == sum(range(LARGE)) + sum(range(SMALL))
@@ -252,7 +254,7 @@ def test_an_abandoned_mix_leaves_no_thread(mixed: Any, prefetch: int) -> None:
 
 
 def test_last_pad_repeats_rows_of_the_last_step(mixed: Any) -> None:
-    ranks = [list(mixed(last="pad", rank=rank, world=4)) for rank in range(4)]
+    ranks = [list(mixed(last="pad", rank=rank, world_size=4)) for rank in range(4)]
     assert {len(batch["y"]) for rank in ranks for batch in rank} == {8}
     assert sum(rank[-1].repeated for rank in ranks) == 32 - (LARGE + SMALL) % 32
 
@@ -271,7 +273,7 @@ def packed_streams(sizes: tuple[int, ...] = (16, 16)) -> list[BatchStream]:
     parts = [[np.full(1 + at % 40, at, "i4") for at in range(low, low + 200)] for low in (0, 1000)]
     stores = [stored(MappedObjects(), schema, [{"t": rows}], page_bytes=512) for rows in parts]
     return [
-        stream(ds, batch_size=8, sampling=Sampling(pack=size), window_bytes=4000, pad=-1)
+        stream(ds, batch_size=8, sampling=Sampling(pack=size), window=4000, pad=-1)
         for ds, size in zip(stores, sizes, strict=True)
     ]
 
@@ -316,7 +318,7 @@ def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
                 stream(
                     stored(objects(), schema, [rows], page_bytes=8192),
                     batch_size=32,
-                    window_bytes=WINDOW,
+                    window=WINDOW,
                     shuffle=shuffle,
                 )
                 for schema, rows in given
@@ -332,7 +334,7 @@ def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
 
 
 def test_chosen_rows_are_mixed(large: StoredDataset, small: StoredDataset) -> None:
-    options: dict[str, Any] = {"batch_size": 32, "window_bytes": WINDOW}
+    options: dict[str, Any] = {"batch_size": 32, "window": WINDOW}
     some = Sampling(rows=range(100, 200))
     chosen = stream(large, **options, sampling=some)
     batches = list(mix_of([chosen, stream(small, **options)]))
@@ -443,7 +445,6 @@ def test_wishes_in_other_words_that_mean_the_same_are_the_same(mixed: Any) -> No
         ({"rows": 0}, "rows of a mix is a whole number, at least 1, got 0"),
         ({"steps": 1.5}, "steps of a mix is a whole number, at least 1, got 1.5"),
         ({"seed": -1}, "seed is a whole number"),
-        ({"epoch": "x"}, "epoch is a whole number"),
     ],
 )
 def test_a_wish_that_is_none_is_named(mixed: Any, wish: dict[str, Any], message: str) -> None:
@@ -458,7 +459,7 @@ def test_no_state_is_made_of_a_position_that_is_none(mixed: Any, position: Any) 
 
 
 def test_a_mix_of_a_mix_is_refused(mixed: Any, small: StoredDataset) -> None:
-    other = stream(small, batch_size=32, window_bytes=WINDOW)
+    other = stream(small, batch_size=32, window=WINDOW)
     with pytest.raises(InvalidInputError, match="source 1 of the mix is a mix itself"):
         mix_of([other, mixed()])
 
@@ -466,7 +467,7 @@ def test_a_mix_of_a_mix_is_refused(mixed: Any, small: StoredDataset) -> None:
 def test_a_state_of_sources_in_another_order_is_refused(
     large: StoredDataset, small: StoredDataset
 ) -> None:
-    options: dict[str, Any] = {"batch_size": 8, "window_bytes": WINDOW}
+    options: dict[str, Any] = {"batch_size": 8, "window": WINDOW}
     one, other = (
         mix_of([stream(ds, **options) for ds in both]) for both in ((large, small), (small, large))
     )

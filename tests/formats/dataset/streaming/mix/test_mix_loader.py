@@ -10,11 +10,11 @@ import pytest
 
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.streaming.mix.feed import mix as mix_of
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import MappedObjects, stream_threads
+from tests.support.builders.streams import MappedObjects, stream, stream_threads
 
 PAGE = 16 << 10
 SCHEMA = Schema((Column("x", Tensor("float32", (256,))),))
@@ -35,7 +35,7 @@ def pages(tmp_path: Path) -> PageDiskCache:
 def source(objects: MemoryObjects, first: float, cache: PageDiskCache | None) -> BatchStream:
     rows = [{"x": np.full(256, first + at, np.float32)} for at in range(ROWS)]
     dataset = stored(objects, SCHEMA, [rows], page_bytes=PAGE)
-    found = stream(dataset, batch_size=16, window_bytes=100_000, page_cache=cache)
+    found = stream(dataset, batch_size=16, window=100_000, page_cache=cache)
     objects.reads.clear()
     return found
 

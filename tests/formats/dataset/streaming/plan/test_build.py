@@ -14,12 +14,11 @@ from tensorrepo.formats.dataset.read import column_index
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Tensor, Text
 from tensorrepo.formats.dataset.streaming.options import Sampling
 from tensorrepo.formats.dataset.streaming.plan.build import page_elements, row_lengths
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.sampling import changed, lengths_of, sampled
-from tests.support.builders.streams import MappedObjects
+from tests.support.builders.streams import MappedObjects, stream
 
 
 @pytest.mark.parametrize("mapped", [True, False])

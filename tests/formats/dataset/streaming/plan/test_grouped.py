@@ -24,14 +24,15 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
+from tensorrepo.formats.dataset.streaming.options import Ranks
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, plan_groups
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
-from tensorrepo.formats.dataset.streaming.stream import BatchStream, stream
+from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import column_id, write_dataset
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.objects import MemoryObjects
-from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, rows_of
+from tests.support.builders.streams import ROWS, SCHEMA, MappedObjects, rows_of, stream
 from tests.support.effort import sampled
 
 STORES = [MappedObjects, MemoryObjects]
@@ -55,7 +56,7 @@ def made(store: type[MemoryObjects]) -> StoredDataset:
 
 def grouped(dataset: StoredDataset, **options: Any) -> BatchStream:
     """A stream by groups, however few runs it has."""
-    found = stream(dataset, batch_size=16, window_bytes=40_000, seed=3, **options)
+    found = stream(dataset, batch_size=16, window=40_000, seed=3, **options)
     plan = plan_groups(
         dataset,
         ("x", "y", "t", "r", "n"),
@@ -128,7 +129,7 @@ def values_of(found: BatchStream) -> list[list[tuple[Any, ...]]]:
 
 def shares(found: BatchStream, world: int) -> Iterator[list[int]]:
     for rank in range(world):
-        options = replace(found.options, rank=rank, world=world)
+        options = replace(found.options, ranks=Ranks(rank=rank, world_size=world))
         one = BatchStream(found.feed, replace(found.setup, options=options))
         yield [row for batch in one for row in batch.rows.tolist()]
 

@@ -17,7 +17,6 @@ from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_da
 from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import Sampling
-from tensorrepo.formats.dataset.streaming.stream import stream
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError, NotFoundError
 from tests.support import effort
 from tests.support.builders.changed import without
@@ -32,7 +31,7 @@ from tests.support.builders.sampling import (
     rows,
     sampled,
 )
-from tests.support.builders.streams import stream_threads
+from tests.support.builders.streams import stream, stream_threads
 
 
 @pytest.fixture(scope="module")
@@ -459,7 +458,7 @@ def test_any_sampling_goes_on_with_any_batch_size_and_number_of_ranks(
             shuffle=shuffle,
             batch_size=batch_size * world,
             rank=rank,
-            world=world,
+            world_size=world,
             last="drop",
         )
         again.load_state_dict(state)
@@ -507,7 +506,7 @@ def test_every_row_of_any_table_comes_as_often_as_it_should_and_as_stored(
                 ds,
                 batch_size=batch_size,
                 shuffle=shuffle,
-                window_bytes=window_bytes,
+                window=window_bytes,
                 sampling=Sampling(**wish, **more),
             )
         )
