@@ -13,7 +13,7 @@ from tensorrepo.lazy import public
 if TYPE_CHECKING:
     from tensorrepo.catalog.catalog import Catalog
     from tensorrepo.catalog.lineage import Lineage
-    from tensorrepo.datasets.dataset import Dataset, View
+    from tensorrepo.datasets.dataset import Dataset, Selection, View
     from tensorrepo.datasets.draft import DatasetDraft
     from tensorrepo.datasets.stream import Mix, Stream
     from tensorrepo.formats.dataset.schema.convert import decode_image
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
-    from tensorrepo.formats.dataset.selecting.select_rows import col
+    from tensorrepo.formats.dataset.selecting.predicate import col
     from tensorrepo.formats.dataset.streaming.collate.decode import Decode
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.state.lossy import LossyState
@@ -64,9 +64,9 @@ __all__ = [
     "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
     "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "LossyState", "Mix",
     "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError", "QueryLimits",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "StorageError", "Stream",
-    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col", "decode_image",
-    "export", "graph", "init", "open", "read", "s",
+    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "Selection",
+    "StorageError", "Stream", "Tensor", "Text", "Timestamp", "UnsupportedError", "View",
+    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read", "s",
 ]  # fmt: skip
 
 

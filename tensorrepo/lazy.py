@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
+    from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare import compare
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
-    "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
+    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver",
+    "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
+    "compare", "dataset_at", "every_tree", "handles", "measure_usage", "model_at", "models_at",
     "repack_models", "sql", "view_at",
 ]  # fmt: skip
 
@@ -43,7 +44,7 @@ _NAMES: Final = {
     "catalog.registry": "Registry",
     "catalog.sql": "sql",
     "datasets.blame": "blame",
-    "datasets.dataset": "Dataset View dataset_at view_at",
+    "datasets.dataset": "Dataset Selection View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
@@ -52,7 +53,7 @@ _NAMES: Final = {
     "formats.dataset.schema.schema": (
         "Bytes ClassLabel Column Embedding Image Json Link LinkValue Schema Tensor Text Timestamp"
     ),
-    "formats.dataset.selecting.select_rows": "col",
+    "formats.dataset.selecting.predicate": "col",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
@@ -61,6 +62,7 @@ _NAMES: Final = {
     "formats.model.state.lossy": "LossyState",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at s",
+    "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "

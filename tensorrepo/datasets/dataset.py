@@ -1,46 +1,66 @@
-"""Dataset and view handles of the SDK: rows of one commit, read when they are asked for.
+"""Dataset, view and selection handles of the SDK: rows of one commit, read when asked for.
 
-Samples for torch's `DataLoader` are numbers as numpy has them, timestamps as the int64 that they
-are stored as, and tensors of types that numpy lacks. Torch has no null: the caller says what
-stands for it.
+A selection is some rows and columns of a dataset that were named and not looked for yet; a view is
+one that was kept, with the rows that it had then. Both are used as a dataset is. What is streamed,
+and what lineage tells, is of the dataset that they are of: their `whole`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo import connect
+from tensorrepo import connect, hints
 from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
-from tensorrepo.datasets.sql_edit import row_selection
+from tensorrepo.datasets.frames import pandas_frame, polars_frame
+from tensorrepo.datasets.samples import TorchDataset, tensors_of
+from tensorrepo.datasets.splits import sides_of
+from tensorrepo.datasets.sql_edit import fitting_rows, row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
 from tensorrepo.formats.common.arguments import check_instance
-from tensorrepo.formats.common.dtypes import is_small_float
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
-from tensorrepo.formats.dataset.schema.coerce import coerce_column
-from tensorrepo.formats.dataset.schema.convert import as_torch, present
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.common.arguments import whole as whole_number
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    live_rows,
+    narrowed,
+    open_dataset,
+    projected,
+    resolve_rows,
+    row_id_table,
+)
+from tensorrepo.formats.dataset.schema.nulls import null_policy
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.selecting.predicate import (
+    MOST_TEXT,
+    joined,
+    row_text,
+    where_text,
+)
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
+    choose_rows,
     find_rows,
     ids_of_rows,
     rows_of_ids,
 )
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.formats.dataset.streaming.checks import column_names
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.decode import Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.options import (
     GivenWeights,
+    Nulls,
     Sampling,
     StreamOptions,
     Workers,
@@ -55,12 +75,13 @@ from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
     diff_views,
-    live_numbers,
+    make_view,
     open_rows,
     open_view,
 )
 from tensorrepo.query.sql.duck import Params
-from tensorrepo.query.sql.results import Result
+from tensorrepo.query.sql.names import quoted
+from tensorrepo.query.sql.results import SHOWN_ROWS, Result
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import PageDiskCache
@@ -71,72 +92,49 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_fill(dataset: StoredDataset, fill: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands for null, by column, as samples have it. A number fills a whole tensor.
-
-    Raises:
-        NotFoundError: no column of that name.
-        InvalidInputError: a value that the column could not hold.
-    """
-    found = {}
-    for name, value in fill.items():
-        column = dataset.schema.column(name)
-        shape = column.storage.shape
-        fills_tensor = np.isscalar(value) and bool(shape) and None not in shape
-        given = np.full(column.storage.row_shape, value) if fills_tensor else value
-        found[name] = None if value is None else _rows(column, coerce_column(column, [given]))[0]
-    return found
-
-
-def read_samples(
-    dataset: StoredDataset, names: Sequence[str], rows: Sequence[int], fill: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Some rows, each as a dict of columns.
-
-    Raises:
-        InvalidInputError: a value is null, and `fill` does not say what stands for it.
-    """
-    read = read_live(dataset, names, resolve_rows(rows, dataset.rows))
-    columns = {}
-    for name, values in zip(names, read, strict=True):
-        columns[name] = _rows(dataset.schema.column(name), values)
-        if values.valid is None:
-            continue
-        for at in np.flatnonzero(~values.valid).tolist():
-            if name not in fill:
-                raise _no_tensor(name, rows[at])
-            columns[name][at] = fill[name]
-    return [{name: columns[name][at] for name in names} for at in range(len(rows))]
-
-
-def _rows(column: Column, values: ColumnValues) -> list[Any]:
-    if not isinstance(values, FixedValues):
-        return list(present(column, values))
-    array = values.values.copy()  # torch warns of memory that it may not write to
-    return list(as_torch(array) if is_small_float(array.dtype) else array)
-
-
-def _no_tensor(name: str, row: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"row {row}, column {name!r} is null, and torch puts no null into a batch. Say what stands "
-        f"for it: ds.torch(fill={{{name!r}: 0}}); leave the column out: ds.torch(columns=[...]); "
-        "or read batches with ds.stream(output='torch'), whose batch.valid tells which values "
-        "there are. fill=None hands None to your own collate_fn."
-    )
-
-
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Dataset:
     """A dataset of one commit: it never changes, and its rows are read when they are asked for.
 
     ``ds[7]`` is a row, ``ds[10:20]`` and ``ds[[3, 1]]`` are columns of several, ``ds["label"]`` is
-    a column, to be indexed likewise.
+    a column, to be indexed likewise; ``ds[["image", "label"]]`` is a `Selection` of columns.
     """
 
-    context: Context
-    path: str
-    commit: Digest
-    stored: StoredDataset
+    def __init__(
+        self, context: Context, path: str, commit: Digest, stored: StoredDataset | None
+    ) -> None:
+        """Made by `Repository.dataset`. `stored` is None where it is looked for when needed."""
+        self.context, self.path, self.commit = context, path, commit
+        self._stored = stored
+
+    @property
+    def stored(self) -> StoredDataset:
+        """The rows and columns, as the format reads them."""
+        assert self._stored is not None, "selections look for theirs"
+        return self._stored
+
+    @property
+    def whole(self) -> Dataset:
+        """The dataset that these rows are of: what `batch.rows` of a stream counts."""
+        return self
+
+    @property
+    def is_every_row(self) -> bool:
+        """Whether these are all rows of the whole, as far as is known without reading."""
+        return self.whole is self
+
+    @property
+    def asked(self) -> Dataset:
+        """The dataset or view that this is a selection of, or of a selection of."""
+        return self
+
+    def said(self) -> list[str] | None:
+        """Conditions over what was asked that these rows fulfil; None: no text says which."""
+        return []
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        """Which rows of the whole these are, as lineage tells it."""
+        return {}
 
     @property
     def name(self) -> str:
@@ -152,15 +150,88 @@ class Dataset:
         """The columns, but for those that are derived from images (``photo.height``, ...)."""
         return self.stored.schema.visible
 
+    @property
+    def every_column(self) -> Schema:
+        """The columns, with those that are derived from images."""
+        return self.stored.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [*self.schema.names]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), len(self.columns)
+
     def __len__(self) -> int:
         return len(self.stored)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list) and index and all(isinstance(each, str) for each in index):
+            return self.select(columns=index)
         return self.stored[index]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise hints.no_attribute(self, name, hints.DATASET)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Rows in order, read in large pieces."""
         return iter(self.stored)
+
+    def select(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Where | None = None,
+        rows: Any = None,
+    ) -> Selection:
+        """Some rows and columns as a dataset of their own, which nothing is read for yet.
+
+        It streams, is exported, asked by SQL and sliced as any other. A transaction's `create_view`
+        keeps it under a name.
+
+        Args:
+            columns: names, in the order that is wanted; None: all.
+            where: rows that fulfil this; see `find`.
+            rows: a slice, ascending row numbers, a mask or row ids; with `where`, rows of both.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: rows that do not ascend: a selection keeps the order of its dataset.
+
+        Example:
+            ``ds.select(["image", "label"], where="split == 'train'").stream(batch_size=256)``
+        """
+        return Selection(self, columns, where, rows)
+
+    def filter(self, where: Where) -> Selection:
+        """Rows that fulfil a condition, as a dataset: ``ds.filter(tr.col("label") == "cat")``."""
+        return self.select(where=where)
+
+    def head(self, n: int = 5) -> Selection:
+        """The first rows, as a dataset; no more is read than it takes to find them."""
+        return self.select(rows=slice(0, whole_number("n", n)))
+
+    def split(
+        self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
+    ) -> dict[str, Selection]:
+        """All rows, each in one of several parts by chance.
+
+        The part of a row follows from `seed` and from its value of `by`, or its lasting id, alone:
+        it stays when the dataset grows, and rows with the same value are never parted. Null is a
+        value like the empty text. In SQL the number that decides is ``split_share(by, seed)``.
+
+        Args:
+            shares: name of each part, and its share; they add up to 1.
+            by: column of which a value must not come on two sides, such as the patient.
+            seed: another one parts rows in another way.
+
+        Example:
+            ``train, test = ds.split({"train": 0.8, "test": 0.2}, by="patient").values()``
+        """
+        return {name: self.filter(side) for name, side in sides_of(self.schema, shares, by, seed)}
 
     def find(self, where: Where) -> NDArray[np.int64]:
         """Numbers of the rows that `where` names, ascending: ``ds[ds.find("label == 3")]``.
@@ -214,23 +285,39 @@ class Dataset:
         """Columns as arrays; ragged and binary ones as lists."""
         return self.stored.to_numpy(columns)
 
-    def to_torch(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """Columns as torch tensors, where they have one shape and are numbers."""
-        return {name: _as_torch(values) for name, values in self.to_numpy(columns).items()}
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """All rows as a pandas data frame."""
+        return pandas_frame(self.stored, columns)
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> Any:
+        """All rows as a polars data frame."""
+        return polars_frame(self.stored, columns)
+
+    def to_torch(
+        self, columns: Sequence[str] | None = None, *, nulls: Nulls = "raise"
+    ) -> dict[str, Any]:
+        """Columns as torch tensors, where they have one shape and are numbers.
+
+        `nulls` is as for `torch`.
+        """
+        chosen = self.stored.schema.select(columns)
+        policy = null_policy(chosen, nulls)
+        return {name: tensors_of(self.stored, name, policy) for name in chosen.names}
 
     def torch(
-        self, columns: Sequence[str] | None = None, *, fill: Mapping[str, Any] | None = None
+        self, columns: Sequence[str] | None = None, *, nulls: Nulls = "raise"
     ) -> TorchDataset:
         """For torch's own `DataLoader`: rows by number, right with any number of workers.
 
         Args:
             columns: which; None means all.
-            fill: what stands for null, by column; a null elsewhere is an error. None hands None on,
-                for a `collate_fn` of your own.
+            nulls: what stands for null: a number in all columns of numbers, or a value by column.
+                A null elsewhere is an error. None, also of a single column, hands None on, for a
+                `collate_fn` of your own.
         """
-        note_streamed(self)
-        names = self.schema.names if columns is None else tuple(columns)
-        return TorchDataset(self, names, check_fill(self.stored, fill or {}))
+        chosen = self.stored.schema.select(columns)
+        note_streamed(self, (lambda: self.selected) if self.selected else None)
+        return TorchDataset(self, chosen.names, null_policy(chosen, nulls))
 
     @described(StreamOptions, Sampling)
     def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
@@ -259,6 +346,7 @@ class Dataset:
         replicate: int = 1,
         pin: bool | None = None,
         workers: Workers = "thread",
+        nulls: Nulls = None,
         images: Images = None,
         on_error: OnBadRow = "raise",
         cache_dir: str | Path | None = None,
@@ -273,12 +361,21 @@ class Dataset:
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
         keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
-        keywords["where"] = None if where is None else row_selection(self.stored, where)
+        told = Selection(self, where=where, rows=rows).selected
+        if self.whole is not self:
+            keywords |= _of_whole(self, keywords)
+        elif where is not None:
+            keywords["where"] = row_selection(self.stored, where)
         own_rank, ranks = self.context.world(rank, world_size)
         size = connect.parse_size(window, "window", 1)
         options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})
         page_cache = connect.page_cache(self.context.machine, cache_dir, cache_limit)
-        return _stream(self, options, page_cache)
+        return _stream(self.whole, options, page_cache, told)
+
+    def first(self, most: int | None = None) -> Ints:
+        """Physical rows of these, at most so many: no more is read than it takes to find them."""
+        rows = len(self) if most is None else min(most, len(self))
+        return live_rows(self.stored).physical(np.arange(rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dataset_at, (self.context, self.path, self.commit)
@@ -298,37 +395,35 @@ class Dataset:
         return html_table(repr(self), names, rows)
 
 
-class TorchDataset:
-    """A map-style dataset: what torch's `DataLoader` asks for. Moments are their int64."""
-
-    def __init__(self, dataset: Dataset, columns: tuple[str, ...], fill: dict[str, Any]) -> None:
-        self.dataset = dataset
-        self.columns = columns
-        self.fill = fill
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([int(index)])[0]
-
-    def __getitems__(self, indices: Iterable[int]) -> list[dict[str, Any]]:
-        """A whole batch in one read: torch calls this where it is there."""
-        return read_samples(self.dataset.stored, self.columns, list(indices), self.fill)
-
-
-def _as_torch(values: Any) -> Any:
-    """An array of numbers as a tensor of its own memory; anything else as it is."""
-    numbers = isinstance(values, np.ndarray) and (
-        values.dtype.kind in "biufc" or is_small_float(values.dtype)
-    )
-    if not numbers:
-        return values
-    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
-    return as_torch(writable)
+def _of_whole(chosen: Dataset, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a stream of some rows, as those of a stream of their whole dataset."""
+    whole, own = chosen.whole.stored, chosen.stored
+    rows, where, weights = (keywords[each] for each in ("rows", "where", "weights"))
+    named = choose_rows(own, slice(None) if rows is None else rows).rows
+    if where is not None:
+        fitting = choose_rows(own, row_selection(own, where), strict=False).rows
+        named = np.intersect1d(named, fitting, assume_unique=True)
+    found = {"rows": live_rows(whole).live(named), "where": None}
+    if keywords["columns"] is None:
+        found["columns"] = chosen.schema.names
+    if weights is None or isinstance(weights, str | Mapping):
+        return found
+    given = np.asarray(weights)
+    if given.shape != (own.rows,):
+        raise InvalidInputError(
+            f"weights are one number per row, {own.rows:,} of them; got shape {given.shape}"
+        )
+    spread = np.zeros(whole.rows, given.dtype)
+    spread[live_rows(whole).live(chosen.first())] = given
+    return found | {"weights": spread}
 
 
-def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache | None) -> Stream:
+def _stream(
+    dataset: Dataset,
+    options: StreamOptions,
+    page_cache: PageDiskCache | None,
+    told: Mapping[str, Any],
+) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
     if options.workers == "process" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
@@ -338,8 +433,8 @@ def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache 
     remake = partial(_stored_stream, dataset, options, page_cache)
     threaded = replace(options, workers="thread")
     of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
-    again = partial(_stream, dataset, options, page_cache)
-    return Stream(dataset, remake(remake=remake), again, of_equal)
+    again = partial(_stream, dataset, options, page_cache, told)
+    return Stream(dataset, remake(remake=remake), again, of_equal, told)
 
 
 def _stored_stream(
@@ -361,16 +456,51 @@ def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:
     return noted(Dataset(context, path, revision.digest, stored))
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class View(Dataset):
-    """Rows of a dataset, used like one: indexed, streamed, asked, exported. Rows count from 0.
+class RowsOfDataset(Dataset):
+    """Some rows of a dataset, used like one: indexed, streamed, asked, exported. They count from 0.
+
+    A stream of them is one of the `whole`: its `batch.rows` are numbers there.
+    """
+
+    source: Dataset
+
+    @property
+    def whole(self) -> Dataset:
+        return self.source.whole
+
+    def diff(self, older: RowsOfDataset) -> ViewDiff:
+        """Ids of the rows that these have and `older` lacks, and the other way round."""
+        check_instance("older", older, RowsOfDataset, "a view or a selection of rows")
+        return diff_views(older.as_view(), self.as_view())
+
+    def as_view(self) -> StoredView:
+        """What is kept of them under a name.
+
+        The query of a selection gives its rows again, of what the dataset has then. It is empty
+        where no text says which rows these are: such a view is not asked again.
+        """
+        raise NotImplementedError
+
+
+class View(RowsOfDataset):
+    """Rows of a dataset that were kept, used like one.
 
     `source` is the whole dataset, `chosen` what is stored of the view.
     """
 
-    source: Dataset
-    chosen: StoredView
-    identity: Digest
+    def __init__(
+        self,
+        context: Context,
+        path: str,
+        commit: Digest,
+        stored: StoredDataset,
+        source: Dataset,
+        chosen: StoredView,
+        identity: Digest,
+    ) -> None:
+        """Made by `Repository.view`."""
+        super().__init__(context, path, commit, stored)
+        self.source, self.chosen, self.identity = source, chosen, identity
 
     @property
     def name(self) -> str:
@@ -383,24 +513,15 @@ class View(Dataset):
 
     @property
     def sql(self) -> str:
-        """The query that chose the rows."""
+        """The query that chose the rows; empty where they were given one by one."""
         return self.chosen.sql
 
-    def stream(self, *, rows: Any = None, **options: Any) -> Stream:
-        """Batches of the rows, for training: see `Dataset.stream`, which takes the same.
+    @property
+    def selected(self) -> dict[str, Any]:
+        return {"view": self.path}
 
-        Args:
-            rows: which rows of the view: a slice, numbers or a mask; None: all.
-            options: options of `Dataset.stream`.
-        """
-        numbers = live_numbers(self.source.stored, self.chosen)
-        chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))
-        return self.source.stream(rows=numbers[np.asarray(chosen, np.int64)], **options)
-
-    def diff(self, older: View) -> ViewDiff:
-        """Ids of the rows that this view has and `older` lacks, and the other way round."""
-        check_instance("older", older, View, "a view, as repo.view(...) gives it")
-        return diff_views(older.chosen, self.chosen)
+    def as_view(self) -> StoredView:
+        return self.chosen
 
     def __reduce__(self) -> tuple[Any, ...]:
         return view_at, (self.context, self.path, self.commit)
@@ -419,3 +540,148 @@ def view_at(context: Context, name: str, ref: str = "main") -> View:
     whole, stored = open_rows(context.core.objects, chosen, context.outside)
     source = Dataset(context, chosen.path, chosen.commit, whole)
     return View(context, path, revision.digest, stored, source, chosen, entry.digest)
+
+
+class Selection(RowsOfDataset):
+    """Rows and columns of a dataset that were asked for, and are looked for when they are needed.
+
+    See `Dataset.select`. `source` is the dataset, view or selection that was asked.
+    """
+
+    def __init__(
+        self,
+        source: Dataset,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        rows: Any = None,
+    ) -> None:
+        """Made by `Dataset.select`."""
+        super().__init__(source.context, source.path, source.commit, None)
+        self.source, self._where, self._rows = source, where, rows
+        self._columns = None if columns is None else column_names("columns", columns)
+        self.every_column  # noqa: B018 - refuses columns that are not there
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def digest(self) -> Digest:
+        """What the rows were asked of, in whatever commit."""
+        return self.source.digest
+
+    @property
+    def schema(self) -> Schema:
+        return self.every_column.visible
+
+    @property
+    def every_column(self) -> Schema:
+        every = self.source.every_column
+        return every if self._columns is None else every.projected(self._columns)
+
+    @property
+    def stored(self) -> StoredDataset:
+        if self._stored is None:
+            chosen = projected(self.whole.stored, self.every_column)
+            self._stored = chosen if self.is_every_row else narrowed(chosen, self.first())
+        return self._stored
+
+    @property
+    def sql(self) -> str:
+        """A query for the ids of these rows; empty where no text says which they are."""
+        said, asked = self.said(), self.asked
+        if said is None:
+            return ""
+        query = f"SELECT row_id FROM {quoted(asked.path)}"  # noqa: S608
+        if not said:
+            return query
+        condition = read_condition(joined(said), asked.stored.schema)
+        return f"{query} WHERE {condition.sql}"
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        said = self.said()
+        told = self.asked.selected
+        if said is None or len(text := joined(said) if said else "") > MOST_TEXT:
+            return {}
+        return told | ({"where": text} if text else {})
+
+    def as_view(self) -> StoredView:
+        whole = self.whole.stored
+        ids = row_id_table(whole).of(self.first())
+        return make_view(whole, ids, self.sql, self.whole.path, self.whole.commit)
+
+    def first(self, most: int | None = None) -> Ints:
+        if self._stored is not None:
+            return super().first(most)
+        if self._where is None and self._rows is None:
+            return self.source.first(most)
+        rows = self._rows
+        if self._where is None and isinstance(rows, slice) and _begins_there(rows):
+            least, end = rows.start or 0, rows.stop
+            stop = end if most is None else min(end, least + most)
+            return self.source.first(stop)[least:stop]
+        return self._chosen(most)[:most]
+
+    def _chosen(self, most: int | None) -> Ints:
+        """Physical rows that were asked for by number or by a condition, or by both."""
+        base, where = self.source.stored, self._where
+        named = None if self._rows is None else _named(base, self._rows)
+        if where is None:
+            assert named is not None, "the caller looked"
+            return named
+        fitting = fitting_rows(base, where, most if named is None else None)
+        return fitting if named is None else np.intersect1d(named, fitting, assume_unique=True)
+
+    @property
+    def is_every_row(self) -> bool:
+        return self._where is None and self._rows is None and self.source.is_every_row
+
+    @property
+    def asked(self) -> Dataset:
+        return self.source.asked
+
+    def said(self) -> list[str] | None:
+        before = self.source.said()
+        if before is None:
+            return None
+        of_rows = None if self._rows is None else row_text(self._rows, counts=not before)
+        of_where = None if self._where is None else where_text(self._where, counts=not before)
+        wanted = [self._rows is not None, self._where is not None]
+        told = [each for each in (of_rows, of_where) if each is not None]
+        return [*before, *told] if len(told) == sum(wanted) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Selection, (self.source, self._columns, self._where, self._rows)
+
+    def __repr__(self) -> str:
+        told = self.selected.get("where", "")
+        rows = f"{len(self):,}" if self._stored is not None else "some"
+        few = isinstance(self._rows, slice) and _begins_there(self._rows)
+        if few and self._where is None and self._rows.stop - (self._rows.start or 0) <= SHOWN_ROWS:
+            rows = f"{len(self):,}"
+        title = f"<{rows} rows of {self.name}: {', '.join(self.columns)}"
+        return f"{title}{f', where {told:.200}' if told else ''}>"
+
+
+def _begins_there(rows: slice) -> bool:
+    """Whether a slice is of rows that are counted from the first."""
+    start, stop = rows.start or 0, rows.stop
+    return rows.step in (None, 1) and isinstance(stop, int) and 0 <= start <= stop
+
+
+def _named(dataset: StoredDataset, rows: Any) -> Ints:
+    """Physical rows that were named one by one.
+
+    Raises:
+        InvalidInputError: they do not ascend, or one is there twice.
+    """
+    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str):
+        return choose_rows(dataset, rows).rows
+    numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
+    if (np.diff(numbers) <= 0).any():
+        raise InvalidInputError(
+            "rows of a selection stay in the order of their dataset, each once: give them "
+            "ascending, select(rows=sorted(rows)). ds[[3, 1]] reads rows in any order."
+        )
+    return live_rows(dataset).physical(numbers)
