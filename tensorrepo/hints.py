@@ -117,7 +117,16 @@ REPOSITORY: Final = {
 }
 
 
-def no_attribute(handle: object, name: str, words: Mapping[str, str]) -> AttributeError:
+# What was committed stays as it is.
+_CHANGING: Final = ("transaction", "merge", "undo", "redo", "revert", "create_branch", "create_tag")
+PINNED: Final = REPOSITORY | dict.fromkeys(
+    _CHANGING, "a commit stays as it is: change a branch by the repository itself"
+)
+
+
+def no_attribute(
+    handle: object, name: str, words: Mapping[str, str] = REPOSITORY
+) -> AttributeError:
     """What to raise where a handle lacks an attribute: says what there is instead."""
     kind = type(handle).__name__
     told = f"{kind} has no attribute {name!r}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from tensorrepo.verbs.compare import compare
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver",
-    "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "dataset_at", "every_tree", "handles", "measure_usage", "model_at", "models_at",
-    "repack_models", "sql", "view_at",
+    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
+    "Registry", "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of",
+    "checkpointer_of", "compare", "dataset_at", "every_tree", "handles", "measure_usage",
+    "model_at", "models_at", "no_attribute", "repack_models", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -60,6 +61,7 @@ _NAMES: Final = {
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at s",
     "pinned": "PinnedRepository handles",

@@ -1,4 +1,4 @@
-"""Repository at one commit: its entries by name, and SQL over them. It is read and never changed."""
+"""Repository at one commit, to be read: its entries by name, and SQL over them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class PinnedRepository:
         return lazy.Lineage.of(self.context, path, self.digest, all_versions=all_versions)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise hints.no_attribute(self, name, _WORDS)
+        raise hints.no_attribute(self, name, hints.PINNED)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PinnedRepository, (self.context, self.digest)
@@ -158,9 +158,3 @@ class PinnedRepository:
     def __repr__(self) -> str:
         subject = self.commit.message.partition("\n")[0]
         return f"<repository {self.context.url} at {self.ref:.40}, {self.digest:.12}: {subject}>"
-
-
-_WORDS = hints.REPOSITORY | dict.fromkeys(
-    ("transaction", "commit_changes", "merge", "undo", "redo", "create_branch", "create_tag"),
-    "what was committed stays as it is: change a branch, repo.transaction(branch)",
-)

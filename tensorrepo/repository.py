@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tensorrepo import hints, lazy
+from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
@@ -489,7 +489,7 @@ class Repository(RepositoryHistory):
         self.context.core.close()
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise hints.no_attribute(self, name, hints.REPOSITORY)
+        raise lazy.no_attribute(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Repository, (self.context,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +46,7 @@ from tensorrepo.formats.dataset.selecting.predicate import (
     row_text,
     where_text,
 )
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
     choose_rows,
@@ -67,6 +68,7 @@ from tensorrepo.formats.dataset.streaming.options import (
     described,
     options_of,
 )
+from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
@@ -81,7 +83,7 @@ from tensorrepo.formats.views import (
 )
 from tensorrepo.query.sql.duck import Params
 from tensorrepo.query.sql.names import quoted
-from tensorrepo.query.sql.results import SHOWN_ROWS, Result
+from tensorrepo.query.sql.results import SHOWN_ROWS, Result, as_text
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import PageDiskCache
@@ -133,7 +135,12 @@ class Dataset:
 
     @property
     def selected(self) -> dict[str, Any]:
-        """Which rows of the whole these are, as lineage tells it."""
+        """Which rows of the whole these are, in words of lineage, where a text says it."""
+        return {}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """`selected`, and a digest of the rows that were found, by which they are known again."""
         return {}
 
     @property
@@ -316,7 +323,7 @@ class Dataset:
                 `collate_fn` of your own.
         """
         chosen = self.stored.schema.select(columns)
-        note_streamed(self, (lambda: self.selected) if self.selected else None)
+        note_streamed(self.whole, (lambda: self.told) if self.whole is not self else None)
         return TorchDataset(self, chosen.names, null_policy(chosen, nulls))
 
     @described(StreamOptions, Sampling)
@@ -403,7 +410,7 @@ def _of_whole(chosen: Dataset, keywords: Mapping[str, Any]) -> dict[str, Any]:
     if where is not None:
         fitting = choose_rows(own, row_selection(own, where), strict=False).rows
         named = np.intersect1d(named, fitting, assume_unique=True)
-    found = {"rows": live_rows(whole).live(named), "where": None}
+    found: dict[str, Any] = {"rows": live_rows(whole).live(named), "where": None}
     if keywords["columns"] is None:
         found["columns"] = chosen.schema.names
     if weights is None or isinstance(weights, str | Mapping):
@@ -468,6 +475,12 @@ class RowsOfDataset(Dataset):
     def whole(self) -> Dataset:
         return self.source.whole
 
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        whole = self.whole.stored
+        bits = bits_of(whole.rows, [live_rows(whole).live(self.first())])
+        return self.selected | {"selection": RowSelection(bits, None, "").digest}
+
     def diff(self, older: RowsOfDataset) -> ViewDiff:
         """Ids of the rows that these have and `older` lacks, and the other way round."""
         check_instance("older", older, RowsOfDataset, "a view or a selection of rows")
@@ -518,7 +531,7 @@ class View(RowsOfDataset):
 
     @property
     def selected(self) -> dict[str, Any]:
-        return {"view": self.path}
+        return {"view": self.path, "view_digest": self.identity}
 
     def as_view(self) -> StoredView:
         return self.chosen
@@ -656,12 +669,16 @@ class Selection(RowsOfDataset):
 
     def __repr__(self) -> str:
         told = self.selected.get("where", "")
-        rows = f"{len(self):,}" if self._stored is not None else "some"
-        few = isinstance(self._rows, slice) and _begins_there(self._rows)
-        if few and self._where is None and self._rows.stop - (self._rows.start or 0) <= SHOWN_ROWS:
-            rows = f"{len(self):,}"
-        title = f"<{rows} rows of {self.name}: {', '.join(self.columns)}"
-        return f"{title}{f', where {told:.200}' if told else ''}>"
+        few = self._where is None and isinstance(self._rows, slice) and _begins_there(self._rows)
+        few = few and self._rows.stop - (self._rows.start or 0) <= SHOWN_ROWS
+        rows = f"{len(self):,}" if few or self._stored is not None else "some"
+        names = self.columns
+        title = f"<{rows} rows of {self.name}: {', '.join(names)}"
+        title += f", where {told:.200}>" if told else ">"
+        if not few:
+            return title
+        cells = [[value_text(row[name]) for name in names] for row in self]
+        return f"{title}\n{as_text(names, cells)}"
 
 
 def _begins_there(rows: slice) -> bool:

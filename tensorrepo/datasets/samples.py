@@ -77,8 +77,10 @@ def tensors_of(dataset: StoredDataset, name: str, nulls: NullPolicy) -> Any:
     column = dataset.schema.column(name)
     read = read_rows(dataset, name, slice(None))
     values = present(column, nulls.applied(column, read, range(dataset.rows)))
-    is_plain = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
-    if not is_plain or not (values.dtype.kind in "biufc" or is_small_float(values.dtype)):
+    if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
         return values
-    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
-    return as_torch(writable)
+    if not (values.dtype.kind in "biufc" or is_small_float(values.dtype)):
+        return values
+    return as_torch(
+        values if values.flags.writeable else values.copy()
+    )  # torch warns of the others

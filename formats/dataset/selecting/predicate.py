@@ -133,7 +133,7 @@ class RowExpression:
 
     def between(self, low: Any, high: Any) -> RowExpression:
         """Whether it is `low`, `high` or in between."""
-        return (self >= low) & (self <= high)
+        return self._with("greater_equal", low) & self._with("less_equal", high)
 
     def is_null(self) -> RowExpression:
         return self._of("is_null")
