@@ -13,8 +13,9 @@ from tensorrepo.lazy import public
 if TYPE_CHECKING:
     from tensorrepo.catalog.catalog import Catalog
     from tensorrepo.catalog.lineage import Lineage
-    from tensorrepo.datasets.dataset import Dataset, Selection, View
+    from tensorrepo.datasets.dataset import Dataset, View
     from tensorrepo.datasets.draft import DatasetDraft
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.stream import Mix, Stream
     from tensorrepo.formats.dataset.schema.convert import decode_image
     from tensorrepo.formats.dataset.schema.schema import (

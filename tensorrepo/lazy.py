@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.sql import sql
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
-    "Registry", "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of",
-    "checkpointer_of", "compare", "dataset_at", "every_tree", "handles", "measure_usage",
-    "model_at", "models_at", "no_attribute", "repack_models", "sql", "view_at",
+    "Registry", "RepackOptions", "Run", "Runs", "Selection", "begin_transaction", "blame",
+    "catalog_of", "checkpointer_of", "compare", "dataset_at", "every_tree", "handles",
+    "measure_usage", "model_at", "models_at", "no_attribute", "repack_models", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -45,8 +46,9 @@ _NAMES: Final = {
     "catalog.registry": "Registry",
     "catalog.sql": "sql",
     "datasets.blame": "blame",
-    "datasets.dataset": "Dataset Selection View dataset_at view_at",
+    "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "datasets.selection": "Selection",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",

@@ -1,8 +1,7 @@
-"""Dataset, view and selection handles of the SDK: rows of one commit, read when asked for.
+"""Dataset and view handles of the SDK: rows of one commit, read when they are asked for.
 
-A selection is some rows and columns of a dataset that were named and not looked for yet; a view is
-one that was kept, with the rows that it had then. Both are used as a dataset is. What is streamed,
-and what lineage tells, is of the dataset that they are of: their `whole`.
+A view, and a selection (`selection`), is used as a dataset is. What is streamed, and what lineage
+tells, is of the dataset that its rows are of: its `whole`.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo import connect, hints
+from tensorrepo import connect, hints, lazy
 from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
 from tensorrepo.datasets.frames import pandas_frame, polars_frame
 from tensorrepo.datasets.samples import TorchDataset, tensors_of
 from tensorrepo.datasets.splits import sides_of
-from tensorrepo.datasets.sql_edit import fitting_rows, row_selection
+from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
 from tensorrepo.formats.common.arguments import check_instance
@@ -32,20 +31,10 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     live_rows,
-    narrowed,
     open_dataset,
-    projected,
-    resolve_rows,
-    row_id_table,
 )
 from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.dataset.selecting.predicate import (
-    MOST_TEXT,
-    joined,
-    row_text,
-    where_text,
-)
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
@@ -54,8 +43,6 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     ids_of_rows,
     rows_of_ids,
 )
-from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
-from tensorrepo.formats.dataset.streaming.checks import column_names
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.decode import Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
@@ -77,21 +64,16 @@ from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
     diff_views,
-    make_view,
     open_rows,
     open_view,
 )
 from tensorrepo.query.sql.duck import Params
-from tensorrepo.query.sql.names import quoted
-from tensorrepo.query.sql.results import SHOWN_ROWS, Result, as_text
+from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_streamed, noted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Dataset:
@@ -193,7 +175,7 @@ class Dataset:
         *,
         where: Where | None = None,
         rows: Any = None,
-    ) -> Selection:
+    ) -> lazy.Selection:
         """Some rows and columns as a dataset of their own, which nothing is read for yet.
 
         It streams, is exported, asked by SQL and sliced as any other. A transaction's `create_view`
@@ -211,19 +193,19 @@ class Dataset:
         Example:
             ``ds.select(["image", "label"], where="split == 'train'").stream(batch_size=256)``
         """
-        return Selection(self, columns, where, rows)
+        return lazy.Selection(self, columns, where, rows)
 
-    def filter(self, where: Where) -> Selection:
+    def filter(self, where: Where) -> lazy.Selection:
         """Rows that fulfil a condition, as a dataset: ``ds.filter(tr.col("label") == "cat")``."""
         return self.select(where=where)
 
-    def head(self, n: int = 5) -> Selection:
+    def head(self, n: int = 5) -> lazy.Selection:
         """The first rows, as a dataset; no more is read than it takes to find them."""
         return self.select(rows=slice(0, whole_number("n", n)))
 
     def split(
         self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
-    ) -> dict[str, Selection]:
+    ) -> dict[str, lazy.Selection]:
         """All rows, each in one of several parts by chance.
 
         The part of a row follows from `seed` and from its value of `by`, or its lasting id, alone:
@@ -368,7 +350,7 @@ class Dataset:
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
         keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
-        told = Selection(self, where=where, rows=rows).selected
+        told = self.select(where=where, rows=rows).selected
         if self.whole is not self:
             keywords |= _of_whole(self, keywords)
         elif where is not None:
@@ -387,7 +369,18 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         return dataset_at, (self.context, self.path, self.commit)
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Whoever reads Arrow's streams can take a dataset as it is: ``pyarrow.table(ds)``."""
+        schema = self.schema.to_arrow()
+        reader = pa.RecordBatchReader.from_batches(schema, self.to_batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
+        return self.title
+
+    @property
+    def title(self) -> str:
+        """What it is, in a line."""
         names = ", ".join(self.schema.names)
         size = self.stored.stored_bytes
         return (
@@ -398,8 +391,8 @@ class Dataset:
     def _repr_html_(self) -> str:
         """The first rows, for notebooks."""
         names = self.schema.names
-        rows = ([value_text(row[name]) for name in names] for row in islice(self, MANY))
-        return html_table(repr(self), names, rows)
+        rows = ([value_text(row[name]) for name in names] for row in self.head(MANY))
+        return html_table(self.title, names, rows)
 
 
 def _of_whole(chosen: Dataset, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -477,6 +470,8 @@ class RowsOfDataset(Dataset):
 
     @cached_property
     def told(self) -> dict[str, Any]:
+        if self.is_every_row:
+            return self.selected
         whole = self.whole.stored
         bits = bits_of(whole.rows, [live_rows(whole).live(self.first())])
         return self.selected | {"selection": RowSelection(bits, None, "").digest}
@@ -539,7 +534,8 @@ class View(RowsOfDataset):
     def __reduce__(self) -> tuple[Any, ...]:
         return view_at, (self.context, self.path, self.commit)
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
         return (
             f"<view {self.name}: {len(self):,} rows of {self.source.name} at "
             f"{self.source.commit:.12}, {self.sql!r:.80}>"
@@ -553,152 +549,3 @@ def view_at(context: Context, name: str, ref: str = "main") -> View:
     whole, stored = open_rows(context.core.objects, chosen, context.outside)
     source = Dataset(context, chosen.path, chosen.commit, whole)
     return View(context, path, revision.digest, stored, source, chosen, entry.digest)
-
-
-class Selection(RowsOfDataset):
-    """Rows and columns of a dataset that were asked for, and are looked for when they are needed.
-
-    See `Dataset.select`. `source` is the dataset, view or selection that was asked.
-    """
-
-    def __init__(
-        self,
-        source: Dataset,
-        columns: Sequence[str] | None = None,
-        where: Where | None = None,
-        rows: Any = None,
-    ) -> None:
-        """Made by `Dataset.select`."""
-        super().__init__(source.context, source.path, source.commit, None)
-        self.source, self._where, self._rows = source, where, rows
-        self._columns = None if columns is None else column_names("columns", columns)
-        self.every_column  # noqa: B018 - refuses columns that are not there
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def digest(self) -> Digest:
-        """What the rows were asked of, in whatever commit."""
-        return self.source.digest
-
-    @property
-    def schema(self) -> Schema:
-        return self.every_column.visible
-
-    @property
-    def every_column(self) -> Schema:
-        every = self.source.every_column
-        return every if self._columns is None else every.projected(self._columns)
-
-    @property
-    def stored(self) -> StoredDataset:
-        if self._stored is None:
-            chosen = projected(self.whole.stored, self.every_column)
-            self._stored = chosen if self.is_every_row else narrowed(chosen, self.first())
-        return self._stored
-
-    @property
-    def sql(self) -> str:
-        """A query for the ids of these rows; empty where no text says which they are."""
-        said, asked = self.said(), self.asked
-        if said is None:
-            return ""
-        query = f"SELECT row_id FROM {quoted(asked.path)}"  # noqa: S608
-        if not said:
-            return query
-        condition = read_condition(joined(said), asked.stored.schema)
-        return f"{query} WHERE {condition.sql}"
-
-    @property
-    def selected(self) -> dict[str, Any]:
-        said = self.said()
-        told = self.asked.selected
-        if said is None or len(text := joined(said) if said else "") > MOST_TEXT:
-            return {}
-        return told | ({"where": text} if text else {})
-
-    def as_view(self) -> StoredView:
-        whole = self.whole.stored
-        ids = row_id_table(whole).of(self.first())
-        return make_view(whole, ids, self.sql, self.whole.path, self.whole.commit)
-
-    def first(self, most: int | None = None) -> Ints:
-        if self._stored is not None:
-            return super().first(most)
-        if self._where is None and self._rows is None:
-            return self.source.first(most)
-        rows = self._rows
-        if self._where is None and isinstance(rows, slice) and _begins_there(rows):
-            least, end = rows.start or 0, rows.stop
-            stop = end if most is None else min(end, least + most)
-            return self.source.first(stop)[least:stop]
-        return self._chosen(most)[:most]
-
-    def _chosen(self, most: int | None) -> Ints:
-        """Physical rows that were asked for by number or by a condition, or by both."""
-        base, where = self.source.stored, self._where
-        named = None if self._rows is None else _named(base, self._rows)
-        if where is None:
-            assert named is not None, "the caller looked"
-            return named
-        fitting = fitting_rows(base, where, most if named is None else None)
-        return fitting if named is None else np.intersect1d(named, fitting, assume_unique=True)
-
-    @property
-    def is_every_row(self) -> bool:
-        return self._where is None and self._rows is None and self.source.is_every_row
-
-    @property
-    def asked(self) -> Dataset:
-        return self.source.asked
-
-    def said(self) -> list[str] | None:
-        before = self.source.said()
-        if before is None:
-            return None
-        of_rows = None if self._rows is None else row_text(self._rows, counts=not before)
-        of_where = None if self._where is None else where_text(self._where, counts=not before)
-        wanted = [self._rows is not None, self._where is not None]
-        told = [each for each in (of_rows, of_where) if each is not None]
-        return [*before, *told] if len(told) == sum(wanted) else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Selection, (self.source, self._columns, self._where, self._rows)
-
-    def __repr__(self) -> str:
-        told = self.selected.get("where", "")
-        few = self._where is None and isinstance(self._rows, slice) and _begins_there(self._rows)
-        few = few and self._rows.stop - (self._rows.start or 0) <= SHOWN_ROWS
-        rows = f"{len(self):,}" if few or self._stored is not None else "some"
-        names = self.columns
-        title = f"<{rows} rows of {self.name}: {', '.join(names)}"
-        title += f", where {told:.200}>" if told else ">"
-        if not few:
-            return title
-        cells = [[value_text(row[name]) for name in names] for row in self]
-        return f"{title}\n{as_text(names, cells)}"
-
-
-def _begins_there(rows: slice) -> bool:
-    """Whether a slice is of rows that are counted from the first."""
-    start, stop = rows.start or 0, rows.stop
-    return rows.step in (None, 1) and isinstance(stop, int) and 0 <= start <= stop
-
-
-def _named(dataset: StoredDataset, rows: Any) -> Ints:
-    """Physical rows that were named one by one.
-
-    Raises:
-        InvalidInputError: they do not ascend, or one is there twice.
-    """
-    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str):
-        return choose_rows(dataset, rows).rows
-    numbers = np.asarray(resolve_rows(rows, dataset.rows), np.int64)
-    if (np.diff(numbers) <= 0).any():
-        raise InvalidInputError(
-            "rows of a selection stay in the order of their dataset, each once: give them "
-            "ascending, select(rows=sorted(rows)). ds[[3, 1]] reads rows in any order."
-        )
-    return live_rows(dataset).physical(numbers)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tensorrepo.datasets.dataset import Dataset, Selection, View
+from tensorrepo.datasets.dataset import Dataset, View
+from tensorrepo.datasets.selection import Selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import mapping, several
 from tensorrepo.formats.common.json import check_json

@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import InvalidInputError
 MOST_TEXT: Final = 2_000  # characters of a condition that is kept for people
 _MOST_NAMED: Final = 32  # rows that are told one by one
 _NUMBER: Final = "row_number"
+_ROW_ID = re.compile(r"[0-9a-f]{16}:\d+")
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
 _INFIX: Final[dict[str, tuple[str, Callable[[Any, Any], Any]]]] = {
     "equal": ("==", operator.eq),
@@ -292,6 +293,8 @@ def row_text(rows: object, *, counts: bool) -> str | None:
 
 def where_text(where: object, *, counts: bool) -> str | None:
     """`condition_text`, also of rows that a caller names by number, id or key."""
+    if isinstance(where, str) and is_row_id(where):
+        return row_text([where], counts=counts)
     text = condition_text(where)
     if text is not None:
         return text if counts or not re.search(rf"\b{_NUMBER}\b", text, re.IGNORECASE) else None
@@ -303,6 +306,11 @@ def where_text(where: object, *, counts: bool) -> str | None:
         except InvalidInputError:
             return None
     return row_text(where, counts=counts)
+
+
+def is_row_id(text: str) -> bool:
+    """Whether a text is the id of a row, and no condition."""
+    return _ROW_ID.fullmatch(text) is not None
 
 
 def joined(conditions: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
-from tensorrepo.formats.dataset.selecting.predicate import RowExpression
+from tensorrepo.formats.dataset.selecting.predicate import RowExpression, is_row_id
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
@@ -63,7 +63,6 @@ Where: TypeAlias = (
 )
 SCAN_ROWS = 1 << 16  # batches of so many rows cost little beside their values
 _NO_KERNEL = re.compile(r"Function '(.+?)' has no kernel matching input types \((.+)\)")
-_ROW_ID = re.compile(r"[0-9a-f]{16}:\d+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +130,7 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
 
 def is_condition(where: Any) -> bool:
     """Whether `where` is a condition as text: it is no row id."""
-    return isinstance(where, str) and not _ROW_ID.fullmatch(where)
+    return isinstance(where, str) and not is_row_id(where)
 
 
 def count_rows(dataset: StoredDataset, where: Where) -> int:
