@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Lineage
     from tensorrepo.datasets.dataset import Dataset, View
     from tensorrepo.datasets.draft import DatasetDraft
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.stream import Mix, Stream
     from tensorrepo.formats.dataset.schema.convert import decode_image
     from tensorrepo.formats.dataset.schema.schema import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
-    from tensorrepo.formats.dataset.selecting.select_rows import col
+    from tensorrepo.formats.dataset.selecting.predicate import col
     from tensorrepo.formats.dataset.streaming.collate.decode import Decode
     from tensorrepo.formats.dataset.streaming.options import Loading, Ranks, Sampling
     from tensorrepo.formats.model.graph.trace import trace_module as graph
@@ -66,8 +67,9 @@ __all__ = [
     "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "Loading", "LossyState",
     "Mix", "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError",
     "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling",
-    "Schema", "StorageError", "Stream", "Tensor", "Text", "Timestamp", "UnsupportedError", "View",
-    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read",
+    "Schema", "Selection", "StorageError", "Stream", "Tensor", "Text", "Timestamp",
+    "UnsupportedError", "View", "__version__", "col", "decode_image", "export", "graph", "init",
+    "open", "read",
 ]  # fmt: skip
 
 

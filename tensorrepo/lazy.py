@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.sql import sql
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.describe import repository_table
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
+    from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -33,11 +36,11 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.add_paths import add_changed
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
-    "RepackOptions", "Run", "Runs", "add_changed", "begin_transaction", "blame", "catalog_of",
-    "checkpointer_of", "compare", "compare_entry", "dataset_at", "every_tree", "measure_usage",
-    "model_at", "models_at", "repack_models", "repository_table", "shortened", "sql", "view_at",
-    "write_report",
+    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
+    "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
+    "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
+    "every_tree", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
+    "repack_models", "repository_table", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -49,6 +52,7 @@ _NAMES: Final = {
     "datasets.blame": "blame",
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "datasets.selection": "Selection",
     "describe": "repository_table",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
@@ -57,7 +61,7 @@ _NAMES: Final = {
     "formats.dataset.schema.schema": (
         "Bytes ClassLabel Column Embedding Image Json Link LinkValue Schema Tensor Text Timestamp"
     ),
-    "formats.dataset.selecting.select_rows": "col",
+    "formats.dataset.selecting.predicate": "col",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.dataset.streaming.options": "Loading Ranks Sampling",
     "formats.model.graph.trace": "trace_module",
@@ -65,8 +69,10 @@ _NAMES: Final = {
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at",
+    "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.datasets.dataset import Dataset, View
+from tensorrepo.datasets.selection import Selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import mapping, several
 from tensorrepo.formats.common.json import check_json
@@ -113,6 +114,9 @@ def _edges(
 ) -> Iterator[ProvenanceEdge]:
     if isinstance(handle, ProvenanceEdge):
         yield handle
+    elif isinstance(handle, Selection) or (isinstance(handle, View) and of_rows == TRAINED_ON):
+        whole = handle.whole
+        yield ProvenanceEdge(of_rows, whole.path, whole.digest, whole.commit, details | handle.told)
     elif isinstance(handle, Dataset | Model):
         yield ProvenanceEdge(
             relation_to(handle.path, of_rows), handle.path, handle.digest, handle.commit, details

@@ -28,6 +28,7 @@ GUIDES = [
     "registry",
     "sampling",
     "seeing",
+    "selecting",
     "sql",
 ]
 
