@@ -135,10 +135,15 @@ def _list_refs(call: CommandCall, space: str) -> None:
     session = call.session
     state = session.repository.log.refresh().state
     named = {ref.removeprefix(space): at for ref, at in state.refs.items() if ref.startswith(space)}
-    if call.as_json:
-        output.json_value(dict(sorted(named.items())))
-        return
     head = session.head if space == refs.BRANCHES else None
+    if call.as_json:
+        here = None if head is None else head.branch
+        kept = space == refs.BRANCHES
+        output.json_lines(
+            {"name": name, "commit": at} | ({"current": name == here} if kept else {})
+            for name, at in sorted(named.items())
+        )
+        return
     if head is not None and head.branch is None:
         output.line(f"* (detached at {head.commit:.12})")
     elif head is not None and head.branch not in named:

@@ -88,7 +88,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "show": ("Show one commit, or one entry of it.", LOOK, "diff"),
     "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
     "ls": ("List the entries of a commit.", LOOK, "entries"),
-    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "entries"),
+    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "cat"),
     "lineage": ("Show what something came from, and what came from it.", LOOK, "runs"),
     "runs ls": ("List trainings, by what they reached.", LOOK, "runs"),
     "runs show": ("Show what a training read, made and logged.", LOOK, "runs"),
@@ -231,6 +231,21 @@ class LazyCommands(TyperGroup):
         return name, load_group(full) if full in GROUPS else load_command(full), rest
 
 
+class RootCommands(LazyCommands):
+    """All commands; of one with --json also what is wrong with its words is told in JSON."""
+
+    def main(self, args: Any = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        words = sys.argv[1:] if args is None else list(args)
+        if not standalone_mode or "--json" not in words:
+            return super().main(args, *rest, standalone_mode=standalone_mode, **extra)
+        try:
+            code = super().main(words, *rest, standalone_mode=False, **extra)
+        except typer.TyperException as error:
+            output.failure_json("invalid-input", error.format_message(), USAGE)
+            sys.exit(USAGE)
+        sys.exit(code or DONE)
+
+
 @functools.cache
 def load_group(name: str) -> Any:
     """The commands that begin with one word: ``tensorrepo model ...``."""
@@ -291,7 +306,7 @@ def injected(function: Callable[..., None]) -> Callable[..., None]:
 
 
 app = typer.Typer(
-    cls=LazyCommands,
+    cls=RootCommands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -336,11 +351,15 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
+        with output.answering(as_json=bool(kwargs.get("as_json"))):
+            _run(*args, **kwargs)
+
+    def _run(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
             output.flush()  # here, where a reader that left can be told from a mistake
         except Error as error:
-            output.failure(error)
+            output.failure(error, exit_code(error))
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt as stopped:
             # An append that was interrupted under way has raised CommitOutcomeUnknown instead.
@@ -352,14 +371,14 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(BROKEN_PIPE) from None
         except OSError as error:
             failure = _of_system(error)
-            output.failure(failure)
+            output.failure(failure, exit_code(failure))
             raise typer.Exit(exit_code(failure)) from None
         except typer.Exit:
             raise
         except Exception as error:
             if os.environ.get("TENSORREPO_DEBUG"):
                 raise
-            output.bug(error)
+            output.bug(error, BUG)
             raise typer.Exit(BUG) from None
 
     return run

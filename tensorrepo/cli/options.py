@@ -243,6 +243,12 @@ FormatSettings = Annotated[
     list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
 ]
 
+VerticalOption = Annotated[bool, Option("--vertical", help="One value a line, row after row.")]
+WholeBytesOption = Annotated[
+    str,
+    Option("--bytes", metavar="SIZE", help="With --json: larger values of bytes are a SHA-256."),
+]
+
 
 def stored_model(flag: str, what: str) -> Any:
     """An option that names a stored model."""

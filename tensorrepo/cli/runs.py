@@ -212,7 +212,7 @@ def runs_compare_command(
     wanted = metric or _common(runs, most=None)
     measured = {name: [run.best(name, mode) for run in runs] for name in wanted}
     if call.as_json:
-        output.json_value({"runs": names, "facts": facts, f"{mode} of metrics": measured})
+        output.json_value({"runs": names, "facts": facts, "mode": mode, "metrics": measured})
         return
     rows = [(key, *map(_text, values)) for key, values in facts.items()]
     rows += [
@@ -402,7 +402,7 @@ def _lineage_of(
 
 def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
     if call.as_json:
-        output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
+        output.json_lines({"direction": name} | kinship.to_json() for name, kinship in kin.items())
         return
     if dot:
         one, *others = kin.values()

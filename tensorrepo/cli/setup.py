@@ -82,7 +82,9 @@ def config_command(
         file = workspace.folder / "config.json"
     settings = read_config(file)
     if key is None:
-        call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
+        held = sorted(settings.items())
+        records = [{"key": name, "value": value} for name, value in held]
+        call.answer(records, *(f"{name} = {value}" for name, value in held))
         return
     if key not in CONFIG_KEYS:
         keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
@@ -98,7 +100,7 @@ def config_command(
             parse_prefixes(value)  # refuses what is no place
         write_config(file, {**settings, key: value})
     elif key in settings:
-        call.answer(settings[key], settings[key])
+        call.answer({"key": key, "value": settings[key]}, settings[key])
     else:
         raise Exit(1)
 

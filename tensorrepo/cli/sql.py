@@ -14,13 +14,23 @@ from typer import Argument, Option
 
 from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_place, complete_ref, json_pair
+from tensorrepo.cli.options import (
+    CommandCall,
+    RepoCall,
+    VerticalOption,
+    WholeBytesOption,
+    complete_place,
+    complete_ref,
+    json_pair,
+)
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import Machine, parse_size
+from tensorrepo.describe import value_text
 from tensorrepo.formats.views import StoredView, diff_views, open_view
+from tensorrepo.json_values import value_json
 from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
 from tensorrepo.query.sql.functions import NAMES
-from tensorrepo.query.sql.results import Result, as_text
+from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
@@ -130,6 +140,8 @@ def sql_command(
     seconds: Annotated[
         float, Option(min=0.01, help="With --untrusted: stop it after so long.")
     ] = 10.0,
+    vertical: VerticalOption = False,
+    whole_bytes: WholeBytesOption = "1KiB",
 ) -> None:
     """Ask datasets and the catalog in SQL.
 
@@ -148,6 +160,10 @@ def sql_command(
     at = _commit(session, ref)
     path = None if target is None else call.path(target)
     chosen = _format("json" if call.as_json and form is None else form, path)
+    show = partial(
+        show_result, form=chosen, path=path, vertical=vertical,
+        whole_bytes=parse_size(whole_bytes, "--bytes"),
+    )  # fmt: skip
     tables = RepositoryTables(handle.context, at)
     params = dict(json_pair(each, "--param") for each in param or ()) or None
     size = parse_size(memory, "--memory", 1)
@@ -157,14 +173,14 @@ def sql_command(
         if path is not None:
             raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
         connection = DuckSession(tables, Settings(memory=f"{size}B"))
-        prompt(partial(_ask, connection, params, chosen), tables.known, session.machine)
+        prompt(partial(_ask, connection, params, show), tables.known, session.machine)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None
     result = sql(
         handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
     )
-    show_result(result, chosen, path)
+    show(result)
 
 
 def _is_terminal() -> bool:
@@ -179,11 +195,16 @@ def _commit(session: WorkSession, ref: str | None) -> str:
     return "main" if tip is None else tip
 
 
-def _ask(connection: DuckSession, params: dict[str, Any] | None, form: str, text: str) -> None:
+def _ask(
+    connection: DuckSession,
+    params: dict[str, Any] | None,
+    show: Callable[[Result], None],
+    text: str,
+) -> None:
     """Answer one query of the prompt: with the parameters that it names, for it need not all."""
     named = connection.parameters(text) if params else frozenset()
     used = {name: value for name, value in (params or {}).items() if name in named}
-    show_result(connection.query(text, used or None), form, None)
+    show(connection.query(text, used or None))
 
 
 def _format(form: str | None, path: Path | None) -> str:
@@ -204,16 +225,22 @@ def _format(form: str | None, path: Path | None) -> str:
     return form
 
 
-def show_result(result: Result, form: str, path: Path | None) -> None:
-    """The rows, on standard output or in a file."""
+def show_result(
+    result: Result, form: str, path: Path | None, whole_bytes: int, *, vertical: bool = False
+) -> None:
+    """The rows, on standard output or in a file, which holds bytes whole."""
     if path is not None:
         _write(result, form, path)
     elif form == "table":
         rows, more = result.head(SHOWN_ROWS)
         if result.columns:
-            output.line(as_text(result.columns, rows))
+            most = output.cell_characters(vertical=vertical)
+            cells = [[value_text(value, most) for value in row] for row in rows]
+            output.data_table(result.columns, cells, vertical=vertical)
         if more:
             output.note(f"the first {SHOWN_ROWS} rows: -o FILE or --format csv gives all")
+    elif form == "json":
+        _json_rows(result, output.raw, whole_bytes)
     else:
         _TEXTS[form](result, output.raw)
 
@@ -263,18 +290,20 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _json_rows(result: Result, write: Callable[[bytes], Any]) -> None:
+def _json_rows(
+    result: Result, write: Callable[[bytes], Any], whole_bytes: int | None = None
+) -> None:
     for row in result:
-        write(f"{output.json_text(row, default=_json_default)}\n".encode())
-
-
-def _json_default(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else str(value)
+        write(f"{output.json_text(value_json(row, whole_bytes))}\n".encode())
 
 
 def _table(result: Result, write: Callable[[bytes], Any]) -> None:
-    rows = [list(row) for batch in result.batches() for row in _rows(batch)]
-    write((as_text(result.columns, rows) + "\n").encode())
+    cells = [
+        [value_text(value, None) for value in row]
+        for batch in result.batches()
+        for row in _rows(batch)
+    ]
+    write("".join(f"{line}\n" for line in output.data_lines(result.columns, cells)).encode())
 
 
 _TEXTS: dict[str, Callable[[Any, Callable[[bytes], Any]], None]] = {

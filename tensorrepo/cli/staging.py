@@ -173,7 +173,7 @@ def rm_command(
     session = call.session
     with session.here.locked():
         removed = remove(session, names)
-    call.answer(removed, *(f"removes {path}" for path in removed))
+    call.answer([{"removed": path} for path in removed], *(f"removes {path}" for path in removed))
 
 
 def mv_command(
@@ -227,7 +227,9 @@ def restore_command(
     with session.here.locked():
         if staged:
             gone = unstage(session, name)
-            call.answer(gone, *(f"unstaged {path}" for path in gone))
+            call.answer(
+                [{"unstaged": path} for path in gone], *(f"unstaged {path}" for path in gone)
+            )
         else:
             assert name is not None, "checked above"
             path, ref, changed = restore(session, name, source)
