@@ -135,11 +135,11 @@ def test_a_command_reads_files_in_place_only_when_it_is_allowed_to(shell: Shell)
     assert refused.exit_code == 6
     assert "--allow-outside" in refused.output
     allow = ("--allow-outside", str(shell.folder))
-    assert "float32[2, 3]" in shell(*allow, "cat", "points", "--rows", "3")
+    assert "float32[2, 3]" in shell(*allow, "cat", "points", "--limit", "3")
     shell(*allow, "export", "points", "--to", "out.npy")
     assert np.array_equal(np.load(shell.folder / "out.npy"), np.load(shell.folder / "x.npy"))
     shell("config", "outside.allow", str(shell.folder))
-    assert shell("cat", "points", "--rows", "3")
+    assert shell("cat", "points", "--limit", "3")
 
 
 def test_the_sdk_reads_files_in_place_only_when_it_is_allowed_to(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_compact_command_reads_what_is_allowed(shell: Shell) -> None:
     shell("--allow-outside", str(shell.folder), "compact", "points")
     shell("commit", "-m", "ours")
     (shell.folder / "x.npy").unlink()
-    assert "float32[2, 3]" in shell("cat", "points", "--rows", "3")
+    assert "float32[2, 3]" in shell("cat", "points", "--limit", "3")
 
 
 def test_where_adopted_rows_lie_is_lineage(shell: Shell) -> None:
@@ -201,7 +201,7 @@ def test_where_adopted_rows_lie_is_lineage(shell: Shell) -> None:
     shell("adopt", "a.parquet", "--dataset", "points")
     shell("adopt", "b.parquet", "--dataset", "points", "--append")
     shell("commit", "-m", "adopt")
-    steps = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    steps = shell.json("lineage", "datasets/points")["steps"]
     found = {step["origin"]["path"]: step["details"] for step in steps}
     assert sorted(found) == ["a.parquet", "b.parquet"]
     data = (shell.folder / "a.parquet").read_bytes()
@@ -216,7 +216,7 @@ def test_many_adopted_files_are_one_origin(shell: Shell) -> None:
         write_npy(shell.folder / f"shards/{number:03}.npy")
     shell("adopt", "shards", "--dataset", "points", "--no-hash")
     shell("commit", "-m", "adopt")
-    steps = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    steps = shell.json("lineage", "datasets/points")["steps"]
     [step] = [each for each in steps if each["relation"] == "imported-from"]
     assert step["origin"]["path"] == "shards"
     assert step["details"]["files"] == MOST_FILE_EDGES + 1
@@ -225,7 +225,7 @@ def test_many_adopted_files_are_one_origin(shell: Shell) -> None:
 def test_what_is_read_from_a_file_says_which_version_of_it(shell: Shell) -> None:
     shell("add", "points.npz", "--dataset", "points")
     shell("commit", "-m", "add")
-    steps = shell.json("lineage", "datasets/points")["ancestors"]["steps"]
+    steps = shell.json("lineage", "datasets/points")["steps"]
     [step] = [each for each in steps if each["relation"] == "imported-from"]
     digest = hashlib.sha256((shell.folder / "points.npz").read_bytes()).hexdigest()
     assert (step["origin"]["path"], step["details"]["sha256"]) == ("points.npz", digest)

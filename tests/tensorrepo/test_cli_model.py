@@ -40,7 +40,7 @@ def models(shell: Shell) -> Shell:
 
 
 def test_models_are_listed_and_described(models: Shell) -> None:
-    assert [one["path"] for one in models.json("model", "ls")] == [
+    assert [one["path"] for one in models.records("model", "ls")] == [
         "models/a", "models/b", "models/base",
     ]  # fmt: skip
     shown = models("model", "desc", "a")

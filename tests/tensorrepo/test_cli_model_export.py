@@ -36,7 +36,7 @@ def test_an_older_model_is_exported_as_a_folder_of_shards(shell: Shell) -> None:
         "model", "export", "v1:net", "--format", "hf", "--shard-bytes", "3000", "--out", "hf",
         "--json",
     )  # fmt: skip
-    assert json.loads(told)[0]["format"] == "hf"
+    assert json.loads(told)["format"] == "hf"
     assert (shell.folder / "hf/model.safetensors.index.json").exists()
 
 

@@ -56,7 +56,7 @@ def test_a_file_of_the_user_beside_the_rows_stays(full: Shell) -> None:
 def test_json_has_no_nan(full: Shell) -> None:
     query = "SELECT 'nan'::DOUBLE AS a, ['-inf'::DOUBLE] AS b, 1 AS c, 'ab'::BLOB AS d"
     told = full("sql", query, "--format", "json")
-    assert told == '{"a": "NaN", "b": ["-Infinity"], "c": 1, "d": "6162"}\n'
+    assert told == '{"a": "NaN", "b": ["-Infinity"], "c": 1, "d": {"bytes": 2, "base64": "YWI="}}\n'
 
 
 _READ: dict[str, Any] = {
@@ -122,7 +122,7 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     assert "exists" in full.fails(4, "view", "create", "first", query)
     full("commit", "-m", "A view")
     assert full.json("view", "show", "first")["sql"] == query
-    assert [each["rows"] for each in full.json("view", "ls")] == [2]
+    assert [each["rows"] for each in full.records("view", "ls")] == [2]
     assert "2 rows in 1 runs" in full("view", "show", "first")
     assert full.json("stream", "first")["rows"] == 2
     assert "views/first" in full("ls")

@@ -174,7 +174,7 @@ def test_files_of_a_folder_are_added_without_those_that_are_ignored(shell: Shell
     for name in ("a.txt", "b.tmp", "build/c.txt", ".git/config"):
         (folder / name).write_text(name)
     (folder / ".tensorrepoignore").write_text("*.tmp\nbuild/\n.tensorrepoignore\n")
-    added = shell.json("add", "docs", "--file", "docs")
+    added = shell.records("add", "docs", "--file", "docs")
     assert [one["path"] for one in added] == ["files/docs/a.txt"]
 
 
@@ -189,7 +189,7 @@ def test_pictures_in_folders_become_a_dataset_with_class_names(shell: Shell) -> 
 
 
 def test_cat_prints_rows_tensors_and_files(full: Shell) -> None:
-    assert full("cat", "points", "--rows", "2").count("float32[2]") == 2
+    assert full("cat", "points", "--limit", "2").count("float32[2]") == 2
     assert "F32" in full("cat", "net")
     assert full("cat", "notes.txt") == "line one\n"
     assert full.json("cat", "notes.txt")["text"] == "line one\n"
@@ -201,8 +201,8 @@ def test_show_names_a_commit_or_an_entry(full: Shell) -> None:
 
 
 def test_ls_lists_a_folder_of_a_commit(full: Shell) -> None:
-    assert [one["path"] for one in full.json("ls", "v1:models")] == ["models/net"]
-    assert [one["path"] for one in full.json("ls", "v1:points")] == ["datasets/points"]
+    assert [one["path"] for one in full.records("ls", "v1:models")] == ["models/net"]
+    assert [one["path"] for one in full.records("ls", "v1:points")] == ["datasets/points"]
     assert "models/net" in full.fails(3, "ls", "v1:nets")
 
 
