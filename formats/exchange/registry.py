@@ -6,7 +6,6 @@ recognised is refused with the list of what would be.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import os
 import zipfile
@@ -35,6 +34,7 @@ from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.suggest import did_you_mean
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
 _TEXT = frozenset({"csv", "jsonl"})
@@ -171,8 +171,7 @@ def recognise(path: Path) -> Format:
 def find_format(name: str) -> Format:
     """The format of this name. Raises InvalidInputError, which names near ones."""
     if name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, 3, 0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = did_you_mean(name, _BY_NAME.keys())
         raise InvalidInputError(f"unknown format {name!r}; known are {', '.join(_BY_NAME)}.{hint}")
     return _BY_NAME[name]
 

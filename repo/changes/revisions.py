@@ -6,7 +6,6 @@ Branch, tag, full or unique short digest (8 digits or more), `HEAD`, and after a
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.suggest import did_you_mean
 
 _REVISION = re.compile(r"(?P<name>.+?)(?P<steps>(?:~\d*|\^\d*|@\{\d+\})*)", re.DOTALL)
 _STEP = re.compile(r"~(?P<back>\d*)|\^(?P<parent>\d*)|@\{(?P<ago>\d+)\}")
@@ -180,6 +180,5 @@ def _ago(
 
 def _unknown(name: str, view: LogView) -> str:
     known = [ref.split("/", 1)[1] for ref in view.state.refs if ref.startswith((BRANCHES, TAGS))]
-    near = difflib.get_close_matches(name, known, 3, 0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `tensorrepo branch` lists them."
+    hint = did_you_mean(name, known, "`tensorrepo branch` lists them.")
     return f"no branch, tag or commit {name!r:.100}.{hint}"

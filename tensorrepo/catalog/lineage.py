@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +36,7 @@ from tensorrepo.query import lineage as core
 from tensorrepo.query.catalog import database
 from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.runs.record import RunRecord, Runs
 
 _SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
@@ -319,9 +319,8 @@ def _check_relations(connection: Connection, words: Iterable[str]) -> None:
     known = sorted({*RELATIONS, *database.relations(connection)})
     for word in unknown:
         if word not in known:
-            near = " or ".join(get_close_matches(word, known, 3, 0.5))
-            there = f"Did you mean {near}?" if near else f"There are {', '.join(known)}."
-            raise NotFoundError(f"no relation {word!r:.80}. {there}")
+            there = did_you_mean(word, known, f"There are {', '.join(known)}.")
+            raise NotFoundError(f"no relation {word!r:.80}.{there}")
 
 
 def _whole_path(context: Context, path: str, ref: str) -> str:

@@ -17,7 +17,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from errno import EROFS
 from inspect import cleandoc
 from types import MappingProxyType, NoneType
@@ -29,6 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
+from tensorrepo.repo.suggest import did_you_mean
 
 DONE = 0
 NOTHING_TO_DO = 1  # also: differences found, where --exit-code asked for it
@@ -221,9 +221,8 @@ class LazyCommands(TyperGroup):
         names = self.list_commands(ctx)
         if args[0] in ABSENT and args[0] not in names and not self.group:
             ctx.fail(f"No such command {args[0]!r}. {ABSENT[args[0]]}")
-        near = [] if args[0] in names else get_close_matches(args[0], names)
-        if near and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
+        if args[0] not in names and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], names)}")
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or name is None:
             return name, None, rest

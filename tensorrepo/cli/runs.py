@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +22,7 @@ from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repository import Repository
 from tensorrepo.runs.record import STALE, RunRecord
 from tensorrepo.workspace.session import WorkspaceSession
@@ -234,9 +234,8 @@ def _check_metrics(runs: Sequence[RunRecord], names: Iterable[str]) -> None:
     there = _common(runs, most=None)
     for name in names:
         if runs and name not in there:
-            near = get_close_matches(name, there, 4) or there[:8]
-            listed = f"; there are {', '.join(near)}" if near else ": none was logged"
-            raise NotFoundError(f"no run has a metric {name!r:.80}{listed}")
+            hint = did_you_mean(name, there, there_are(there, "None was logged."))
+            raise NotFoundError(f"no run has a metric {name!r:.80}.{hint}")
 
 
 def _sorted(runs: list[RunRecord], best: str | None, mode: str) -> list[RunRecord]:

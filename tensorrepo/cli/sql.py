@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo._version import VERSION
 from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
 from tensorrepo.cli.options import (
@@ -30,10 +31,12 @@ from tensorrepo.formats.views import StoredView, diff_views, open_view
 from tensorrepo.json_values import value_json
 from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
 from tensorrepo.query.sql.functions import NAMES
+from tensorrepo.query.sql.names import quoted
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.change import stage_view, staged_view, view_path
 from tensorrepo.workspace.session import WorkspaceSession as WorkSession
@@ -46,12 +49,28 @@ MARK = "tensorrepo> "
 MORE = "       ...> "
 WORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "AS", "AND", "OR",
-    "NOT", "IN", "BETWEEN", "DESCRIBE", "SUMMARIZE", "EXPLAIN", "count(*)", "row_id", "row_number",
+    "NOT", "IN", "BETWEEN", "DESCRIBE", "SHOW TABLES", "SUMMARIZE", "EXPLAIN", "count(*)",
+    "row_id", "row_number",
 )  # fmt: skip
 
 
+HELP = """\
+A query ends in a semicolon, and may go over several lines:
+  SELECT label, count(*) FROM photos GROUP BY label;
+Tables are datasets and views, as photos; at another commit, as "photos@v1".
+
+  .tables, \\dt       which tables there are (SHOW TABLES;)
+  .schema T, \\d T    columns of a table and their types (DESCRIBE T;)
+  .help, \\?          this
+  .quit, .exit, \\q   leave, as Ctrl-D does; Ctrl-C drops what is typed, or stops a query"""
+LEAVE = ("quit", "exit", ".quit", ".exit", "\\q", ".q")
+HELPS = ("help", ".help", "\\?", "\\h", "?", ".h")
+TABLES = (".tables", "\\dt", "\\d")
+SCHEMA = (".schema", "\\d")
+
+
 def prompt(
-    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine
+    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine, where: str
 ) -> None:
     """Read queries until the end of input; each ends with a semicolon.
 
@@ -59,6 +78,7 @@ def prompt(
         ask: answers one.
         tables: names of tables, for completion.
         machine: machine whose home keeps the history.
+        where: what is asked, for the banner.
 
     Raises:
         UnsupportedError: prompt_toolkit is not installed.
@@ -76,27 +96,63 @@ def prompt(
         history=FileHistory(str(_history(machine))),
         completer=WordCompleter(words, ignore_case=True),
     )
+    output.note(f"tensorrepo {VERSION}, SQL over {where}. A query ends in ; and .help tells more.")
     converse(lines.prompt, ask)
 
 
 def converse(read: Callable[[str], str], ask: Callable[[str], None]) -> None:
-    """`ask` each query that `read` gives, line by line; Ctrl-C leaves one, Ctrl-D all."""
+    """`ask` each query that `read` gives, line by line; Ctrl-C leaves one, Ctrl-D all.
+
+    A line alone may be a word of other prompts: of sqlite's, psql's or a shell's.
+    """
     waiting: list[str] = []
     while True:
         try:
             line = read(MORE if waiting else MARK)
-            if not waiting and line.strip() in ("quit", "exit", "\\q"):
+            word = line.strip().rstrip(";").rstrip()
+            if not waiting and word.lower() in LEAVE:
                 return
-            waiting.append(line)
+            if not waiting and is_command(word):
+                obey(word, ask)
+                continue
+            if waiting or line.strip():
+                waiting.append(line)
             if line.rstrip().endswith(";"):
                 query, waiting = "\n".join(waiting), []
                 ask(query)
         except KeyboardInterrupt:
+            if not waiting:
+                output.note("Ctrl-D or .quit leaves.")
             waiting = []
         except EOFError:
             return
         except Error as error:
             output.failure(error)
+
+
+def is_command(word: str) -> bool:
+    """Whether a line is for the prompt, and no SQL."""
+    return word.lower() in HELPS or word[:1] in (".", "\\")
+
+
+def obey(word: str, ask: Callable[[str], None]) -> None:
+    """Do what a line for the prompt says.
+
+    Raises:
+        InvalidInputError: it is none of those.
+    """
+    name, _, rest = word.partition(" ")
+    if word.lower() in HELPS:
+        output.line(HELP)
+    elif name.lower() in SCHEMA and rest.strip():
+        table = rest.strip()
+        ask(f"DESCRIBE {table if table[:1] == chr(34) else quoted(table)}")
+    elif word.lower() in TABLES:
+        ask("SHOW TABLES")
+    else:
+        known = {*HELPS, *LEAVE, *TABLES, *SCHEMA}
+        hint = did_you_mean(name, sorted(known), ".help lists what there is.")
+        raise InvalidInputError(f"the prompt knows no {word!r:.80}.{hint}")
 
 
 def _history(machine: Machine) -> Path:
@@ -173,7 +229,8 @@ def sql_command(
         if path is not None:
             raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
         connection = DuckSession(tables, Settings(memory=f"{size}B"))
-        prompt(partial(_ask, connection, params, show), tables.known, session.machine)
+        where = f"{session.repository.url} at {at:.12}"
+        prompt(partial(_ask, connection, params, show), tables.known, session.machine, where)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None

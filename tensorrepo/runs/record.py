@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +60,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.run_context import RUNS
 
@@ -346,10 +346,9 @@ class Runs(Mapping[str, RunRecord]):
 
     def __getitem__(self, name: str) -> RunRecord:
         if text("the name of a run", name) not in self._commits:
-            near = ", ".join(get_close_matches(name, self._commits, 4) or [*self._commits][:4])
-            raise NotFoundError(
-                f"no run {name!r}" + (f"; there are {near}, ..." if near else ": there is none")
-            )
+            listed = there_are(self._commits, "There is none.")
+            hint = did_you_mean(name, self._commits.keys(), listed)
+            raise NotFoundError(f"no run {name!r}.{hint}")
         if name not in self._read:
             self._read[name] = read_record(self._context, self._commits[name], name)
         return self._read[name]

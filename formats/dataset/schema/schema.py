@@ -41,6 +41,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_to_json,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean
 
 __all__ = [
     "Bytes",
@@ -153,7 +154,9 @@ class Schema:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+        there = ", ".join(map(repr, self.names))
+        hint = did_you_mean(name, self.names, shown=repr)
+        raise NotFoundError(f"no column {name!r}; there are {there}{'.' if hint else ''}{hint}")
 
     def select(self, names: Iterable[str] | None) -> Schema:
         """Only these columns, in the order asked for; None: those that are not hidden.
