@@ -89,6 +89,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
     "ls": ("List the entries of a commit.", LOOK, "entries"),
     "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "cat"),
+    "du": ("Show what entries take in the store, alone and shared.", LOOK, "usage"),
     "lineage": ("Show what something came from, and what came from it.", LOOK, "runs"),
     "runs ls": ("List trainings, by what they reached.", LOOK, "runs"),
     "runs show": ("Show what a training read, made and logged.", LOOK, "runs"),
@@ -103,7 +104,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "model desc": ("Describe a model: layers, architecture, metrics, lineage.", LOOK, "model"),
     "model diff": ("Compare two models, and how far tensors moved.", LOOK, "model"),
     "model verify": ("Read all of a model and check every byte.", LOOK, "model"),
-    "model du": ("Show what models take on disk, and what they share.", LOOK, "model"),
     "model similar": ("Rank the stored models by how like one they are.", LOOK, "model"),
     "model find": ("Find models by what their architecture has.", LOOK, "catalog"),
     "model donors": ("Rank models by how they begin like an architecture.", LOOK, "catalog"),
@@ -165,9 +165,8 @@ ABSENT: Mapping[str, str] = MappingProxyType(
     | dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
     | dict.fromkeys(("dataset", "datasets", "data"), _DATASETS)
     | {
-        "gc": "Nothing is deleted yet. `tensorrepo model du` tells what models take.",
-        "prune": "Nothing is deleted yet. `tensorrepo model du` tells what models take.",
-        "du": "`tensorrepo model du` tells what models take; that of datasets is not there yet.",
+        "gc": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
+        "prune": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
         "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
