@@ -99,7 +99,7 @@ def export(
     *,
     overwrite: bool = False,
     columns: Sequence[str] | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     **options: object,
 ) -> Path:
     """Write a dataset into a foreign file or folder, whole or not at all.
@@ -110,7 +110,7 @@ def export(
         format: its name; by default the one that the suffix of `path` names.
         overwrite: replace what is there.
         columns: only these, in this order.
-        progress: told the bytes of rows written so far.
+        progress: callback that receives the rows written so far, and those in all.
         options: options of the format.
 
     Returns:
@@ -222,11 +222,11 @@ def model_format(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Some columns of a table; tells the bytes of what is asked of it."""
+    """Some columns of a table; tells how many of its rows were asked for."""
 
     table: ExportTable
     schema: Schema
-    progress: Callable[[int], None]
+    progress: Callable[[int, int], None]
     done: list[int] = field(default_factory=lambda: [0])
 
     def __len__(self) -> int:
@@ -238,8 +238,8 @@ class _Watched:
         wanted = self.schema.names if columns is None else columns
         for batch in self.table.to_batches(list(wanted), max_bytes=max_bytes):
             yield batch
-            self.done[0] += batch.nbytes
-            self.progress(self.done[0])
+            self.done[0] = min(self.done[0] + batch.num_rows, len(self.table))
+            self.progress(self.done[0], len(self.table))
 
 
 def _local(path: Path | str) -> Path:

@@ -296,8 +296,10 @@ def checkout_command(
     with session.here.locked():
         if paths:
             folder = call.path(to) if to is not None else None
-            with output.working(f"writing {', '.join(paths)}"):
-                written = checkout_paths(session, ref, paths, to=folder, force=force)
+            with output.row_progress(f"writing {', '.join(paths)}") as advance:
+                written = checkout_paths(
+                    session, ref, paths, to=folder, force=force, progress=advance
+                )
             show_written(call, written)
             return
         if to is not None:
@@ -336,7 +338,7 @@ def export_command(
     """
     session = call.session
     target, options = call.path(to), parse_options(option or [])
-    with output.progress(f"writing {name}", None) as advance:
+    with output.row_progress(f"writing {name}") as advance:
         written = export(
             session, name, target, format_name, force=force, options=options, progress=advance
         )

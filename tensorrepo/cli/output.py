@@ -20,7 +20,7 @@ from dataclasses import asdict, is_dataclass
 from functools import partial
 from math import isfinite
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -312,14 +312,20 @@ def bug(error: Exception, exit_code: int) -> None:
         note(f"error (bug): {text}")
 
 
+class ByteProgress(Protocol):
+    """Whatever receives bytes done so far, and those in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on a terminal; gives a function that takes the bytes done so far.
+def progress(what: str, total: int | None = None) -> Iterator[ByteProgress]:
+    """A bar of bytes on a terminal; gives a function that takes those done so far, and all of them.
 
     Not on a terminal: nothing, so that logs stay readable.
     """
     with _bar(what, total, None) as update:
-        yield lambda done: update(completed=done)
+        yield lambda done, known=None: update(completed=done, total=known or total)
 
 
 @contextmanager

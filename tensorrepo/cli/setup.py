@@ -181,7 +181,7 @@ def fsck_command(
     if name is not None:
         revision, path, _ = session.find(name)
         tips = [revision.digest]
-    with output.progress("checking", None) as advance:
+    with output.progress("checking") as advance:
         faults = list(
             fsck(
                 session.repository,
@@ -190,7 +190,7 @@ def fsck_command(
                 tips=tips,
                 deep=deep,
                 outside=session.outside,
-                progress=lambda done: advance(done.bytes),
+                progress=lambda done: advance(done.bytes, None if path else done.stored_bytes),
             )
         )
     value = {**asdict(totals), "deep": deep, "faults": [asdict(fault) for fault in faults]}

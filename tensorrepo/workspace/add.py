@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -217,6 +218,26 @@ def _put_file(writer: ObjectWriter, path: Path) -> Digest:
     return link.digest
 
 
+class SourceProgress(Protocol):
+    """Whatever receives bytes done so far, and those in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
+def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
+    """What receives rows and their bytes in memory, and tells of the bytes of the source.
+
+    Those are known where the source says how many rows it has: what a row takes in memory is more
+    than in a compressed file. Else bytes in memory are told, without a total.
+    """
+    rows_in_all = reading.rows
+    if not rows_in_all:
+        return lambda _, done: progress(done, None)
+    return lambda rows, _: progress(
+        reading.bytes * min(rows, rows_in_all) // rows_in_all, reading.bytes
+    )
+
+
 def ingest_dataset(
     session: WorkspaceSession,
     request: AddRequest,
@@ -224,7 +245,7 @@ def ingest_dataset(
     writer: ObjectWriter,
     base: StoredDataset | None,
     misfits: Misfits,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
     since: int,
 ) -> tuple[ObjectLink, int, int]:
     """Store what was opened, behind `base` if there is one.
@@ -255,7 +276,7 @@ def ingest_dataset(
         skip_rows=known.rows if known else 0,
         checkpoint_bytes=CHECKPOINT_BYTES,
         misfits=misfits,
-        progress=lambda _, done: progress(done),
+        progress=of_source(reading, progress),
         codec=parse_codec(request.codec),
     )
     made = open_dataset(writer, link.digest)
@@ -322,10 +343,10 @@ def _fingerprint(request: AddRequest) -> str:
 SHOWN_MISFITS = 5
 
 
-def add(
-    session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
-) -> list[Added]:
-    """Store what lies at a path, and stage it. `progress` receives the bytes done so far.
+def add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
+    """Store what lies at a path, and stage it.
+
+    `progress` receives bytes done so far, and those in all, where that is known.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -360,7 +381,7 @@ def adopt_and_stage(
     name: str,
     mode: AddMode,
     wish: AdoptionRequest,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> Added:
     """Stage a dataset whose rows stay in files; `progress` receives the bytes looked at so far.
 
@@ -405,7 +426,7 @@ def _add_dataset(
     stage: WorkspaceStage,
     request: AddRequest,
     existing: Entry | None,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     _check_dataset(request.path, existing)
     session, writer = stage.session, stage.objects
@@ -459,13 +480,13 @@ def _upsert(
     stage: WorkspaceStage,
     request: AddRequest,
     reading: OpenedSource,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
     before = draft.rows
-    draft.upsert(reading, request.key, codec=request.codec, progress=lambda _, done: progress(done))
+    draft.upsert(reading, request.key, codec=request.codec, progress=of_source(reading, progress))
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
     entry = Entry(Kind.DATASET, draft.stored.digest)
     changed = stage.drop_if_unchanged(request.path)
@@ -477,7 +498,7 @@ def _sync(
     request: AddRequest,
     existing: Entry,
     reading: OpenedSource,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
@@ -498,7 +519,7 @@ def _sync(
         options,
         outside=stage.session.outside,
         misfits=misfits,
-        progress=lambda _, done: progress(done),
+        progress=of_source(reading, progress),
     )
     entry = stage.entry(request.path) or existing
     changed = synced.changed and stage.drop_if_unchanged(request.path)
@@ -532,7 +553,7 @@ def _add_model(
     stage: WorkspaceStage,
     request: AddRequest,
     existing: Entry | None,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     session = stage.session
     if request.options:
@@ -550,7 +571,7 @@ def _add_model(
             session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
         lineage=_lineage(session, request, source, base),
-        progress=lambda _, done: progress(done),
+        progress=lambda _, done: progress(done, source.tensor_bytes),
     )
     changed = stage.drop_if_unchanged(request.path)
     told = _told(session, written.report, base) if changed else ()
