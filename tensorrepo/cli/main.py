@@ -232,12 +232,14 @@ class LazyCommands(TyperGroup):
 class RootCommands(LazyCommands):
     """All commands; of one with --json also what is wrong with its words is told in JSON."""
 
-    def main(self, args: Any = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # click's has more names, all of which are passed on
+        self, args: Any = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
         words = sys.argv[1:] if args is None else list(args)
         if not standalone_mode or "--json" not in words:
-            return super().main(args, *rest, standalone_mode=standalone_mode, **extra)
+            return super().main(args, standalone_mode=standalone_mode, **extra)
         try:
-            code = super().main(words, *rest, standalone_mode=False, **extra)
+            code = super().main(words, standalone_mode=False, **extra)
         except typer.TyperException as error:
             output.failure_json("invalid-input", error.format_message(), USAGE)
             sys.exit(USAGE)
