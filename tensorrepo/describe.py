@@ -6,25 +6,21 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-import numpy as np
-
 from tensorrepo.formats.common.arguments import bytes_text, counted
-from tensorrepo.formats.common.dtypes import is_small_float
-from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, LinkValue
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, type_to_json
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
-from tensorrepo.formats.views import open_rows, open_view
+from tensorrepo.formats.views import open_view
+from tensorrepo.json_values import bytes_json, value_json
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -53,7 +49,13 @@ ENTRY_COLUMNS: Final[Mapping[str, Cell]] = {
 
 @dataclass(frozen=True, slots=True)
 class EntryDescription:
-    """An entry for people. `bytes` is what its content takes when decoded."""
+    """An entry for people and programs.
+
+    Attributes:
+        bytes: size of its content, decoded.
+        details: lines for people, behind `content`.
+        facts: what these say, for programs: columns of a dataset, number of a model's tensors.
+    """
 
     path: str
     kind: str
@@ -61,18 +63,11 @@ class EntryDescription:
     bytes: int
     digest: Digest
     details: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"details": list(self.details)}
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """Rows to print: `rows` as text under `columns`, `records` as JSON values."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    records: list[dict[str, Any]]
+        named = {"path": self.path, "kind": self.kind, "digest": self.digest, "bytes": self.bytes}
+        return named | dict(self.facts)
 
 
 def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescription:
@@ -85,7 +80,10 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
         view = open_view(objects, entry.digest)
         shape = f"{counted(view.rows, 'row')} of {view.path}"
         size = objects.describe(entry.digest).bytes
-        return EntryDescription(path, "view", shape, size, entry.digest, (f"query: {view.sql}",))
+        details, facts = (f"query: {view.sql}",), {"rows": view.rows, "of": view.path}
+        return EntryDescription(
+            path, "view", shape, size, entry.digest, details, facts | {"query": view.sql}
+        )
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
     return EntryDescription(path, kind, f"{size:,} bytes", size, entry.digest)
@@ -141,45 +139,18 @@ def repository_table(title: str, core: RepositoryCore, tree: bytes | None) -> Re
     return replace(table, more=sum(1 for _ in paths))
 
 
-def preview(
-    objects: ObjectSource, path: str, entry: Entry, outside: Outside, *, start: int, rows: int
-) -> Preview:
-    """Some rows of a dataset or a view, or all tensors of a model."""
-    if entry.kind is Kind.DATASET:
-        return _preview_dataset(open_dataset(objects, entry.digest, outside), start, rows)
-    if entry.kind is Kind.MODEL:
-        return _preview_model(open_model(objects, entry))
-    if entry.kind is Kind.VIEW:
-        _, dataset = open_rows(objects, open_view(objects, entry.digest), outside)
-        return _preview_dataset(dataset, start, rows)
-    raise InvalidInputError(f"{path} is a {entry.kind.label}, which has no rows to print")
+def column_json(column: Column) -> dict[str, Any]:
+    """A column for programs; its type is in the form that `column add` takes, too."""
+    kind = type_to_json(column.type)
+    return {"name": column.name, "type": kind, "nullable": column.nullable}
 
 
-def value_json(value: Any) -> Any:
-    """One value for programs: arrays as nested lists, bytes as hex, complex numbers as parts."""
-    if isinstance(value, LinkValue):
-        return msgspec.to_builtins(value)
-    if hasattr(value, "dtype"):  # scalars of bfloat16 and float8 are no np.generic
-        wider = np.float32 if is_small_float(value.dtype) else value.dtype
-        return value_json(np.asarray(value).astype(wider, copy=False).tolist())
-    if isinstance(value, complex):
-        return [value_json(value.real), value_json(value.imag)]
-    if isinstance(value, (bytes, memoryview)):
-        return bytes(value).hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no NaN, and programs that read it choke on one
-    if isinstance(value, list):
-        return [value_json(item) for item in value]
-    return value
-
-
-def file_json(path: str, data: memoryview) -> dict[str, Any]:
-    """A file for programs: as text where it is some, else as hex."""
-    content = bytes(data)
+def file_json(path: str, data: memoryview, whole_bytes: int | None) -> dict[str, Any]:
+    """A file for programs: as text where it is some, else as bytes."""
     try:
-        return {"path": path, "bytes": len(content), "text": content.decode()}
+        return {"path": path, "bytes": data.nbytes, "text": str(data, "utf-8")}
     except UnicodeDecodeError:
-        return {"path": path, "bytes": len(content), "hex": content.hex()}
+        return {"path": path} | bytes_json(data, whole_bytes)
 
 
 def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryDescription:
@@ -192,8 +163,13 @@ def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryD
         f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
         for name, value in dataset.root.properties.items()
     )
-    details = columns + properties
-    return EntryDescription(path, "dataset", shape, dataset.stored_bytes, entry.digest, details)
+    facts = {
+        "rows": len(dataset),
+        "columns": [column_json(column) for column in dataset.schema.visible.columns],
+        "properties": value_json(dict(dataset.root.properties)),
+    }
+    size, details = dataset.stored_bytes, columns + properties
+    return EntryDescription(path, "dataset", shape, size, entry.digest, details, facts)
 
 
 def _describe_model(path: str, entry: Entry, model: StoredModel) -> EntryDescription:
@@ -204,7 +180,8 @@ def _describe_model(path: str, entry: Entry, model: StoredModel) -> EntryDescrip
     details += [f"{name} = {value}" for name, value in model.metrics.items()]
     total = sum(spec.size_bytes for _, spec in specs)
     shape = counted(len(specs), "tensor")
-    return EntryDescription(path, "model", shape, total, entry.digest, tuple(details))
+    facts = {"tensors": len(specs), "files": list(model.files), "metrics": dict(model.metrics)}
+    return EntryDescription(path, "model", shape, total, entry.digest, tuple(details), facts)
 
 
 def _size_text(specs: Sequence[TensorSpec]) -> str:
@@ -214,30 +191,3 @@ def _size_text(specs: Sequence[TensorSpec]) -> str:
         counts[spec.type.name] += math.prod(spec.shape)
     types = ", ".join(name for name, _ in counts.most_common())
     return f"{counted(counts.total(), 'parameter')} ({types})"
-
-
-def _preview_dataset(dataset: StoredDataset, start: int, rows: int) -> Preview:
-    stop = min(start + max(rows, 0), len(dataset))
-    names = dataset.schema.visible.names
-    records = [dataset[at] for at in range(min(start, stop), stop)]
-    text = [
-        (
-            str(start + number),
-            *(cell_text(dataset.schema.column(name).type, record[name]) for name in names),
-        )
-        for number, record in enumerate(records)
-    ]
-    plain = [{name: value_json(record[name]) for name in names} for record in records]
-    return Preview((">row", *names), text, plain)
-
-
-def _preview_model(model: StoredModel) -> Preview:
-    plain = [
-        {"name": name, "dtype": spec.type.name, "shape": list(spec.shape), "bytes": spec.size_bytes}
-        for name, spec in ((name, model.spec(name)) for name in model)
-    ]
-    text: list[tuple[str, ...]] = [
-        (str(each["name"]), str(each["dtype"]), str(each["shape"]), f"{each['bytes']:,}")
-        for each in plain
-    ]
-    return Preview(("tensor", "dtype", "shape", ">bytes"), text, plain)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
     from tensorrepo.datasets.selection import Selection
+    from tensorrepo.datasets.sql_edit import row_selection
     from tensorrepo.describe import repository_table
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
@@ -40,7 +41,8 @@ __all__ = [
     "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
     "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
     "every_tree", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
-    "repack_models", "repository_table", "shortened", "sql", "view_at", "write_report",
+    "repack_models", "repository_table", "row_selection", "shortened", "sql", "view_at",
+    "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -53,6 +55,7 @@ _NAMES: Final = {
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
     "datasets.selection": "Selection",
+    "datasets.sql_edit": "row_selection",
     "describe": "repository_table",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",

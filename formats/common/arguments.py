@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -201,3 +201,8 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def number_text(value: float) -> str:
+    """The text for a float that is no number of JSON: ``NaN``, ``Infinity``, ``-Infinity``."""
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"

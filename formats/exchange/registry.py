@@ -6,7 +6,6 @@ recognised is refused with the list of what would be.
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import os
 import zipfile
@@ -35,6 +34,7 @@ from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.suggest import did_you_mean
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
 _TEXT = frozenset({"csv", "jsonl"})
@@ -99,7 +99,7 @@ def export(
     *,
     overwrite: bool = False,
     columns: Sequence[str] | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     **options: object,
 ) -> Path:
     """Write a dataset into a foreign file or folder, whole or not at all.
@@ -110,7 +110,7 @@ def export(
         format: its name; by default the one that the suffix of `path` names.
         overwrite: replace what is there.
         columns: only these, in this order.
-        progress: told the bytes of rows written so far.
+        progress: callback that receives the rows written so far, and those in all.
         options: options of the format.
 
     Returns:
@@ -171,8 +171,7 @@ def recognise(path: Path) -> Format:
 def find_format(name: str) -> Format:
     """The format of this name. Raises InvalidInputError, which names near ones."""
     if name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, 3, 0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = did_you_mean(name, _BY_NAME.keys())
         raise InvalidInputError(f"unknown format {name!r}; known are {', '.join(_BY_NAME)}.{hint}")
     return _BY_NAME[name]
 
@@ -223,11 +222,11 @@ def model_format(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Some columns of a table; tells the bytes of what is asked of it."""
+    """Some columns of a table; tells how many of its rows were asked for."""
 
     table: ExportTable
     schema: Schema
-    progress: Callable[[int], None]
+    progress: Callable[[int, int], None]
     done: list[int] = field(default_factory=lambda: [0])
 
     def __len__(self) -> int:
@@ -239,8 +238,8 @@ class _Watched:
         wanted = self.schema.names if columns is None else columns
         for batch in self.table.to_batches(list(wanted), max_bytes=max_bytes):
             yield batch
-            self.done[0] += batch.nbytes
-            self.progress(self.done[0])
+            self.done[0] = min(self.done[0] + batch.num_rows, len(self.table))
+            self.progress(self.done[0], len(self.table))
 
 
 def _local(path: Path | str) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
@@ -48,6 +47,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundErro
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.suggest import did_you_mean
 
 T = TypeVar("T", Manifest, Placement)
 DEFAULT_THREADS: Final = 8
@@ -379,5 +379,4 @@ def _read(
 
 
 def _missing(what: str, name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, list(names), 3)
-    return f"no {what} {name!r}" + (f"; there is {', '.join(near)}" if near else "")
+    return f"no {what} {name!r}.{did_you_mean(name, names)}"

@@ -1,7 +1,8 @@
 """SQL types of dataset columns.
 
-Numbers, text, bytes and moments as they are. Tensors as lists, one in the other, of as many
-dimensions: ``element(image, 3, 5)`` and ``image[4][6]`` need no other knowledge of their shape.
+Numbers, text, bytes and moments as they are. Classes by their names. Tensors as lists, one in the
+other, of as many dimensions: ``element(image, 3, 5)`` and ``image[4][6]`` need no other knowledge
+of their shape.
 Numbers that DuckDB lacks come as ones that hold them: float16, bfloat16 and float8 as float32,
 complex numbers as a list of their two parts.
 """
@@ -21,7 +22,7 @@ from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import is_list
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import Timestamp
+from tensorrepo.formats.dataset.schema.types import ClassLabel, Timestamp
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -44,6 +45,8 @@ def sql_field(column: Column) -> pa.Field:
 
 def sql_array(column: Column, values: ColumnValues) -> pa.Array:
     """Some rows of a column, of the type that `sql_field` says; where it can be, without a copy."""
+    if isinstance(column.type, ClassLabel):
+        return _class_names(column.type, values)
     if isinstance(values, BinaryValues) or isinstance(column.type, Timestamp):
         array = to_arrow_array(column.type, values)
         return array.storage if isinstance(array, pa.ExtensionArray) else array
@@ -54,6 +57,12 @@ def sql_array(column: Column, values: ColumnValues) -> pa.Array:
         )
     fixed = as_fixed(values) if isinstance(values, RaggedValues) else values
     return _arrays(fixed)
+
+
+def _class_names(kind: ClassLabel, values: Any) -> pa.Array:
+    """Text, not an enumeration of DuckDB: filters on that would not be pushed down."""
+    numbers = pa.array(values.values, mask=None if values.valid is None else ~values.valid)
+    return pa.array(kind.names, pa.string()).take(numbers)
 
 
 def _arrays(values: Any) -> pa.Array:

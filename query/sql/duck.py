@@ -6,7 +6,6 @@ its own, in memory; DuckDB does the rest. Nothing of Python's variables is ever 
 
 from __future__ import annotations
 
-import difflib
 import re
 import shutil
 import tempfile
@@ -18,13 +17,17 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from tensorrepo.query.sql.functions import NAMES, add_function
-from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of, quoted
+from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of, quoted, text_literal
 from tensorrepo.query.sql.pushdown import Scanned, ScannedTable, StoppedError, as_arrow_dataset
 from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.suggest import did_you_mean, there_are
 
 Params: TypeAlias = "Sequence[Any] | Mapping[str, Any] | None"
 MEMORY = "1GiB"
+_TEXT_AS_NUMBER = re.compile(
+    r"Could not convert string .* to U?INT\d+ when casting from source column (\w+)"
+)
 _MISSING = re.compile(r'Table with name "?(.+?)"? does not exist')
 
 
@@ -110,9 +113,10 @@ class DuckSession:
             InvalidInputError: what DuckDB says about it, with the place.
             NotFoundError: a table that is not there, with near names.
         """
-        names = names_of(text)
         self.scanned.begin()
         self.tables.begin()
+        text = self._listing() if is_listing(text) else text
+        names = names_of(text)
         with in_our_words(self.scanned, self.tables.known):
             if single and len(self.connection.extract_statements(text)) != 1:
                 raise InvalidInputError(
@@ -123,6 +127,10 @@ class DuckSession:
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)
+
+    def _listing(self) -> str:
+        """`table_listing`, with the tables that this session made itself."""
+        return table_listing(self.tables.known(), _OWN_TABLES)
 
     def parameters(self, text: str) -> frozenset[str]:
         """Names of the parameters that a query has; of ``?`` their numbers.
@@ -162,6 +170,26 @@ class DuckSession:
             self._connection.close()
             self._connection = None
             self._functions.clear()
+
+
+_LISTING = re.compile(r"\s*(?:SHOW\s+(?:ALL\s+)?TABLES|DESCRIBE|SHOW)\s*;?\s*", re.IGNORECASE)
+_OWN_TABLES = """
+UNION SELECT table_name FROM duckdb_tables() WHERE NOT internal
+UNION SELECT view_name FROM duckdb_views() WHERE NOT internal AND sql NOT LIKE '%"tensorrepo:%'
+"""
+
+
+def is_listing(text: str) -> bool:
+    """Whether a query asks which tables there are: ours are no tables before a query names them."""
+    return _LISTING.fullmatch(text) is not None
+
+
+def table_listing(names: Iterable[str], others: str = "") -> str:
+    """A query for the names of tables, as ``SHOW TABLES`` gives them, the catalog's at the end."""
+    rows = ", ".join(f"({text_literal(name)})" for name in sorted(names))
+    listed = f"(VALUES {rows}) AS known(name)" if rows else "(SELECT '' AS name) WHERE false"
+    found = f"SELECT name FROM {listed}{others}"  # noqa: S608 - every name is quoted
+    return f"SELECT name FROM ({found}) ORDER BY name LIKE 'catalog.%', name"  # noqa: S608
 
 
 def check_select(connection: Any, text: str) -> None:
@@ -217,7 +245,7 @@ def _check_columns(path: tuple[str, ...], table: ScannedTable) -> None:
         if other != name:
             raise InvalidInputError(
                 f"SQL does not tell column {other!r} of {'.'.join(path)} from {name!r}: rename one "
-                "of them (`tensorrepo column rename`), or read the dataset without SQL."
+                "of them (`tensorrepo dataset column rename`), or read the dataset without SQL."
             )
 
 
@@ -253,13 +281,17 @@ def reworded(kind: str, text: str, known: Callable[[], Iterable[str]]) -> Error:
         return NotFoundError(_unknown_table(missing[1], known()))
     if kind == "PermissionException" or "lock_configuration" in text:
         return PermissionDenied(f"SQL: {text}")
-    return InvalidInputError(f"SQL: {text}")
+    return InvalidInputError(f"SQL: {text}{_about_classes(text)}")
+
+
+def _about_classes(text: str) -> str:
+    column = _TEXT_AS_NUMBER.search(text)
+    if column is None:
+        return ""
+    return f"\nIf {column[1]} holds classes, {column[1]}_number is their numbers."
 
 
 def _unknown_table(name: str, known: Iterable[str]) -> str:
     names = sorted(known, key=lambda each: ("." in each, each))
-    near = difflib.get_close_matches(name, names, 3, 0.5)
-    if near:
-        return f"SQL: no table {name!r}. Did you mean {' or '.join(map(repr, near))}?"
-    listed = f"There are {', '.join(names[:8])}." if names else "There are no datasets."
-    return f"SQL: no table {name!r}. {listed}"
+    listed = there_are(names, "There are no datasets.")
+    return f"SQL: no table {name!r}.{did_you_mean(name, names, listed, shown=repr)}"

@@ -83,6 +83,11 @@ def _plain(word: str) -> str:
     return word[1:-1].replace('""', '"') if word[:1] == '"' else word
 
 
+def text_literal(text: str) -> str:
+    """A text as SQL takes any."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def quoted(name: str) -> str:
     """A name as SQL takes any."""
     return '"' + name.replace('"', '""') + '"'

@@ -5,8 +5,8 @@ expression is true, and believes what it gets. Here the columns that the express
 of the pages that may hold such rows; then of the rows for which it is true, the others. Deleted
 rows are left out, patches and defaults are in the values, as for every reader.
 
-Row ids and numbers are columns that are not stored. They come first, because a bare count asks for
-the first column: one of pictures would be read for nothing.
+Row ids, numbers and those of classes are columns that are not stored. They come first, because a
+bare count asks for the first column: one of pictures would be read for nothing.
 
 Who runs what: DuckDB pulls batches from threads of its own. Parts of the rows are read on `threads`
 others, in order, at most one part each ahead.
@@ -38,7 +38,8 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
-from tensorrepo.formats.dataset.selecting.select_rows import ranges_where
+from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
+from tensorrepo.formats.dataset.selecting.sql_condition import class_number_columns
 from tensorrepo.query.sql.columns import sql_array, sql_field
 from tensorrepo.repo.threads import ordered_map
 
@@ -148,6 +149,7 @@ class DatasetTable:
         columns = self.dataset.schema.columns
         taken = {name.lower() for name in self.dataset.schema.names}  # as SQL tells names apart
         free = [each for each in added if each[0] not in taken]
+        free += [(name, pa.int64()) for name in class_number_columns(self.dataset.schema).values()]
         return pa.schema([*(pa.field(*each) for each in free), *map(sql_field, columns)])
 
     @property
@@ -159,9 +161,12 @@ class DatasetTable:
         """Rows for which `where` is true, or all, in order."""
         every = self.schema
         schema = pa.schema([every.field(name) for name in columns])
+        names = class_number_columns(self.dataset.schema)
+        numbered = {name: column for column, name in names.items()}
         part = _Part(
-            self.dataset, tuple(columns), where, schema, _compared(every, where), self.scanned
-        )
+            self.dataset, tuple(columns), where, schema, _compared(every, where), numbered,
+            self.scanned,
+        )  # fmt: skip
         return pa.RecordBatchReader.from_batches(
             part.schema, noting(self.scanned, self._batches(part))
         )
@@ -189,6 +194,7 @@ class _Part:
     where: pc.Expression | None
     schema: pa.Schema  # of `columns`
     compared: tuple[str, ...]  # the columns that `where` reads
+    numbered: dict[str, str]  # columns of classes, by what the numbers of them are called
     scanned: Scanned
 
     def parts(self) -> Iterator[tuple[int, int]]:
@@ -196,11 +202,28 @@ class _Part:
         dataset = self.dataset
         ranges = np.array([[0, dataset.root.rows]])
         if self.where is not None:
-            ranges = ranges_where(dataset, self.where)
-        step = _part_rows(dataset, {*self.columns, *self.compared})
+            ranges = self._ranges(self.where)
+        step = _part_rows(dataset, {*self._stored(self.columns), *self._stored(self.compared)})
         for start, stop in ranges.tolist():
             for at in range(start, stop, step):
                 yield at, min(stop, at + step)
+
+    def _ranges(self, where: pc.Expression) -> NDArray[np.int64]:
+        """Physical rows outside of which `where` is true for none."""
+        schema = self.dataset.schema
+        columns = {column.name: column for column in schema.columns}
+        columns |= {name: schema.column(stored) for name, stored in self.numbered.items()}
+        return rows_that_may_match(
+            where,
+            columns,
+            lambda name: column_index(self.dataset, self.numbered.get(name, name)),
+            self.dataset.root.rows,
+        )
+
+    def _stored(self, names: Sequence[str]) -> list[str]:
+        """The columns of the dataset that these are read of, each once."""
+        stored = dict.fromkeys(self.numbered.get(name, name) for name in names)
+        return [name for name in stored if name in self.dataset.schema]
 
     def read(self, part: tuple[int, int]) -> list[pa.RecordBatch]:
         """The rows that are wanted of one part."""
@@ -229,8 +252,8 @@ class _Part:
 
     def _others(self, rows: NDArray[np.int64]) -> dict[str, ColumnValues]:
         """Columns that are wanted and were not compared, of some rows."""
-        names = [name for name in self.columns if name not in self.compared]
-        names = [name for name in names if name in self.dataset.schema]
+        compared = self._stored(self.compared)
+        names = [name for name in self._stored(self.columns) if name not in compared]
         if not names:
             return {}
         readers = [page_reader(self.dataset, name) for name in names]
@@ -243,7 +266,7 @@ class _Part:
     def _scanned(
         self, names: Sequence[str], start: int, stop: int
     ) -> Iterator[tuple[NDArray[np.int64], dict[str, ColumnValues]]]:
-        stored = [name for name in names if name in self.dataset.schema]
+        stored = self._stored(names)
         for name in stored:
             bounds = column_index(self.dataset, name).page_of(np.array([start, stop - 1]))
             self.scanned.pages += int(bounds[1] - bounds[0]) + 1
@@ -269,6 +292,10 @@ class _Part:
     ) -> pa.Array:
         if name in self.dataset.schema:
             return sql_array(self.dataset.schema.column(name), values[name])
+        if name in self.numbered:
+            numbers: Any = values[self.numbered[name]]
+            mask = None if numbers.valid is None else ~numbers.valid
+            return pa.array(numbers.values, pa.int64(), mask=mask)
         if name == NUMBER:
             return pa.array(live_rows(self.dataset).live(rows))
         return _row_ids(self.dataset, rows)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tensorrepo.query.sql.duck import Params, QueryTables, reworded
+from tensorrepo.query.sql.duck import Params, QueryTables, is_listing, reworded, table_listing
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
@@ -110,8 +110,9 @@ def query_sandboxed(
         )
     given = _plain(params)
     scanned = Scanned()
-    names = names_of(query)
     tables.begin()
+    query = table_listing(tables.known()) if is_listing(query) else query
+    names = names_of(query)
     found = list(_found(names, tables, scanned, begun + limits.seconds))
     left = replace(limits, seconds=max(limits.seconds - (monotonic() - begun), 1e-3))
     child = _Child(found, left, scanned, tables.known, limits.seconds)

@@ -226,5 +226,5 @@ def check_length(where: str, start: int, stop: int, found_bytes: int) -> None:
     if found_bytes != stop - start:
         raise StorageError(
             f"{where}: asked for bytes [{start}, {stop}), the store gave {found_bytes} "
-            f"instead of {stop - start}: the value is cut short. Run `tensorrepo doctor`."
+            f"instead of {stop - start}: the value is cut short. Run `tensorrepo fsck`."
         )

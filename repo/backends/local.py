@@ -60,7 +60,7 @@ _ADVICE = {
     errno.ENOSPC: "No space is left on the disk: free some, then repeat.",
     errno.EDQUOT: "The disk quota is used up: free some space, then repeat.",
     errno.ENOENT: "It vanished meanwhile: does somebody delete files by hand?",
-    errno.EIO: "The disk reports a defect. Save a copy now, then run `tensorrepo doctor`.",
+    errno.EIO: "The disk reports a defect. Save a copy now, then run `tensorrepo fsck`.",
     errno.EMFILE: "Too many files are open: raise `ulimit -n`.",
     errno.ENFILE: "Too many files are open on this machine.",
     errno.ENOTDIR: "A file or a link stands where a folder must be; links are not followed.",
@@ -462,7 +462,7 @@ class LocalBackend(CommonBackend):
         if not stat.S_ISREG(status.st_mode):
             raise StorageError(
                 f"{self._name(key)} is a folder, a link or a device where a file is expected. "
-                "Run `tensorrepo doctor`."
+                "Run `tensorrepo fsck`."
             )
         return status.st_size
 
@@ -621,7 +621,7 @@ class LocalUploads(Uploads):
 
 
 def _cut_short(key: str) -> bytes:
-    raise StorageError(f"{key} became shorter while it was read. Run `tensorrepo doctor`.")
+    raise StorageError(f"{key} became shorter while it was read. Run `tensorrepo fsck`.")
 
 
 def _check(key: str) -> str:

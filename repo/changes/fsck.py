@@ -50,11 +50,12 @@ class ObjectFault:
 
 @dataclass(slots=True)
 class ObjectTotals:
-    """What a check looked at, so far."""
+    """What a check looked at, so far; `stored_bytes` is the size of all objects in the store."""
 
     commits: int = 0
     objects: int = 0
     bytes: int = 0
+    stored_bytes: int = 0
 
 
 def check_objects(
@@ -119,6 +120,7 @@ class _Check:
         for stored in self._store.backend.list("objects/"):
             if (parsed := parse_object_key(stored.key)) is not None:
                 self._sizes.setdefault(parsed[0], set()).add(stored.bytes)
+                self._totals.stored_bytes += stored.bytes
         waiting: list[tuple[int, Digest, Commit, list[ObjectLink]]] = []  # a heap, newest first
         found = yield from self._commits(tips)
         while True:

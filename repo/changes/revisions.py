@@ -10,7 +10,6 @@ Source:
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import RecordTable, Shown
 
 _REVISION = re.compile(r"(?P<name>(?=@\{)|.+?)(?P<steps>(?:~\d*|\^\d*|@\{[^{}]+\})*)", re.DOTALL)
@@ -238,6 +238,5 @@ def _moved(text: str, ref: str | None) -> str:
 
 def _unknown(name: str, view: LogView) -> str:
     known = [ref.split("/", 1)[1] for ref in view.state.refs if ref.startswith((BRANCHES, TAGS))]
-    near = difflib.get_close_matches(name, known, 3, 0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `tensorrepo branch` lists them."
+    hint = did_you_mean(name, known, "`tensorrepo branch` lists them.")
     return f"no branch, tag or commit {name!r:.100}.{hint}"

@@ -235,7 +235,7 @@ def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
     if digest is not None and (found := object_digest((view,))) != digest:
         raise CorruptError(
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
-            "Run `tensorrepo doctor`; restore the object from a copy of the repository."
+            "Run `tensorrepo fsck`; restore the object from a copy of the repository."
         )
     kind, link_count, payload_start = _decode_whole_header(view, digest)
     links = _decode_links(view[HEADER.size : payload_start], link_count, digest)

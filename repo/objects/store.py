@@ -166,7 +166,7 @@ class ObjectStore:
                 return data
         raise CorruptError(
             f"{link.kind.label} {link.digest:.12}, payload bytes {start} to {stop}: expected tag "
-            f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo doctor`; restore the "
+            f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo fsck`; restore the "
             "object from a copy of the repository."
         )
 
@@ -351,7 +351,7 @@ class ObjectStore:
     def _missing(self, digest: Digest) -> NotFoundError:
         return NotFoundError(
             f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
-            "`tensorrepo doctor`; a shallow or interrupted copy may lack it."
+            "`tensorrepo fsck`; a shallow or interrupted copy may lack it."
         )
 
 

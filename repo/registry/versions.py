@@ -16,7 +16,6 @@ Source:
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import time
@@ -41,6 +40,7 @@ from tensorrepo.repo.log.records import MAX_RECORD_BYTES, LogEntry, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import Card, card_at, check_registered_name, edit_card
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, moment_text
 
 SPACE: Final = "registry/"
@@ -198,9 +198,8 @@ def existing(view: LogView, name: str) -> Registered:
     every = registered(view)
     if name in every:
         return every[name]
-    near = difflib.get_close_matches(name, every, 3, 0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`tensorrepo registry ls` lists them."
-    raise NotFoundError(f"nothing is registered as {name!r:.100}; {hint}")
+    hint = did_you_mean(name, every.keys(), "`tensorrepo registry ls` lists them.")
+    raise NotFoundError(f"nothing is registered as {name!r:.100}.{hint}")
 
 
 def number_of(one: Registered, name: str, which: int | str | None) -> int:

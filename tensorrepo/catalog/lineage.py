@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -56,6 +55,7 @@ from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.ids import Digest, parse_digest
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, printable
 from tensorrepo.runs.record import RunRecord, Runs
 
@@ -491,9 +491,8 @@ def _check_relations(connection: Connection, words: Iterable[str]) -> None:
     known = sorted({*RELATIONS, *database.relations(connection)})
     for word in unknown:
         if word not in known:
-            near = " or ".join(get_close_matches(word, known, 3, 0.5))
-            there = f"Did you mean {near}?" if near else f"There are {', '.join(known)}."
-            raise NotFoundError(f"no relation {word!r:.80}. {there}")
+            there = did_you_mean(word, known, f"There are {', '.join(known)}.")
+            raise NotFoundError(f"no relation {word!r:.80}.{there}")
 
 
 def _whole_path(context: Context, path: str, ref: str) -> str:

@@ -48,7 +48,7 @@ def branch_command(
     ] = None,
     delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
     move: Annotated[
-        bool, Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
+        bool, Option("--rename", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
     verbose: Annotated[
         bool, Option("-v", "--verbose", help="List with the last commit of each.")
@@ -172,12 +172,15 @@ def _list_refs(
         for ref, at in sorted(state.refs.items())
         if ref.startswith(space) and wanted(at)
     }
+    head = session.head if space == refs.BRANCHES else None
     if call.as_json:
-        output.json_value(
-            {name: _told(session, at) for name, at in named.items()} if verbose else named
+        here = None if head is None else head.branch
+        kept = space == refs.BRANCHES
+        output.json_lines(
+            {"name": name, "commit": at} | ({"current": name == here} if kept else {})
+            for name, at in sorted(named.items())
         )
         return
-    head = session.head if space == refs.BRANCHES else None
     if head is not None and head.branch is None:
         output.line(f"* (detached at {head.commit:.12})")
     elif head is not None and f"{space}{head.branch}" not in state.refs:
@@ -367,8 +370,10 @@ def checkout_command(
     with session.here.locked():
         if paths:
             folder = call.path(to) if to is not None else None
-            with output.working(f"writing {', '.join(paths)}"):
-                written = checkout_paths(session, ref, paths, to=folder, force=force)
+            with output.row_progress(f"writing {', '.join(paths)}") as advance:
+                written = checkout_paths(
+                    session, ref, paths, to=folder, force=force, progress=advance
+                )
             show_written(call, written)
             return
         if to is not None:
@@ -410,7 +415,7 @@ def export_command(
     """
     session = call.session
     target, options = call.path(to), parse_options(option or [])
-    with output.progress(f"writing {name}", None) as advance:
+    with output.row_progress(f"writing {name}") as advance:
         written = export(
             session, name, target, format_name, force=force, options=options, progress=advance
         )
@@ -433,7 +438,7 @@ def show_written(call: CommandCall, written: list[WrittenFiles]) -> None:
 def model_export_command(
     call: RepoCall,
     name: StoredModelArgument,
-    out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
+    out: Annotated[str, Option("--to", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
         str | None,
         Option(

@@ -189,7 +189,7 @@ def merge_command(
     session = call.session
     general, by_path = merge_strategies(session, strategy or [], ref)
     branch = session.branch()
-    with session.here.locked(), output.conflicts_shown(as_json=call.as_json):
+    with session.here.locked():
         refuse_staged(session)
         outcome = merge_branches.merge(
             session.repository,
@@ -255,7 +255,7 @@ def revert_command(
     check_strategy(strategy)
     session = call.session
     branch = session.branch()
-    with session.here.locked(), output.conflicts_shown(as_json=call.as_json):
+    with session.here.locked():
         commit = session.resolve(ref).digest
         prepare(session, [commit], revert=True, mainline=mainline)
         made = merge_branches.revert(
@@ -316,8 +316,6 @@ def cherry_pick_command(
         value = [committed_json(branch, new) | {"picked": commit} for commit, new in made]
         call.answer(value, *(line for _, new in made for line in committed_lines(branch, new)))
     if stop is not None:
-        if call.as_json and not made:
-            output.conflicts_json(stop)
         if made:
             rest = " ".join(f"{commit:.12}" for commit in left)
             output.note(

@@ -1,4 +1,4 @@
-"""Workspace status and entries of a commit: `status`, `ls`, `cat`."""
+"""Workspace status and entries of a commit: `status`, `ls`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typer import Argument, Exit, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
-from tensorrepo.describe import describe_entry, file_json, preview
+from tensorrepo.describe import EntryDescription, describe_entry
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.workspace.session import WorkspaceSession, find_staged
+from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.status import WorkspaceStatus
 from tensorrepo.workspace.status import status as read_status
 
@@ -71,38 +70,7 @@ def ls_command(
         ">bytes": lambda entry: output.bytes_text(entry.bytes),
         "digest": lambda entry: entry.digest[:12],
     }
-    call.show(entries, columns, empty="")
-
-
-def cat_command(
-    call: RepoCall,
-    entry: Annotated[
-        str, Argument(metavar="[REF:]PATH", help="The entry.", autocompletion=complete_place)
-    ],
-    rows: Annotated[int, Option("-n", "--rows", min=0, help="How many rows of a dataset.")] = 10,
-    start: Annotated[int, Option("--start", min=0, help="The first of them.")] = 0,
-    staged: Annotated[bool, Option("--staged", help="As it is staged, PATH alone.")] = False,
-) -> None:
-    """Print an entry: rows of a dataset, tensors of a model, the bytes of a file.
-
-    Examples:
-        tensorrepo cat photos -n 3
-        tensorrepo cat photos --staged
-        tensorrepo cat v1:models/classifier
-        tensorrepo cat files/README.md
-    """
-    session = call.session
-    path, stored = find_staged(session, entry) if staged else session.find(entry)[1:]
-    objects = session.repository.objects
-    if stored.kind is Kind.BLOB:
-        data = objects.get(stored.digest).payload
-        output.json_value(file_json(path, data)) if call.as_json else output.raw(data)
-        return
-    shown = preview(objects, path, stored, session.outside, start=start, rows=rows)
-    if call.as_json:
-        output.json_lines(shown.records)
-    else:
-        output.table(shown.columns, shown.rows)
+    call.show(entries, columns, document=EntryDescription.to_json, empty="")
 
 
 def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:

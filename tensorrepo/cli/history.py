@@ -152,7 +152,7 @@ def log_command(
     patch: Annotated[bool, Option("-p", "--patch", help="With what each commit changed.")] = False,
     stat: Annotated[bool, Option("--stat", help="With a line for each entry changed.")] = False,
     void: Annotated[
-        bool, Option("--void", help="Show entries of the log that had no effect, and why.")
+        bool, Option("--no-effect", help="Show entries of the log that had none, and why.")
     ] = False,
 ) -> None:
     """Show commits, the newest first.

@@ -1,8 +1,8 @@
-"""Commands that read models: `model ls`, `desc`, `diff`, `verify`, `du`, `similar`."""
+"""Commands that read models: `model ls`, `desc`, `diff`, `verify`, `similar`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Annotated
 
@@ -14,25 +14,21 @@ from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
     RepoCall,
     StoredModelArgument,
-    complete_entry,
     complete_ref,
-    model_path,
 )
 from tensorrepo.formats.model.comparison import ModelDiff, diff_models
 from tensorrepo.formats.model.description import describe_model
 from tensorrepo.formats.model.graph.source import model_graph
 from tensorrepo.formats.model.maintenance.similar_models import Similarity, similar_models
 from tensorrepo.formats.model.maintenance.usage import (
-    DiskUsage,
     Reached,
     every_tree,
-    measure_usage,
     models_at,
 )
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
-from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.errors import CorruptError
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 
@@ -79,7 +75,7 @@ def model_ls_command(
 def model_desc_command(
     call: RepoCall,
     name: StoredModelArgument,
-    graph: Annotated[bool, Option("--graph", help="Its graph, node by node.")] = False,
+    graph: Annotated[bool, Option("--nodes", help="Its graph, node by node.")] = False,
     staged: StagedOption = False,
 ) -> None:
     """Describe a model: layers, parameters, types, architecture, files, metrics, lineage.
@@ -90,7 +86,7 @@ def model_desc_command(
     Examples:
         tensorrepo model desc classifier
         tensorrepo model desc v1:classifier --json
-        tensorrepo model desc classifier --graph
+        tensorrepo model desc classifier --nodes
     """
     stored = find_model(call.session, name, staged=staged)
     if graph:
@@ -188,44 +184,6 @@ def _moved(diff: ModelDiff) -> Iterator[str]:
 AllOption = Annotated[bool, Option("--all", help="Of every branch, tag and run.")]
 
 
-def model_du_command(
-    call: RepoCall,
-    paths: Annotated[
-        list[str] | None,
-        Argument(metavar="[PATH...]", help="Show these alone.", autocompletion=complete_entry),
-    ] = None,
-    ref: Annotated[
-        str | None, Option("--ref", help="A commit.", autocompletion=complete_ref)
-    ] = None,
-    every_ref: AllOption = False,
-) -> None:
-    """Show what models take on disk: shared with others, and theirs alone, by model and codec.
-
-    Unique bytes are those that no other of the models looked at reaches; the bases of deltas count
-    for whoever reads through them. Files that came along are not counted.
-
-    Examples:
-        tensorrepo model du
-        tensorrepo model du net --all
-        tensorrepo model du --ref v1 --json
-    """
-    session = call.session
-    with output.working("looking at models"):
-        models = _models(session, ref, every_ref=every_ref)
-        wanted = [model_path(path) for path in paths or ()]
-        _check_there(models, wanted)
-        taken = measure_usage(session.repository.objects, models, wanted)
-    if call.as_json:
-        output.json_value(taken.to_json())
-    elif taken.models:
-        # As `model ls` names them; whose commit is told where several are looked at.
-        rows = [
-            (each.model.text if every_ref else each.model.path, each.usage) for each in taken.models
-        ]
-        output.show([*rows, ("all", taken.total)], _size_columns("model"))
-        output.show(taken.codecs.items(), _size_columns("codec"))
-
-
 def model_similar_command(
     call: RepoCall,
     name: StoredModelArgument,
@@ -268,26 +226,6 @@ def _models(session: WorkspaceSession, ref: str | None, *, every_ref: bool) -> t
         return models_at(session.repository, every_tree(session.repository))
     revision = session.resolve(ref)
     return models_at(session.repository, {ref or session.default_ref: revision.commit.tree})
-
-
-def _check_there(models: Sequence[Reached], wanted: Sequence[str]) -> None:
-    for path in wanted:
-        if not any(one.is_below([path]) for one in models):
-            raise NotFoundError(
-                f"no model {path} in the commits looked at. `tensorrepo model ls` lists them; "
-                "--all looks at every ref."
-            )
-
-
-def _size_columns(name: str) -> dict[str, Callable[[tuple[str, DiskUsage]], str]]:
-    """Columns of pairs of a name and what goes by it."""
-    return {
-        name: lambda pair: pair[0],
-        ">logical": lambda pair: output.bytes_text(pair[1].logical_bytes),
-        ">stored": lambda pair: output.bytes_text(pair[1].stored_bytes),
-        ">shared": lambda pair: output.bytes_text(pair[1].shared_bytes),
-        ">unique": lambda pair: output.bytes_text(pair[1].unique_bytes),
-    }
 
 
 def _bases(similarity: Similarity) -> Iterator[str]:

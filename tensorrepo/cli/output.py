@@ -2,34 +2,52 @@
 
 The only module that prints. Answers go to standard output, everything about the work itself to
 standard error, so that a pipe sees answers alone. Color and bars appear on a terminal only.
+
+With --json both are JSON Lines: an object for each record of the answer, and on standard error one
+with the key "note", "warning" or "error".
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from functools import partial
-from math import isfinite, isnan
+from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
 import msgspec
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.repo import tables
-from tensorrepo.repo.errors import ConflictError, Error
+from tensorrepo.repo.errors import Error
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 bytes_text = arguments.bytes_text
 counted = arguments.counted
+number_text = arguments.number_text
 printable = tables.printable
 age_text = tables.age_text
+
+_FOR_PROGRAMS: ContextVar[bool] = ContextVar("tensorrepo.for_programs", default=False)
+
+
+@contextmanager
+def answering(*, as_json: bool) -> Iterator[None]:
+    """Inside, remarks and failures are JSON, as the answer is, where a command has --json."""
+    token = _FOR_PROGRAMS.set(as_json)
+    try:
+        yield
+    finally:
+        _FOR_PROGRAMS.reset(token)
 
 
 def line(text: str = "") -> None:
@@ -66,12 +84,16 @@ def escape(text: str) -> str:
 
 def note(text: str) -> None:
     """A remark about the work, on standard error."""
-    sys.stderr.write(text + "\n")
+    _aside("note", text, text)
 
 
 def warning(text: str) -> None:
     """Something that the user should know, and that stops nothing."""
-    note(f"warning: {text}")
+    _aside("warning", text, f"warning: {text}")
+
+
+def _aside(key: str, told: Any, text: str) -> None:
+    sys.stderr.write((json_text({key: told}) if _FOR_PROGRAMS.get() else text) + "\n")
 
 
 def show(
@@ -82,7 +104,7 @@ def show(
     document: Callable[[Any], Any] | None = None,
     empty: str | None = None,
 ) -> None:
-    """Records as a table for people, or as one JSON list for programs.
+    """Records as a table for people, or as lines of JSON for programs.
 
     Args:
         records: frozen records: dataclasses or msgspec structs.
@@ -92,10 +114,11 @@ def show(
         document: a record as JSON, where that is not simply all of its fields; see `fields`.
         empty: remark instead of a table without rows; "" prints nothing; None the headings alone.
     """
-    shown = list(records)
     if as_json:
-        json_value([(document or to_document)(record) for record in shown])
-    elif shown or empty is None:
+        json_lines(map(document or to_document, records))
+        return
+    shown = list(records)
+    if shown or empty is None:
         cells = [attrgetter(cell) if isinstance(cell, str) else cell for cell in columns.values()]
         table(list(columns), ([cell(record) for cell in cells] for record in shown))
     elif empty:
@@ -123,25 +146,23 @@ def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "items") else value
 
 
-def json_value(value: Any) -> None:
-    """The answer for programs: one JSON document, keys in a fixed order."""
-    sys.stdout.write(json_text(value, indent=2) + "\n")
+def json_value(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """The answer for programs: one record, or several."""
+    json_lines([value] if isinstance(value, Mapping) else value)
 
 
-def json_lines(values: Iterable[Any]) -> None:
-    """The answer for programs, when it may be long: one JSON document a line."""
-    for value in values:
-        sys.stdout.write(json_text(value) + "\n")
+def json_lines(records: Iterable[Mapping[str, Any]]) -> None:
+    """The answer for programs: an object on a line of its own for each record."""
+    for record in records:
+        sys.stdout.write(json_text(record) + "\n")
 
 
-def json_text(value: Any, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
+def json_text(value: Any, default: Callable[[Any], Any] = str) -> str:
     """JSON, which knows no NaN and no infinity: they are text in it, as in what is stored."""
     try:
-        return json.dumps(
-            value, indent=indent, ensure_ascii=False, default=default, allow_nan=False
-        )
+        return json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=default)
+        return json.dumps(_finite(value), ensure_ascii=False, default=default)
 
 
 def _finite(value: Any) -> Any:
@@ -149,9 +170,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return number_text(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def raw(data: bytes | memoryview) -> None:
@@ -220,6 +239,59 @@ def show_table(shown: tables.RecordTable) -> None:
         table(shown.columns, shown.rows)
 
 
+CELL_CHARACTERS = 60
+PIPE_WIDTH = 1 << 16
+
+
+def cell_characters(*, vertical: bool) -> int | None:
+    """How many characters of a value are shown; None: all of them."""
+    return CELL_CHARACTERS if is_terminal() and not vertical else None
+
+
+def data_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, vertical: bool) -> None:
+    """Rows of data; where they are wider than the terminal, one value stands on a line."""
+    room = shutil.get_terminal_size().columns if is_terminal() else None
+    lines(data_lines(columns, rows, room, vertical=vertical))
+
+
+def data_lines(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    room: int | None = None,
+    *,
+    vertical: bool = False,
+) -> Iterator[str]:
+    """Rows of data, no cell of them cut or folded, as lines.
+
+    Args:
+        columns: headings; see `table`.
+        rows: cells of each row, all text on one line.
+        room: cells of a terminal in a line; a row that takes more stands one value a line.
+        vertical: one value a line anyway.
+    """
+    from rich.cells import cell_len
+
+    cells, names = [tuple(row) for row in rows], [name.lstrip(">") for name in columns]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    if vertical or (room is not None and sum(widths) + 2 * len(widths) - 2 > room):
+        yield from _vertical(names, cells)
+        return
+    for row in (names, *cells):
+        parts = []
+        for cell, width, name in zip(row, widths, columns, strict=True):
+            room_left = " " * (width - cell_len(cell))
+            parts.append(room_left + cell if name.startswith(">") else cell + room_left)
+        yield "  ".join(parts).rstrip()
+
+
+def _vertical(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    width = max(map(len, names), default=0)
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        yield from (f"{name:<{width}}  {cell}" for name, cell in zip(names, row, strict=True))
+
+
 def leave(code: int) -> NoReturn:
     """End the process now, all output written, without taking the interpreter down first."""
     for stream in (sys.stdout, sys.stderr):
@@ -228,8 +300,11 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def failure(error: Error) -> None:
-    """What went wrong, on standard error."""
+def failure(error: Error, exit_code: int | None = None) -> None:
+    """What went wrong, on standard error; `exit_code` is what the command ends with, if it does."""
+    if _FOR_PROGRAMS.get():
+        failure_json(error.kind, str(error), exit_code, getattr(error, "conflicts", ()))
+        return
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -244,25 +319,19 @@ def failure(error: Error) -> None:
             console.print(f"    {escape(text)}")
 
 
-@contextmanager
-def conflicts_shown(*, as_json: bool) -> Iterator[None]:
-    """Prints for programs what a merge, or the like, conflicts in, before it fails."""
-    try:
-        yield
-    except ConflictError as error:
-        if as_json:
-            conflicts_json(error)
-        raise
-
-
-def conflicts_json(error: Error) -> None:
-    """A merge that failed, for programs: paths in conflict, and what in them is contested."""
+def failure_json(
+    kind: str, message: str, exit_code: int | None, conflicts: Iterable[Any] = ()
+) -> None:
+    """The same for programs; of a merge the paths in conflict, and what in them is contested."""
+    told = {"kind": kind, "message": message, "exit_code": exit_code}
     document = fields("path", "kind", "base", "ours", "theirs", "reason", "details")
-    conflicts = [
+    contested = [
         document(conflict) | {"kind": conflict.kind.label if conflict.kind is not None else None}
-        for conflict in getattr(error, "conflicts", ())
+        for conflict in conflicts
     ]
-    json_value({"error": error.kind, "message": str(error), "conflicts": conflicts})
+    sys.stderr.write(
+        json_text({"error": told | ({"conflicts": contested} if contested else {})}) + "\n"
+    )
 
 
 def encodable(text: str, plainer: Mapping[int, str | int]) -> str:
@@ -274,23 +343,33 @@ def encodable(text: str, plainer: Mapping[int, str | int]) -> str:
     return text
 
 
-def bug(error: Exception) -> None:
+def bug(error: Exception, exit_code: int) -> None:
     """Something that no message of ours foresaw, on standard error, without a traceback."""
-    note(
-        f"error (bug): {type(error).__name__}: {error}\nThis is a mistake of tensorrepo's, not "
-        "yours. `tensorrepo status` shows where things stand. TENSORREPO_DEBUG=1 shows where it "
-        "happened; please report it."
+    text = (
+        f"{type(error).__name__}: {error}\nThis is a mistake of tensorrepo's, not yours. "
+        "`tensorrepo status` shows where things stand. TENSORREPO_DEBUG=1 shows where it happened; "
+        "please report it."
     )
+    if _FOR_PROGRAMS.get():
+        failure_json("bug", text, exit_code)
+    else:
+        note(f"error (bug): {text}")
+
+
+class ByteProgress(Protocol):
+    """Whatever receives bytes done so far, and those in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on a terminal; gives a function that takes the bytes done so far.
+def progress(what: str, total: int | None = None) -> Iterator[ByteProgress]:
+    """A bar of bytes on a terminal; gives a function that takes those done so far, and all of them.
 
     Not on a terminal: nothing, so that logs stay readable.
     """
     with _bar(what, total, None) as update:
-        yield lambda done: update(completed=done)
+        yield lambda done, known=None: update(completed=done, total=known or total)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
 from tensorrepo.repository import Repository
 from tensorrepo.runs.record import STALE, RunRecord
@@ -133,7 +133,7 @@ def runs_compare_command(
     largest: MaxOption = False,
     smallest: Annotated[bool, Option("--min", help="Small values are good, as of a loss.")] = False,
     everything: Annotated[
-        bool, Option("--all", help="Also what is the same in all of them.")
+        bool, Option("--equal", help="Also what is the same in all of them.")
     ] = False,
 ) -> None:
     """Compare runs: parameters, code and data that differ, and their metrics side by side.
@@ -158,7 +158,7 @@ def runs_compare_command(
     wanted = metric or common_metrics((run.document for run in runs), most=None)
     measured = {name: [_measured(run, name, mode) for run in runs] for name in wanted}
     if call.as_json:
-        output.json_value({"runs": names, "facts": facts, "value": mode, "metrics": measured})
+        output.json_value({"runs": names, "facts": facts, "mode": mode, "metrics": measured})
         return
     rows = [(key, *map(param_text, values)) for key, values in facts.items()]
     rows += [
@@ -183,9 +183,8 @@ def _check_metrics(runs: Sequence[RunRecord], names: Iterable[str]) -> None:
     there = common_metrics((run.document for run in runs), most=None)
     for name in names:
         if runs and name not in there:
-            near = get_close_matches(name, there, 4) or there[:8]
-            listed = f"; there are {', '.join(near)}" if near else ": none was logged"
-            raise NotFoundError(f"no run has a metric {name!r:.80}{listed}")
+            hint = did_you_mean(name, there, there_are(there, "None was logged."))
+            raise NotFoundError(f"no run has a metric {name!r:.80}.{hint}")
 
 
 def _sorted(runs: list[RunRecord], best: str | None, mode: str) -> list[RunRecord]:
@@ -312,7 +311,7 @@ def _lineage_of(
 
 def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
     if call.as_json:
-        output.json_value({name: kinship.to_json() for name, kinship in kin.items()})
+        output.json_lines({"direction": name} | kinship.to_json() for name, kinship in kin.items())
         return
     if dot:
         one, *others = kin.values()

@@ -121,7 +121,7 @@ def _show_settings(
     if key is None:
         call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
     elif key in settings:
-        call.answer(settings[key], settings[key])
+        call.answer({"key": key, "value": settings[key]}, settings[key])
     else:
         raise Exit(1)
 
@@ -202,7 +202,7 @@ def fsck_command(
     if name is not None:
         revision, path, _ = session.find(name)
         tips = [revision.digest]
-    with output.progress("checking", None) as advance:
+    with output.progress("checking") as advance:
         faults = list(
             fsck(
                 session.repository,
@@ -211,7 +211,7 @@ def fsck_command(
                 tips=tips,
                 deep=deep,
                 outside=session.outside,
-                progress=lambda done: advance(done.bytes),
+                progress=lambda done: advance(done.bytes, None if path else done.stored_bytes),
             )
         )
     value = {**asdict(totals), "deep": deep, "faults": [asdict(fault) for fault in faults]}

@@ -12,19 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo._version import VERSION
 from tensorrepo.catalog.sql import RepositoryTables, sql
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_place, complete_ref, json_pair
+from tensorrepo.cli.options import (
+    CommandCall,
+    RepoCall,
+    VerticalOption,
+    WholeBytesOption,
+    complete_place,
+    complete_ref,
+    json_pair,
+)
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.connect import Machine
 from tensorrepo.formats.common.arguments import byte_size
+from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.views import StoredView, diff_views, open_view
+from tensorrepo.json_values import value_json
 from tensorrepo.query.sql.duck import MEMORY, DuckSession, Settings
 from tensorrepo.query.sql.functions import NAMES
-from tensorrepo.query.sql.results import Result, as_text
+from tensorrepo.query.sql.names import quoted
+from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.verbs.views import REFRESH_LIMITS
 from tensorrepo.workspace.change import stage_view, staged_view, view_path
 from tensorrepo.workspace.session import WorkspaceSession as WorkSession
@@ -37,12 +50,28 @@ MARK = "tensorrepo> "
 MORE = "       ...> "
 WORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "AS", "AND", "OR",
-    "NOT", "IN", "BETWEEN", "DESCRIBE", "SUMMARIZE", "EXPLAIN", "count(*)", "row_id", "row_number",
+    "NOT", "IN", "BETWEEN", "DESCRIBE", "SHOW TABLES", "SUMMARIZE", "EXPLAIN", "count(*)",
+    "row_id", "row_number",
 )  # fmt: skip
 
 
+HELP = """\
+A query ends in a semicolon, and may go over several lines:
+  SELECT label, count(*) FROM photos GROUP BY label;
+Tables are datasets and views, as photos; at another commit, as "photos@v1".
+
+  .tables, \\dt       which tables there are (SHOW TABLES;)
+  .schema T, \\d T    columns of a table and their types (DESCRIBE T;)
+  .help, \\?          this
+  .quit, .exit, \\q   leave, as Ctrl-D does; Ctrl-C drops what is typed, or stops a query"""
+LEAVE = ("quit", "exit", ".quit", ".exit", "\\q", ".q")
+HELPS = ("help", ".help", "\\?", "\\h", "?", ".h")
+TABLES = (".tables", "\\dt", "\\d")
+SCHEMA = (".schema", "\\d")
+
+
 def prompt(
-    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine
+    ask: Callable[[str], None], tables: Callable[[], Iterable[str]], machine: Machine, where: str
 ) -> None:
     """Read queries until the end of input; each ends with a semicolon.
 
@@ -50,6 +79,7 @@ def prompt(
         ask: answers one.
         tables: names of tables, for completion.
         machine: machine whose home keeps the history.
+        where: what is asked, for the banner.
 
     Raises:
         UnsupportedError: prompt_toolkit is not installed.
@@ -67,27 +97,63 @@ def prompt(
         history=FileHistory(str(_history(machine))),
         completer=WordCompleter(words, ignore_case=True),
     )
+    output.note(f"tensorrepo {VERSION}, SQL over {where}. A query ends in ; and .help tells more.")
     converse(lines.prompt, ask)
 
 
 def converse(read: Callable[[str], str], ask: Callable[[str], None]) -> None:
-    """`ask` each query that `read` gives, line by line; Ctrl-C leaves one, Ctrl-D all."""
+    """`ask` each query that `read` gives, line by line; Ctrl-C leaves one, Ctrl-D all.
+
+    A line alone may be a word of other prompts: of sqlite's, psql's or a shell's.
+    """
     waiting: list[str] = []
     while True:
         try:
             line = read(MORE if waiting else MARK)
-            if not waiting and line.strip() in ("quit", "exit", "\\q"):
+            word = line.strip().rstrip(";").rstrip()
+            if not waiting and word.lower() in LEAVE:
                 return
-            waiting.append(line)
+            if not waiting and is_command(word):
+                obey(word, ask)
+                continue
+            if waiting or line.strip():
+                waiting.append(line)
             if line.rstrip().endswith(";"):
                 query, waiting = "\n".join(waiting), []
                 ask(query)
         except KeyboardInterrupt:
+            if not waiting:
+                output.note("Ctrl-D or .quit leaves.")
             waiting = []
         except EOFError:
             return
         except Error as error:
             output.failure(error)
+
+
+def is_command(word: str) -> bool:
+    """Whether a line is for the prompt, and no SQL."""
+    return word.lower() in HELPS or word[:1] in (".", "\\")
+
+
+def obey(word: str, ask: Callable[[str], None]) -> None:
+    """Do what a line for the prompt says.
+
+    Raises:
+        InvalidInputError: it is none of those.
+    """
+    name, _, rest = word.partition(" ")
+    if word.lower() in HELPS:
+        output.line(HELP)
+    elif name.lower() in SCHEMA and rest.strip():
+        table = rest.strip()
+        ask(f"DESCRIBE {table if table[:1] == chr(34) else quoted(table)}")
+    elif word.lower() in TABLES:
+        ask("SHOW TABLES")
+    else:
+        known = {*HELPS, *LEAVE, *TABLES, *SCHEMA}
+        hint = did_you_mean(name, sorted(known), ".help lists what there is.")
+        raise InvalidInputError(f"the prompt knows no {word!r:.80}.{hint}")
 
 
 def _history(machine: Machine) -> Path:
@@ -114,7 +180,7 @@ def sql_command(
     ] = None,
     form: Annotated[str | None, Option("--format", help=f"One of {', '.join(FORMATS)}.")] = None,
     target: Annotated[
-        str | None, Option("-o", "--output", metavar="FILE", help="Write the rows there.")
+        str | None, Option("--to", metavar="FILE", help="Write the rows there.")
     ] = None,
     ref: Annotated[
         str | None,
@@ -131,6 +197,8 @@ def sql_command(
     seconds: Annotated[
         float, Option(min=0.01, help="With --untrusted: stop it after so long.")
     ] = 10.0,
+    vertical: VerticalOption = False,
+    whole_bytes: WholeBytesOption = "1KiB",
 ) -> None:
     """Ask datasets and the catalog in SQL.
 
@@ -141,7 +209,7 @@ def sql_command(
     Examples:
         tensorrepo sql "SELECT label, count(*) FROM fashion GROUP BY label"
         tensorrepo sql 'SELECT count(*) FROM "fashion@v1"' --format json
-        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 -o rows.parquet
+        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=bag --to rows.parquet
         tensorrepo sql --untrusted --seconds 2 "SELECT 1"
     """
     handle = handle_of(call)
@@ -149,6 +217,10 @@ def sql_command(
     at = _commit(session, ref)
     path = None if target is None else call.path(target)
     chosen = _format("json" if call.as_json and form is None else form, path)
+    show = partial(
+        show_result, form=chosen, path=path, vertical=vertical,
+        whole_bytes=byte_size("--bytes", whole_bytes),
+    )  # fmt: skip
     tables = RepositoryTables(handle.context, at)
     params = dict(json_pair(each, "--param") for each in param or ()) or None
     size = byte_size("--memory", memory, 1)
@@ -156,16 +228,17 @@ def sql_command(
         if untrusted:
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
         if path is not None:
-            raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
+            raise InvalidInputError("--to keeps the rows of one query: give it, or - to read it")
         connection = DuckSession(tables, Settings(memory=f"{size}B"))
-        prompt(partial(_ask, connection, params, chosen), tables.known, session.machine)
+        where = f"{session.repository.url} at {at:.12}"
+        prompt(partial(_ask, connection, params, show), tables.known, session.machine, where)
         return
     text = sys.stdin.read() if query in (None, "-") else query
     limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None
     result = sql(
         handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
     )
-    show_result(result, chosen, path)
+    show(result)
 
 
 def _is_terminal() -> bool:
@@ -180,11 +253,16 @@ def _commit(session: WorkSession, ref: str | None) -> str:
     return "main" if tip is None else tip
 
 
-def _ask(connection: DuckSession, params: dict[str, Any] | None, form: str, text: str) -> None:
+def _ask(
+    connection: DuckSession,
+    params: dict[str, Any] | None,
+    show: Callable[[Result], None],
+    text: str,
+) -> None:
     """Answer one query of the prompt: with the parameters that it names, for it need not all."""
     named = connection.parameters(text) if params else frozenset()
     used = {name: value for name, value in (params or {}).items() if name in named}
-    show_result(connection.query(text, used or None), form, None)
+    show(connection.query(text, used or None))
 
 
 def _format(form: str | None, path: Path | None) -> str:
@@ -201,20 +279,26 @@ def _format(form: str | None, path: Path | None) -> str:
     if form not in FORMATS:
         raise InvalidInputError(f"--format {form}: expected one of {', '.join(FORMATS)}")
     if form in BINARY and path is None:
-        raise InvalidInputError(f"{form} is no text: name a file with -o")
+        raise InvalidInputError(f"{form} is no text: name a file with --to")
     return form
 
 
-def show_result(result: Result, form: str, path: Path | None) -> None:
-    """The rows, on standard output or in a file."""
+def show_result(
+    result: Result, form: str, path: Path | None, whole_bytes: int, *, vertical: bool = False
+) -> None:
+    """The rows, on standard output or in a file, which holds bytes whole."""
     if path is not None:
         _write(result, form, path)
     elif form == "table":
         rows, more = result.head(SHOWN_ROWS)
         if result.columns:
-            output.line(as_text(result.columns, rows))
+            most = output.cell_characters(vertical=vertical)
+            cells = [[value_text(value, most) for value in row] for row in rows]
+            output.data_table(result.columns, cells, vertical=vertical)
         if more:
-            output.note(f"the first {SHOWN_ROWS} rows: -o FILE or --format csv gives all")
+            output.note(f"the first {SHOWN_ROWS} rows: --to FILE or --format csv gives all")
+    elif form == "json":
+        _json_rows(result, output.raw, whole_bytes)
     else:
         _TEXTS[form](result, output.raw)
 
@@ -264,18 +348,20 @@ def _rows(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _json_rows(result: Result, write: Callable[[bytes], Any]) -> None:
+def _json_rows(
+    result: Result, write: Callable[[bytes], Any], whole_bytes: int | None = None
+) -> None:
     for row in result:
-        write(f"{output.json_text(row, default=_json_default)}\n".encode())
-
-
-def _json_default(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else str(value)
+        write(f"{output.json_text(value_json(row, whole_bytes))}\n".encode())
 
 
 def _table(result: Result, write: Callable[[bytes], Any]) -> None:
-    rows = [list(row) for batch in result.batches() for row in _rows(batch)]
-    write((as_text(result.columns, rows) + "\n").encode())
+    cells = [
+        [value_text(value, None) for value in row]
+        for batch in result.batches()
+        for row in _rows(batch)
+    ]
+    write("".join(f"{line}\n" for line in output.data_lines(result.columns, cells)).encode())
 
 
 _TEXTS: dict[str, Callable[[Any, Callable[[bytes], Any]], None]] = {
@@ -300,7 +386,7 @@ def view_create_command(
     dataset changes; `view refresh` asks again.
 
     Examples:
-        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
+        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 'bag'"
     """
     session, handle = call.session, handle_of(call)
     made = stage_view(session, handle.context, name, query, replace=replace)

@@ -14,13 +14,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tensorrepo.describe import value_json
 from tensorrepo.formats.dataset.blame import DatasetVersion, blame_row
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.cells import cell_text
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
+from tensorrepo.json_values import value_json
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -64,6 +63,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, moment_text
 from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.plots import plot_metrics
@@ -384,10 +384,9 @@ class Runs(Shown, Mapping[str, RunRecord]):
 
     def __getitem__(self, name: str) -> RunRecord:
         if text("the name of a run", name) not in self._commits:
-            near = ", ".join(get_close_matches(name, self._commits, 4) or [*self._commits][:4])
-            raise NotFoundError(
-                f"no run {name!r}" + (f"; there are {near}, ..." if near else ": there is none")
-            )
+            listed = there_are(self._commits, "There is none.")
+            hint = did_you_mean(name, self._commits.keys(), listed)
+            raise NotFoundError(f"no run {name!r}.{hint}")
         if name not in self._read:
             self._read[name] = read_record(self._context, self._commits[name], name)
         return self._read[name]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorrepo.describe import describe_entry, value_json
+from tensorrepo.describe import describe_entry
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.versions.row_diff import (
 )
 from tensorrepo.formats.model.comparison import diff_models
 from tensorrepo.formats.views import diff_views, open_view
+from tensorrepo.json_values import named_class, value_json
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
 from tensorrepo.repo.history.trees import Entry, PathChange, diff
@@ -412,7 +413,11 @@ class _Values:
         if not self._values:
             return None
         wanted = names or list(self._values)
-        return {name: value_json(self.value(at, name)) for name in wanted if name in self._values}
+        return {
+            name: value_json(named_class(self._columns[name], self.value(at, name)))
+            for name in wanted
+            if name in self._values
+        }
 
 
 def cell_text(column: Column, value: Any) -> str:

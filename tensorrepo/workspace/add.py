@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -234,6 +235,26 @@ def _put_file(writer: ObjectWriter, path: Path) -> Entry:
     return file_entry(link)
 
 
+class SourceProgress(Protocol):
+    """Whatever receives bytes done so far, and those in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
+def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
+    """What receives rows and their bytes in memory, and tells of the bytes of the source.
+
+    Those are known where the source says how many rows it has: what a row takes in memory is more
+    than in a compressed file. Else bytes in memory are told, without a total.
+    """
+    rows_in_all = reading.rows
+    if not rows_in_all:
+        return lambda _, done: progress(done, None)
+    return lambda rows, _: progress(
+        reading.bytes * min(rows, rows_in_all) // rows_in_all, reading.bytes
+    )
+
+
 def ingest_dataset(
     session: WorkspaceSession,
     request: AddRequest,
@@ -241,7 +262,7 @@ def ingest_dataset(
     writer: ObjectWriter,
     base: StoredDataset | None,
     misfits: Misfits,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
     since: int,
 ) -> tuple[ObjectLink, int, int]:
     """Store what was opened, behind `base` if there is one.
@@ -272,7 +293,7 @@ def ingest_dataset(
         skip_rows=known.rows if known else 0,
         checkpoint_bytes=CHECKPOINT_BYTES,
         misfits=misfits,
-        progress=lambda _, done: progress(done),
+        progress=of_source(reading, progress),
         codec=parse_codec(request.codec),
     )
     made = open_dataset(writer, link.digest)
@@ -341,10 +362,10 @@ def _fingerprint(request: AddRequest) -> str:
 SHOWN_MISFITS = 5
 
 
-def add(
-    session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
-) -> list[Added]:
-    """Store what lies at a path, and stage it. `progress` receives the bytes done so far.
+def add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
+    """Store what lies at a path, and stage it.
+
+    `progress` receives bytes done so far, and those in all, where that is known.
 
     Raises:
         ConflictError: the name exists and no mode was given.
@@ -360,9 +381,7 @@ def add(
         return _add(session, local, progress)
 
 
-def _add(
-    session: WorkspaceSession, request: AddRequest, progress: Callable[[int], None]
-) -> list[Added]:
+def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
     if not request.source.exists():
         raise NotFoundError(f"there is no {request.source} to add")
     check_path(request.path)
@@ -390,7 +409,7 @@ def adopt_and_stage(
     name: str,
     mode: AddMode,
     wish: AdoptionRequest,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> Added:
     """Stage a dataset whose rows stay in files; `progress` receives the bytes looked at so far.
 
@@ -417,7 +436,7 @@ def _add_dataset(
     stage: WorkspaceStage,
     request: AddRequest,
     existing: Entry | None,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     _check_dataset(request.path, existing)
     session, writer = stage.session, stage.objects
@@ -475,7 +494,7 @@ def _upsert(
     stage: WorkspaceStage,
     request: AddRequest,
     reading: OpenedSource,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
@@ -493,7 +512,7 @@ def _sync(
     request: AddRequest,
     existing: Entry,
     reading: OpenedSource,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
@@ -514,7 +533,7 @@ def _sync(
         options,
         outside=stage.session.outside,
         misfits=misfits,
-        progress=lambda _, done: progress(done),
+        progress=of_source(reading, progress),
     )
     entry = stage.entry(request.path) or existing
     changed = synced.changed and stage.drop_if_unchanged(request.path)
@@ -548,7 +567,7 @@ def _add_model(
     stage: WorkspaceStage,
     request: AddRequest,
     existing: Entry | None,
-    progress: Callable[[int], None],
+    progress: SourceProgress,
 ) -> _Stored:
     session = stage.session
     if request.options:
@@ -566,7 +585,7 @@ def _add_model(
             session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
         ),
         lineage=_lineage(session, request, source, base),
-        progress=lambda _, done: progress(done),
+        progress=lambda _, done: progress(done, source.tensor_bytes),
     )
     changed = stage.drop_if_unchanged(request.path)
     told = _told(session, written.report, base) if changed else ()

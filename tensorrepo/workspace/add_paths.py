@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
 from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
-from tensorrepo.workspace.add import Added, AddMode, AddRequest, add
+from tensorrepo.workspace.add import Added, AddMode, AddRequest, SourceProgress, add
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import changed_files
 
@@ -78,7 +78,7 @@ def _holds_model(file: Path) -> bool:
 
 
 def add_all(
-    session: WorkspaceSession, requests: Sequence[AddRequest], progress: Callable[[int], None]
+    session: WorkspaceSession, requests: Sequence[AddRequest], progress: SourceProgress
 ) -> list[Added]:
     """Stage what lies at several paths: all of it, or nothing.
 
@@ -96,12 +96,12 @@ def add_all(
     return added
 
 
-def _advance(progress: Callable[[int], None], done: int, now: int) -> None:
-    progress(done + now)
+def _advance(progress: SourceProgress, before: int, done: int, total: int | None = None, /) -> None:
+    progress(before + done, None if total is None else before + total)
 
 
 def add_changed(
-    session: WorkspaceSession, progress: Callable[[int], None]
+    session: WorkspaceSession, progress: SourceProgress
 ) -> tuple[list[Added], list[str]]:
     """Stage what changed of the files that `checkout` wrote.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -34,6 +34,8 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.staging import carry_staging
 from tensorrepo.workspace.state import Tracked, changed_files, describe_files
+
+Progress: TypeAlias = Callable[[int, int], None]  # of units done, and those in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,12 @@ def checkout_paths(
     *,
     to: Path | None = None,
     force: bool = False,
+    progress: Progress = lambda _done, _total: None,
 ) -> list[WrittenFiles]:
     """Write entries of a commit, or folders of them, as ordinary files, and track them.
 
     They go below `to`, or the workspace's root. With `force` also over files that were changed
-    since they were written.
+    since they were written. `progress` receives the rows of one dataset after the other.
     """
     workspace = session.here
     root = session.resolve(ref).commit.tree
@@ -152,7 +155,7 @@ def checkout_paths(
         assert entry is not None, "_entries gives paths that exist"
         target, format_name = _place(session.repository.objects, entry, folder / path)
         _refuse_changed(session, target, force=force)
-        written.append(_write(session, path, entry, target, format_name))
+        written.append(_write(session, path, entry, target, format_name, progress))
         _remember(session, path, entry, target, format_name)
     return written
 
@@ -204,11 +207,11 @@ def write_entry(
     overwrite: bool,
     outside: Outside | None = None,
     options: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _done, _total: None,
 ) -> None:
     """Write one entry at `target` in a foreign format, whole or not at all.
 
-    `format_name` None: told by the target's suffix.
+    `format_name` None: told by the target's suffix. `progress` receives rows of datasets.
     """
     if entry.kind in (Kind.DATASET, Kind.VIEW):
         dataset = _rows(objects, entry, outside)
@@ -228,7 +231,12 @@ def write_entry(
 
 
 def _write(
-    session: WorkspaceSession, path: str, entry: Entry, target: Path, format_name: str
+    session: WorkspaceSession,
+    path: str,
+    entry: Entry,
+    target: Path,
+    format_name: str,
+    progress: Progress = lambda _done, _total: None,
 ) -> WrittenFiles:
     refuse_links(session.here.root, target)
     try:
@@ -239,7 +247,7 @@ def _write(
         raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
     write_entry(
         session.repository.objects, entry, target, format_name,
-        overwrite=True, outside=session.outside,
+        overwrite=True, outside=session.outside, progress=progress,
     )  # fmt: skip
     return _written(path, target, format_name)
 
@@ -327,7 +335,7 @@ def export(
     *,
     force: bool = False,
     options: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _done, _total: None,
 ) -> WrittenFiles:
     """Write ``NAME[@REF]`` in a foreign format, untracked.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.workspace.state import (
     FOLDER,
     StagingArea,
@@ -192,11 +192,7 @@ def _near(repository: RepositoryCore, root: bytes, wanted: str) -> str:
     """What may have been meant instead, else what there is."""
     paths = [path for path, _ in iterate(repository.objects, root)]
     by_name = {path.partition("/")[2]: path for path in paths} | {path: path for path in paths}
-    near = [by_name[name] for name in difflib.get_close_matches(wanted, by_name, 3, 0.5)]
-    if near:
-        return f" Did you mean {' or '.join(dict.fromkeys(near))}?"
-    more = f" and {len(paths) - 8:,} more" if len(paths) > 8 else ""
-    return f" There are: {', '.join(paths[:8])}{more}." if paths else " The commit is empty."
+    return did_you_mean(wanted, by_name, there_are(paths, "The commit is empty."))
 
 
 def _exists(repository: RepositoryCore, root: bytes, path: str) -> bool:

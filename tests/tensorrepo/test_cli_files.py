@@ -94,7 +94,7 @@ def test_nothing_is_written_outside_or_into_version_control(full: Shell, to: str
 
 
 def test_a_folder_of_entries_is_written_whole(full: Shell) -> None:
-    written = full.json("checkout", "main", "datasets", "models", "--to", "out")
+    written = full.records("checkout", "main", "datasets", "models", "--to", "out")
     assert [one["entry"] for one in written] == ["datasets/points", "models/net"]
 
 

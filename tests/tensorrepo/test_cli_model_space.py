@@ -1,4 +1,4 @@
-"""`model du` and `model similar`, as somebody types them, and the same in Python."""
+"""`du --codecs` and `model similar`, as somebody types them, and the same in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models(shell: Shell) -> Shell:
 
 
 def test_du_tells_bytes_by_model_by_codec_and_in_all(models: Shell) -> None:
-    found = json.loads(models("model", "du", "--json"))
+    found = json.loads(models("du", "--codecs", "--json"))
     assert [one["names"] for one in found["models"]] == [
         ["HEAD:models/a"], ["HEAD:models/b"], ["HEAD:models/c"],
     ]  # fmt: skip
@@ -40,16 +40,16 @@ def test_du_tells_bytes_by_model_by_codec_and_in_all(models: Shell) -> None:
     )
     assert "inline" in found["codecs"]
     assert {"delta", "low-rank"} & found["codecs"].keys()
-    shown = models("model", "du")
+    shown = models("du", "--codecs")
     assert "models/a" in shown
     assert "HEAD:" not in shown
 
 
 def test_du_shows_only_what_was_asked_for(models: Shell) -> None:
-    found = json.loads(models("model", "du", "b", "--all", "--json"))
+    found = json.loads(models("du", "b", "--codecs", "--all", "--json"))
     assert [one["names"] for one in found["models"]] == [["main:models/b"]]
     assert found["total"]["shared_bytes"] > 0
-    assert "no model models/x" in models.fails(3, "model", "du", "x")
+    assert "no entry 'x' in HEAD" in models.fails(3, "du", "x", "--codecs")
 
 
 def test_similar_ranks_models_and_tells_the_bases(models: Shell) -> None:
@@ -64,7 +64,7 @@ def test_similar_ranks_models_and_tells_the_bases(models: Shell) -> None:
 def test_python_tells_the_same(models: Shell) -> None:
     repo = models.repository()
     found = repo.model_usage()
-    told = json.loads(models("model", "du", "--json"))
+    told = json.loads(models("du", "--codecs", "--json"))
     assert found.total.to_json() == told["total"]
     assert repo.model_usage(every_ref=True).total == found.total
     assert len(repo.model("c").similar().ranking) == 2

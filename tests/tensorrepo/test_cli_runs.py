@@ -28,20 +28,20 @@ def trained(full: Shell) -> Shell:
 
 
 def test_runs_are_listed_by_what_they_reached(trained: Shell) -> None:
-    listed = [row["name"] for row in trained.json("runs", "ls")]
-    best = [row["name"] for row in trained.json("runs", "ls", "--best", "loss")]
+    listed = [row["name"] for row in trained.records("runs", "ls")]
+    best = [row["name"] for row in trained.records("runs", "ls", "--best", "loss")]
     assert listed == ["exp2", "exp1"]
     assert best == ["exp2", "exp1"]
-    assert [row["name"] for row in trained.json("runs", "ls", "--best", "loss", "--max")] == [
+    assert [row["name"] for row in trained.records("runs", "ls", "--best", "loss", "--max")] == [
         "exp1", "exp2",
     ]  # fmt: skip
     assert "1" in trained("runs", "ls", "--best", "loss")
 
 
 def test_runs_are_filtered(trained: Shell) -> None:
-    assert [row["name"] for row in trained.json("runs", "ls", "--param", "lr=0.1")] == ["exp1"]
-    assert trained.json("runs", "ls", "--status", "failed") == []
-    assert len(trained.json("runs", "ls", "--limit", "1")) == 1
+    assert [row["name"] for row in trained.records("runs", "ls", "--param", "lr=0.1")] == ["exp1"]
+    assert trained.records("runs", "ls", "--status", "failed") == []
+    assert len(trained.records("runs", "ls", "--limit", "1")) == 1
     assert "NAME=VALUE" in trained.fails(2, "runs", "ls", "--param", "lr")
 
 
@@ -49,9 +49,9 @@ def test_runs_are_filtered(trained: Shell) -> None:
     ("words", "code", "said"),
     [
         (["runs", "ls", "--status", "done"], 2, "running, finished, failed, interrupted, stale"),
-        (["runs", "ls", "--metric", "los"], 3, "there are loss"),
-        (["runs", "ls", "--best", "accuracy"], 3, "there are loss"),
-        (["runs", "compare", "exp1", "exp2", "--metric", "accuracy"], 3, "there are loss"),
+        (["runs", "ls", "--metric", "los"], 3, "loss"),
+        (["runs", "ls", "--best", "accuracy"], 3, "loss"),
+        (["runs", "compare", "exp1", "exp2", "--metric", "accuracy"], 3, "loss"),
         (["lineage", "models/net", "--relation", "trained"], 3, "Did you mean trained-on"),
         (["lineage", "models/net", "--relation", "xyz"], 3, "adapter-of"),
     ],
@@ -77,9 +77,9 @@ def test_runs_are_compared_by_what_differs(trained: Shell) -> None:
     told = trained.json("runs", "compare", "exp1", "exp2")
     assert told["facts"] == {"lr": [0.1, 0.01]}
     smallest = trained.json("runs", "compare", "exp1", "exp2", "--min")
-    assert (smallest["value"], smallest["metrics"]) == ("min", {"loss": [2.0, 1.0]})
-    assert (told["value"], told["metrics"]) == ("last", {"loss": [2.0, "NaN"]})
-    assert "seed" in trained("runs", "compare", "exp1", "exp2", "--all")
+    assert (smallest["mode"], smallest["metrics"]) == ("min", {"loss": [2.0, 1.0]})
+    assert (told["mode"], told["metrics"]) == ("last", {"loss": [2.0, "NaN"]})
+    assert "seed" in trained("runs", "compare", "exp1", "exp2", "--equal")
 
 
 def test_lineage_goes_up_and_down(trained: Shell) -> None:
@@ -94,7 +94,7 @@ def test_lineage_goes_up_and_down(trained: Shell) -> None:
 
 
 def test_what_lineage_means_for_a_model_is_told(trained: Shell) -> None:
-    deleted = trained.json("lineage", "datasets/points", "--deleted")
+    deleted = trained.records("lineage", "datasets/points", "--deleted")
     assert [one["deleted"] for one in deleted] == [1, 1]
     assert "same version" in trained("lineage", "models/net", "--data-since", "HEAD~2:models/net")
     done = trained.run("lineage", "models/net", "--reproducible")

@@ -40,7 +40,7 @@ def long(full: Shell) -> Shell:
 
 
 def levels(shell: Shell) -> dict[str, str]:
-    return {one["what"]: one["level"] for one in shell.json("doctor")}
+    return {one["what"]: one["level"] for one in shell.records("doctor")}
 
 
 @pytest.mark.parametrize("key", [HINT_KEY, checkpoint_key(64)])

@@ -136,7 +136,7 @@ def test_a_revert_is_undone_like_any_commit(full: Shell) -> None:
 
 def test_cherry_picks_come_in_the_order_given_with_their_authors(full: Shell) -> None:
     one, _, two = side(full)
-    told = full.json("cherry-pick", two, one)
+    told = full.records("cherry-pick", two, one)
     assert [each["picked"] for each in told] == [two, one]
     assert subjects(full)[:3] == ["One", "Two", "First"]
     shown = full("log", "-n", "1")

@@ -77,7 +77,7 @@ def interrupted(shell: Shell, code: str, *words: str) -> tuple[int, str]:
 
 
 def rows(shell: Shell) -> int:
-    return sum(1 for _ in shell("cat", "points", "--rows", "1000", "--json").splitlines())
+    return sum(1 for _ in shell("cat", "points", "--limit", "1000", "--json").splitlines())
 
 
 def test_two_commands_never_work_in_one_workspace_at_once(full: Shell) -> None:
@@ -99,9 +99,9 @@ def test_ctrl_c_while_a_record_is_under_way_is_an_unknown_outcome(full: Shell) -
     assert "nothing was committed" not in errors
     assert "is unknown: run `tensorrepo resolve`" in full("status")
     full.fails(UNKNOWN, "resolve")
-    assert full.json("resolve", "--settle")[0]["outcome"] == "lost"
+    assert full.records("resolve", "--settle")[0]["outcome"] == "lost"
     full("commit", "-m", "less")
-    assert full.json("resolve") == []
+    assert full.records("resolve") == []
 
 
 def test_ctrl_c_before_anything_was_decided_is_just_an_interrupt(full: Shell) -> None:
@@ -126,7 +126,7 @@ def test_ctrl_c_after_the_record_landed_does_not_claim_that_nothing_happened(ful
 
 def test_a_reader_that_leaves_a_pipe_is_no_mistake(full: Shell) -> None:
     process = full.start(
-        "cat", "points", "--rows", "20", "--json", code="import time; time.sleep(1)"
+        "cat", "points", "--limit", "20", "--json", code="import time; time.sleep(1)"
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -206,7 +206,7 @@ def test_the_work_goes_the_same_way_against_s3(remote: Shell) -> None:
     remote("switch", "main")
     remote("merge", "side")
     assert rows(remote) == 25
-    assert "20 rows" in remote("stream", "v1:points")
+    assert "20 rows" in remote("dataset", "stream", "v1:points")
     remote("checkout", "v1", "points")
     assert remote.json("status")["clean"] is True
 
@@ -256,7 +256,7 @@ def test_a_store_that_does_not_answer_makes_the_outcome_unknown_until_it_does(
         bucket.server.fault = lambda _method, _path: None
         assert SECRET not in told
         assert "resolve" in told
-        assert empty.json("resolve")[0]["outcome"] == "landed"
+        assert empty.records("resolve")[0]["outcome"] == "landed"
         assert "already" in empty("commit", "-m", "one")
         assert rows(empty) == 20
 

@@ -8,7 +8,7 @@ import typing
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.cli.stream import stream_command
+from tensorrepo.cli.stream import dataset_stream_command
 from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.options import (
     Loading,
@@ -76,7 +76,7 @@ def test_a_mix_offers_every_wish_with_its_default() -> None:
 
 
 def test_the_command_line_has_the_words_and_defaults_of_the_options() -> None:
-    offered = inspect.signature(stream_command).parameters
+    offered = inspect.signature(dataset_stream_command).parameters
     known = {name: record for record in (StreamOptions, *GROUPS) for name in declared(record)}
     same = offered.keys() & known.keys()
     assert same >= {"columns", "shuffle", "seed", "where", "balance", "pack", "bucket", "decode"}

@@ -5,6 +5,7 @@ Classes are shown by their names, arrays and bytes by their kind and size, pictu
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any, Final
 
@@ -31,18 +32,26 @@ SHOWN_CHARACTERS: Final = 60
 _SHOWN_CLASSES: Final = 8
 
 
-def value_text(value: Any) -> str:
-    """One value in a cell: short ones whole, arrays and bytes by their kind."""
+def value_text(value: Any, most: int | None = SHOWN_CHARACTERS) -> str:
+    """One value in a cell: arrays and bytes by their kind, others whole up to `most` characters.
+
+    None is ``null``; the end of a line and what a terminal would obey are escaped.
+    """
     if isinstance(value, np.ndarray) and value.ndim:
         inside = " ".join(str(item) for item in value.ravel()[:4])
         more = " ..." if value.size > 4 else ""
         return f"{value.dtype}{list(value.shape)} {inside}{more}"
     if isinstance(value, (bytes, memoryview)):
         return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+    if value is None:
+        return "null"
+    if isinstance(value, dict | list):
+        value = json.dumps(value, ensure_ascii=False, default=str)
     if isinstance(value, LinkValue):
         value = value.url
-    text = printable(str(value)[: SHOWN_CHARACTERS + 1].replace("\n", " "))
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+    whole = str(value)
+    text = printable(whole if most is None else whole[: most + 1])
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
 
 
 def cell_text(kind: ColumnType, value: Any) -> str:

@@ -43,6 +43,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_to_json,
 )
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 __all__ = [
@@ -183,7 +184,9 @@ class Schema(Shown):
         """The column of that name, or NotFoundError that lists what there is."""
         column = self._by_name.get(name)
         if column is None:
-            raise NotFoundError(f"no column {name!r}; there are {', '.join(map(repr, self.names))}")
+            there = ", ".join(map(repr, self.names))
+            hint = did_you_mean(name, self.names, shown=repr)
+            raise NotFoundError(f"no column {name!r}; there are {there}{'.' if hint else ''}{hint}")
         return column
 
     def select(self, names: Iterable[str] | None) -> Schema:

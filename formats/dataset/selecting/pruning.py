@@ -301,6 +301,8 @@ class _Evaluation:
         number = self._number(name, value)
         if number is None or function not in _COMPARED or not has_bounds(self._columns[name]):
             return self._anything()
+        if pa.types.is_string(value.type) and function not in _OF_NAMES:
+            return self._anything()  # classes are numbered in their order, not that of their names
         may, may_not = _COMPARED[function](bounds.low, bounds.high, number)
         unsure = ~bounds.bounded
         true, false = bounds.has_value & (may | unsure), bounds.has_value & (may_not | unsure)
@@ -314,6 +316,9 @@ class _Evaluation:
         if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
             return _moment(kind, value)
         number = value.as_py()
+        if isinstance(kind, ClassLabel) and isinstance(number, str):
+            # What no class is called is no row's: neither is the number behind the last.
+            return kind.names.index(number) if number in kind.names else len(kind.names)
         if isinstance(number, bool):
             return int(number) if element.kind == "b" else None
         if isinstance(number, int):
@@ -353,6 +358,9 @@ _COMPARED: dict[str, Callable[[Any, Any, Any], tuple[Bools, Bools]]] = {
     "less_equal": lambda low, high, value: _greater(low, high, value)[::-1],
     "greater_equal": lambda low, high, value: _less(low, high, value)[::-1],
 }
+
+
+_OF_NAMES = ("equal", "not_equal")
 
 
 def _and(one: Outcomes, two: Outcomes) -> Outcomes:

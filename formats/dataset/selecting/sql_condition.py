@@ -5,7 +5,7 @@ Comparisons of columns with values, ``in``, ``between``, ``like``, ``is null``, 
 ``not`` become a `col()` expression, which skips pages, is pushed down and can be pickled. Anything
 else is SQL that DuckDB alone can answer.
 
-Beyond SQL these are read: class names for their numbers, names of columns with dots or in
+Beyond SQL these are read: numbers for class names, names of columns with dots or in
 `backticks`, and text in double quotes where no column has that name.
 """
 
@@ -57,6 +57,7 @@ _VALUES_OF_SQL = frozenset(
         "current_timestamp", "current_user", "localtime", "localtimestamp", "session_user", "user",
     }
 )  # fmt: skip
+_REFERENCE = re.compile(rb"""(?:(?:"(?:[^"]|"")*"|\w+)\s*\.\s*)*("(?:[^"]|"")*"|[\w\x80-\xff]+)""")
 _NEVER_COLUMNS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
 _NUMBERS, _BOOLS, _TEXTS, _TIMES = "a number", "true or false", "text in quotes", "a moment"
@@ -80,6 +81,22 @@ class SqlCondition:
 
     def __str__(self) -> str:
         return self.text
+
+
+def class_number_columns(schema: Schema) -> dict[str, str]:
+    """What SQL calls the numbers of classes, by column of classes: ``label_number``.
+
+    SQL shows classes by their names. A name that is taken gets underscores behind it.
+    """
+    taken, found = {name.lower() for name in schema.names}, {}
+    for column in schema.columns:
+        if isinstance(column.type, ClassLabel):
+            name = f"{column.name}_number"
+            while name.lower() in taken:
+                name += "_"
+            taken.add(name.lower())
+            found[column.name] = name
+    return found
 
 
 def read_condition(text: str, schema: Schema) -> SqlCondition:
@@ -195,7 +212,7 @@ class _Translation:
             expression = self._expression(tree)
         except _BeyondTreeError:
             expression = None
-        return SqlCondition(text, self._with_class_numbers(tree), expression)
+        return SqlCondition(text, self._in_sql(tree), expression)
 
     def _expression(self, node: Any) -> pc.Expression:
         match node["class"], node["type"]:
@@ -370,19 +387,24 @@ class _Translation:
 
     # -------------------------------------------------------------------------- for DuckDB
 
-    def _with_class_numbers(self, tree: Any) -> str:
-        """The condition with numbers for class names, as SQL sees class labels."""
+    def _in_sql(self, tree: Any) -> str:
+        """The condition as SQL sees class labels: names in the column, numbers in one beside it."""
         raw = self._sql.encode()
-        for start, number in sorted(self._class_names(tree), reverse=True):
-            stop = start + len(re.match(rb"'(?:[^']|'')*'", raw[start:])[0])  # type: ignore[index]
-            raw = raw[:start] + str(number).encode() + raw[stop:]
+        for start, name in sorted(self._numbered(tree), reverse=True):
+            found = _REFERENCE.match(raw, start)
+            assert found is not None, "DuckDB says where a column is named"
+            raw = raw[: found.start(1)] + _name(name).encode() + raw[found.end(1) :]
         return raw.decode()
 
-    def _class_names(self, tree: Any) -> Iterator[tuple[int, int]]:
-        """Where a class is named beside its column, and its number."""
+    def _numbered(self, tree: Any) -> Iterator[tuple[int, str]]:
+        """Where a column of classes stands beside a number, and the column of their numbers.
+
+        Raises:
+            InvalidInputError: a class beside such a column is not there.
+        """
         if isinstance(tree, list):
             for each in tree:
-                yield from self._class_names(each)
+                yield from self._numbered(each)
         elif isinstance(tree, dict):
             beside = [tree.get(key) for key in ("left", "right", "input", "lower", "upper")]
             beside += (
@@ -390,20 +412,24 @@ class _Translation:
             )
             yield from self._beside([node for node in beside if isinstance(node, dict)])
             for each in tree.values():
-                yield from self._class_names(each)
+                yield from self._numbered(each)
 
-    def _beside(self, nodes: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        for node in nodes:
+    def _beside(self, nodes: Sequence[Any]) -> Iterator[tuple[int, str]]:
+        literals = [node for node in nodes if node.get("class") == "CONSTANT"]
+        for node in nodes if literals else ():
             if node.get("class") != "COLUMN_REF":
                 continue
-            name = _resolved(".".join(node["column_names"]), self._schema.names)
+            parts, names = node["column_names"], self._schema.names
+            name = _resolved(".".join(parts), names) or _resolved(".".join(parts[1:]), names)
             column = None if name is None else self._schema.column(name)
             if column is None or not isinstance(column.type, ClassLabel):
                 continue
-            for other in nodes:
-                if other.get("class") == "CONSTANT" and isinstance(self._literal(other), str):
-                    number = self._class_number(_Value(self._literal(other), other), column)
-                    yield self._offset(other), number
+            values = [(self._literal(each), each) for each in literals]
+            for value, each in values:
+                if isinstance(value, str):
+                    self._class_number(_Value(value, each), column)
+            if any(isinstance(value, int | float) for value, _ in values):
+                yield self._offset(node), class_number_columns(self._schema)[column.name]
 
     def _offset(self, node: Any) -> int:
         return int(node["query_location"]) - len(_PREFIX)

@@ -6,7 +6,6 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +32,7 @@ from tensorrepo.formats.exchange.registry import model_format
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.suggest import did_you_mean
 
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
@@ -163,6 +163,5 @@ def export_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> InvalidInputError:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, known)
     return InvalidInputError(f"unknown model format {name!r}; known are {', '.join(known)}.{hint}")

@@ -151,7 +151,7 @@ class StoredBase:
         if frame_digest(found) != expected:
             raise CorruptError(
                 f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
-                "is damaged. Run `tensorrepo doctor`; restore the pack from a copy of the "
+                "is damaged. Run `tensorrepo fsck`; restore the pack from a copy of the "
                 "repository."
             )
         return found

@@ -21,7 +21,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any, Final
@@ -34,6 +33,7 @@ from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
 VERSION: Final = 1
@@ -295,9 +295,9 @@ def nodes_named(graph: Graph, name: str) -> tuple[GraphNode, ...]:
     if not found:
         known = {node.name for node in graph.nodes}
         known |= {module_of(one) for one in graph.tensors()} - {""}
-        near = get_close_matches(name, sorted(known), 3)
-        told = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise NotFoundError(f"the graph has no node {name!r:.80}.{told}")
+        raise NotFoundError(
+            f"the graph has no node {name!r:.80}.{did_you_mean(name, sorted(known))}"
+        )
     return found
 
 

@@ -106,7 +106,7 @@ class Inventory:
         base = open_base(self.objects, entry, "repack", cache_bytes=0)
         if base is None:
             raise CorruptError(
-                f"model {entry.digest:.12} cannot be read. Run `tensorrepo doctor`; restore it "
+                f"model {entry.digest:.12} cannot be read. Run `tensorrepo fsck`; restore it "
                 "from a copy of the repository."
             )
         model, found = len(self.entries), []

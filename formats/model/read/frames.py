@@ -198,7 +198,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         raise CorruptError(
             f"tensor {self.name!r}, frame {index} (pack {placed.pack.digest:.12}, payload "
             f"byte {placed.frame.planes[0].offset}): expected {placed.frame.digest.hex():.12}, "
-            f"found {found.hex():.12}. Run `tensorrepo doctor`; restore the pack from a copy of "
+            f"found {found.hex():.12}. Run `tensorrepo fsck`; restore the pack from a copy of "
             "the repository."
         )
 

@@ -357,7 +357,7 @@ class MemberReader:
                 self.blame_base(whole, about, name)
                 raise CorruptError(
                     f"tensor {name!r}, frame {placed.index}: its base, member {base[1]} of pack "
-                    f"{link.digest:.12}, is damaged. Run `tensorrepo doctor`; restore that pack "
+                    f"{link.digest:.12}, is damaged. Run `tensorrepo fsck`; restore that pack "
                     "from a copy of the repository."
                 )
 
@@ -408,7 +408,7 @@ class MemberReader:
                 if content_tag(data) != plane.tag:
                     raise CorruptError(
                         f"pack {link.digest:.12}, payload byte {plane.offset}: a plane differs "
-                        "from its tag. Run `tensorrepo doctor`; restore the pack from a copy of "
+                        "from its tag. Run `tensorrepo fsck`; restore the pack from a copy of "
                         "the repository."
                     )
         return [StoredPlane(one.codec, data) for one, data in zip(planes, local, strict=True)]

@@ -207,11 +207,11 @@ def test_columns_of_an_export_can_be_chosen(tmp_path: Path) -> None:
         export(dataset, tmp_path / "u.parquet", columns=["c"])
 
 
-def test_an_export_tells_its_progress_in_bytes(tmp_path: Path) -> None:
+def test_an_export_tells_its_progress_in_rows(tmp_path: Path) -> None:
     dataset = dataset_of({"n": "int64"}, {"n": np.arange(1000)})
-    told: list[int] = []
-    export(dataset, tmp_path / "t.parquet", progress=told.append)
-    assert told[-1] == 8000
+    told: list[tuple[int, int]] = []
+    export(dataset, tmp_path / "t.parquet", progress=lambda *done: told.append(done))
+    assert told[-1] == (1000, 1000)
 
 
 def pictures(files: list[str], labels: list[int]) -> object:

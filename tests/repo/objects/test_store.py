@@ -48,7 +48,7 @@ def test_an_object_of_every_kind_comes_back(backend: Backend, kind: Kind, payloa
 
 
 def test_an_absent_object_is_not_found_by_name(backend: Backend) -> None:
-    with pytest.raises(NotFoundError, match=r"0000000000.*tensorrepo doctor"):
+    with pytest.raises(NotFoundError, match=r"0000000000.*tensorrepo fsck"):
         ObjectStore(backend).get(digest(7))
 
 

@@ -74,14 +74,25 @@ class Shell:
         return str(done.stderr)
 
     def json_of_failure(self, exit_code: int, *words: str) -> Any:
-        """What a command answers with --json that must end with `exit_code`."""
+        """The one record that a command answers with --json that must end with `exit_code`."""
         done = self.run(*words, "--json")
         assert done.exit_code == exit_code, f"{words}: {done.exit_code}\n{done.output}"
-        return json.loads(done.stdout)
+        (line,) = done.stdout.splitlines()
+        return json.loads(line)
+
+    def error(self, exit_code: int, *words: str) -> Any:
+        """What a command that must end with `exit_code` says with --json that went wrong."""
+        line = self.fails(exit_code, *words, "--json").splitlines()[-1]
+        return json.loads(line)["error"]
 
     def json(self, *words: str) -> Any:
-        """What a command answers with --json."""
-        return json.loads(self(*words, "--json"))
+        """The one record that a command answers with --json."""
+        (record,) = self.records(*words)
+        return record
+
+    def records(self, *words: str) -> list[Any]:
+        """The records that a command answers with --json."""
+        return [json.loads(line) for line in self(*words, "--json").splitlines()]
 
     def start(self, *words: str, code: str | None = None, **options: Any) -> subprocess.Popen[str]:
         """A command in a process of its own; `code` runs before it, as Python."""

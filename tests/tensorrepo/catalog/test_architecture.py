@@ -194,12 +194,12 @@ def test_the_shell_asks_the_same(shell: Shell) -> None:
     shell("model", "add", "a.safetensors", "a")
     shell("commit", "-m", "a")
     assert "layers.0 -> layers.1" in shell("model", "find", "layers.0", "layers.1")
-    (donor,) = shell.json("model", "donors", "b.safetensors")
+    (donor,) = shell.records("model", "donors", "b.safetensors")
     assert (donor["versions"][0]["path"], donor["shared_nodes"]) == ("models/a", 3)
     described = {"layers.0.weight": {"type": "F32", "shape": [20, 20]}}
     (shell.folder / "small.json").write_text(json.dumps(described))
     assert "2 of 2 nodes" in shell("model", "donors", "small.json")
-    (owner,) = shell.json("model", "owners", "a", "layers.1.weight")[:1]
+    (owner,) = shell.records("model", "owners", "a", "layers.1.weight")[:1]
     assert owner["versions"][0]["path"] == "models/a"
     assert "pattern" in shell.fails(2, "model", "find", "(")
     assert "by which" not in shell.fails(3, "model", "donors", "nothing")

@@ -132,12 +132,12 @@ def test_the_shell_registers_names_and_shows(shelf: Shell) -> None:
     assert "is version 1 of net" in shelf("registry", "register", "net")
     told = shelf.json("registry", "register", "main:net", "--as", "team/net", "--alias", "best")
     assert (told["version"], told["aliases"], told["source_path"]) == (1, ["best"], "models/net")
-    assert [one["model"] for one in shelf.json("registry", "ls")] == ["net", "team/net"]
+    assert [one["model"] for one in shelf.records("registry", "ls")] == ["net", "team/net"]
     assert "best=1" in shelf("registry", "ls")
     assert "best" in shelf("registry", "show", "team/net", "best")
     assert "best of team/net is version 1" in shelf("registry", "alias", "team/net", "best")
     assert "Removed alias best" in shelf("registry", "alias", "team/net", "best", "-d")
-    assert [one["version"] for one in shelf.json("registry", "history", "team/net", "best")] == [
+    assert [one["version"] for one in shelf.records("registry", "history", "team/net", "best")] == [
         None, 1,
     ]  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,11 +121,11 @@ def test_the_command_shows_a_line_for_each_value(full: Shell) -> None:
     assert label.split()[1] == "9"
     assert "Bob" in label
     assert "Label by hand" in label
-    told = full.json("blame", "points", "--row", "3", "--column", "label")
+    told = full.json("blame", "points", "--row", "3", "--columns", "label")
     assert [cell["column"] for cell in told["cells"]] == ["label"]
     assert told["cells"][0]["value"] == 9
-    assert full.json("blame", "points", "--row-id", told["row_id"])["row"] == 3
-    assert full.json("blame", "points", "--key", "label=9")["row"] == 3
+    assert full.json("blame", "points", "--row", told["row_id"])["row"] == 3
+    assert full.json("blame", "points", "--where", "label=9")["row"] == 3
 
 
 def _two_branches(full: Shell, other: str) -> None:
@@ -145,9 +144,7 @@ def test_a_merge_that_conflicts_names_the_cells(full: Shell) -> None:
     _two_branches(full, "8")
     told = full.fails(4, "merge", "side")
     assert "column 'label': 9 in ours, 8 in theirs" in told
-    done = full.run("merge", "side", "--json")
-    assert done.exit_code == 4
-    (conflict,) = json.loads(done.stdout)["conflicts"]
+    (conflict,) = full.error(4, "merge", "side")["conflicts"]
     (detail,) = conflict["details"]
     assert (conflict["path"], detail["what"], detail["column"]) == (
         "datasets/points",
@@ -164,9 +161,7 @@ def test_so_does_a_commit_that_cannot_be_picked(full: Shell, verb: str) -> None:
     full("commit", "-m", "Again")
     commit = "HEAD~1" if verb == "revert" else "side"
     assert "column 'label'" in full.fails(4, verb, commit)
-    done = full.run(verb, commit, "--json")
-    assert done.exit_code == 4
-    (conflict,) = json.loads(done.stdout)["conflicts"]
+    (conflict,) = full.error(4, verb, commit)["conflicts"]
     assert conflict["details"][0]["ours"] == "10"
 
 

@@ -26,7 +26,7 @@ def changed(shell: Shell) -> Shell:
     repo.create_tag("v1", "main")
     with repo.transaction("main", "Second") as tx:
         pets = tx.dataset("pets")
-        pets.update([1], {"label": 1})
+        pets.update([1], {"label": "dog"})
         pets.delete([3])
         pets.append([{"id": 9, "label": 1, "image": b"\xff\xd8\xff"}])
     return shell
@@ -64,8 +64,8 @@ def test_programs_get_a_document_a_row(changed: Shell) -> None:
     updated, deleted, added = (json.loads(line) for line in told.splitlines())
     assert (updated["changed"], updated["old"], updated["new"]) == (
         ["label"],
-        {"label": 0},
-        {"label": 1},
+        {"label": "cat"},
+        {"label": "dog"},
     )
     assert (deleted["change"], deleted["old_row"], deleted["new_row"]) == ("deleted", 3, None)
     assert (added["new"]["id"], added["old"], added["path"]) == (9, None, "datasets/pets")

@@ -108,8 +108,10 @@ def test_a_condition_means_what_it_says(text: str, expected: list[Any]) -> None:
     ("text", "sql"),
     [
         ("length(t) > 3", "length(t) > 3"),
-        ("kind = 'dog' and n % 2 = 0", "kind = 1 and n % 2 = 0"),
-        ("kind in ('cat', 'dog') or n + 1 > 2", "kind in (0, 1) or n + 1 > 2"),
+        ("kind = 'dog' and n % 2 = 0", "kind = 'dog' and n % 2 = 0"),
+        ("kind in ('cat', 'dog') or n + 1 > 2", "kind in ('cat', 'dog') or n + 1 > 2"),
+        ("kind = 1 and n % 2 = 0", '"kind_number" = 1 and n % 2 = 0'),
+        ("n % 2 = 0 or self.kind in (0, 1)", 'n % 2 = 0 or self."kind_number" in (0, 1)'),
         ("size.height % 2 = 0", '"size.height" % 2 = 0'),
         ("row_number < 3", "row_number < 3"),
         ("n > (select avg(n) from self)", "n > (select avg(n) from self)"),
@@ -118,7 +120,7 @@ def test_a_condition_means_what_it_says(text: str, expected: list[Any]) -> None:
         ("3 = 4", "3 = 4"),
     ],
 )
-def test_what_no_expression_says_is_sql_with_numbers_for_classes(text: str, sql: str) -> None:
+def test_what_no_expression_says_is_sql_with_columns_for_class_numbers(text: str, sql: str) -> None:
     condition = read_condition(text, SCHEMA)
     assert (condition.expression, condition.sql) == (None, sql)
 

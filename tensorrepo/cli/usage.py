@@ -1,0 +1,187 @@
+"""Disk usage, of entries and of tensors by codec: `du`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.options import RepoCall, complete_place
+from tensorrepo.formats.model.maintenance.usage import (
+    DiskUsage,
+    every_tree,
+    measure_usage,
+    models_at,
+)
+from tensorrepo.repo.changes.disk_usage import EntryUsage, StoreUsage, measure_entries
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.history.trees import Entry
+from tensorrepo.workspace.session import WorkspaceSession
+
+
+def du_command(
+    call: RepoCall,
+    what: Annotated[
+        str | None,
+        Argument(metavar="[NAME|REF[:PATH]]", help="Only this.", autocompletion=complete_place),
+    ] = None,
+    every_ref: Annotated[bool, Option("--all", help="Of every branch, tag and run.")] = False,
+    codecs: Annotated[
+        bool, Option("--codecs", help="Tensors of models instead, also by codec.")
+    ] = False,
+) -> None:
+    """Show what entries take in the store: shared with others, theirs alone, and older versions.
+
+    Unique bytes are those that no other of the entries looked at reaches. History is what only
+    older commits need, under the same path. Bytes count as they lie in the store, compressed. With
+    --codecs they are those of tensors, and of the bases that deltas are read through.
+
+    Examples:
+        tensorrepo du
+        tensorrepo du photos
+        tensorrepo du v1:models --all
+        tensorrepo du --codecs
+    """
+    session = call.session
+    trees, path = _meant(session, what, every_ref=every_ref)
+    if codecs:
+        _show_codecs(call, session, trees, path)
+        return
+    entries = list(_entries(session, trees))
+    if path and not any(_is_below(each, path) for _, each, _ in entries):
+        raise NotFoundError(f"no entry {path} in the commits looked at; `tensorrepo ls` lists them")
+    core = session.repository
+    with output.row_progress("counting", "objects") as advance:
+        state = core.log.refresh().state
+        taken = measure_entries(
+            core.objects, state, entries, lambda each: _is_below(each, path), advance
+        )
+    if call.as_json:
+        output.json_value(_document(taken))
+        return
+    _show(taken, whole=not path, named=every_ref)
+
+
+def _meant(
+    session: WorkspaceSession, what: str | None, *, every_ref: bool
+) -> tuple[dict[str, bytes], str]:
+    """Trees by name of their ref, and the path in them that is meant; "": all of them."""
+    name, path = session.default_ref, ""
+    if what is not None:
+        ref, colon, inside = what.partition(":")
+        if colon:
+            name, path = ref or name, _path_at(session, ref or name, inside)
+        else:
+            try:
+                path = _path_at(session, name, what)
+            except NotFoundError as no_entry:
+                try:
+                    session.resolve(what)
+                except NotFoundError:
+                    raise no_entry from None
+                name = what
+    if every_ref:
+        return every_tree(session.repository), path
+    return {name: session.resolve(name).commit.tree}, path
+
+
+def _path_at(session: WorkspaceSession, ref: str, inside: str) -> str:
+    """The path that is meant: of an entry by its name, or of a folder."""
+    wanted = inside.strip("/")
+    tree = session.resolve(ref).commit.tree
+    if not wanted or next(iter(session.repository.entries(tree, f"{wanted}/")), None):
+        return wanted
+    return session.find(f"{ref}:{wanted}")[1]
+
+
+def _is_below(path: str, wanted: str) -> bool:
+    return not wanted or path == wanted or path.startswith(f"{wanted}/")
+
+
+def _entries(
+    session: WorkspaceSession, trees: dict[str, bytes]
+) -> Iterator[tuple[str, str, Entry]]:
+    """Entries with their paths, each once, behind the first of the refs that have them."""
+    seen: set[tuple[str, Entry]] = set()
+    for ref, tree in trees.items():
+        for path, entry in session.repository.entries(tree):
+            if (path, entry) not in seen:
+                seen.add((path, entry))
+                yield ref, path, entry
+
+
+def _document(taken: StoreUsage) -> dict[str, Any]:
+    entries = [
+        {
+            "ref": one.ref,
+            "path": one.path,
+            "kind": one.kind.label,
+            "stored_bytes": one.stored_bytes,
+            "shared_bytes": one.shared_bytes,
+            "unique_bytes": one.unique_bytes,
+            "history_bytes": one.history_bytes,
+        }
+        for one in taken.entries
+    ]
+    return asdict(taken) | {"entries": entries}
+
+
+def _show(taken: StoreUsage, *, whole: bool, named: bool) -> None:
+    columns: dict[str, Callable[[EntryUsage], str]] = {
+        "path": lambda one: f"{one.ref}:{one.path}" if named else one.path,
+        "kind": lambda one: one.kind.label,
+        ">stored": lambda one: output.bytes_text(one.stored_bytes),
+        ">shared": lambda one: output.bytes_text(one.shared_bytes),
+        ">unique": lambda one: output.bytes_text(one.unique_bytes),
+        ">history": lambda one: output.bytes_text(one.history_bytes),
+    }
+    output.show(taken.entries, columns, empty="")
+    if not whole:
+        return
+    parts = {
+        "these entries": taken.stored_bytes,
+        "older versions": taken.history_bytes,
+        "commits and trees": taken.commit_bytes,
+        "reached by no ref": taken.other_bytes,
+        f"store, {output.counted(taken.objects, 'object')}": taken.total_bytes,
+    }
+    output.line()
+    width = max(map(len, parts))
+    output.lines(f"{name:<{width}}  {output.bytes_text(size):>10}" for name, size in parts.items())
+
+
+def _show_codecs(
+    call: RepoCall, session: WorkspaceSession, trees: dict[str, bytes], path: str
+) -> None:
+    """What tensors take, by model and by codec."""
+    models = models_at(session.repository, trees)
+    wanted = [path] if path else []
+    if path and not any(model.is_below(wanted) for model in models):
+        raise InvalidInputError(f"{path} is no model: --codecs tells of models alone")
+    with output.row_progress("counting", "models") as advance:
+        taken = measure_usage(
+            session.repository.objects, models, wanted, lambda done: advance(done, len(models))
+        )
+    if call.as_json:
+        output.json_value(taken.to_json())
+        return
+    rows = [
+        (each.model.text if len(trees) > 1 else each.model.path, each.usage)
+        for each in taken.models
+    ]
+    output.show([*rows, ("all", taken.total)], _size_columns("model"))
+    output.show(taken.codecs.items(), _size_columns("codec"))
+
+
+def _size_columns(name: str) -> dict[str, Callable[[tuple[str, DiskUsage]], str]]:
+    """Columns of pairs of a name and what goes by it."""
+    return {
+        name: lambda pair: pair[0],
+        ">logical": lambda pair: output.bytes_text(pair[1].logical_bytes),
+        ">stored": lambda pair: output.bytes_text(pair[1].stored_bytes),
+        ">shared": lambda pair: output.bytes_text(pair[1].shared_bytes),
+        ">unique": lambda pair: output.bytes_text(pair[1].unique_bytes),
+    }

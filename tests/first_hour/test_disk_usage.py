@@ -1,0 +1,115 @@
+"""F14: `du` tells what datasets, models and files take: shared, alone, older, and all together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorrepo.repo.backends.local import LocalBackend
+from tests.support.processes.shell import Shell, write_points
+from tests.tensorrepo.conftest import workplace
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Datasets a and b of the same rows, two versions of a file, a dataset removed, one staged."""
+    shell = workplace(tmp_path_factory.mktemp("work"))
+    shell("init")
+    for seed, name in enumerate(("a", "gone", "staged")):
+        write_points(shell.folder / f"{name}.npz", 60_000, seed=seed)
+    _write_notes(shell, 5000)
+    shell("add", "a.npz", "--dataset", "a")
+    shell("add", "gone.npz", "--dataset", "gone")
+    shell("commit", "-m", "first")
+    _write_notes(shell, 3000)
+    shell("add", "a.npz", "--dataset", "b")
+    shell("rm", "gone")
+    shell("commit", "-m", "second")
+    shell("add", "staged.npz", "--dataset", "staged")
+    return shell
+
+
+def _write_notes(shell: Shell, size: int) -> None:
+    (shell.folder / "notes.bin").write_bytes(np.random.default_rng(0).bytes(size))
+    shell("add", "notes.bin", "--file", "notes.bin", "--replace")
+
+
+@pytest.fixture(scope="module")
+def told(work: Shell) -> Any:
+    return work.json("du")
+
+
+def _in_store(work: Shell) -> int:
+    folder: Path = work.folder / ".tensorrepo/store/objects"
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_parts_are_all_that_lies_in_the_store(work: Shell, told: Any) -> None:
+    parts = ("stored_bytes", "history_bytes", "commit_bytes", "other_bytes")
+    assert sum(told[part] for part in parts) == told["total_bytes"] == _in_store(work)
+
+
+def test_equal_rows_under_two_names_are_shared(told: Any) -> None:
+    a, b = (one for one in told["entries"] if one["kind"] == "dataset")
+    assert a["shared_bytes"] == b["shared_bytes"] > 60_000 * 16
+    assert max(a["unique_bytes"], b["unique_bytes"]) < 10_000
+
+
+def test_older_versions_are_history(told: Any) -> None:
+    history = {one["path"]: one["history_bytes"] for one in told["entries"]}
+    assert history["files/notes.bin"] >= 5000
+    assert history["datasets/a"] == history["datasets/b"] == 0
+    assert told["history_bytes"] > 60_000 * 16  # of what was removed, too
+
+
+def test_a_file_and_what_is_staged_are_counted(told: Any) -> None:
+    (file,) = (one for one in told["entries"] if one["path"] == "files/notes.bin")
+    assert file["unique_bytes"] == file["stored_bytes"] >= 3000
+    assert told["other_bytes"] > 60_000 * 16
+
+
+@pytest.mark.parametrize("what", ["a", "datasets/a", "HEAD:a", "main:datasets/a"])
+def test_one_entry_is_told_as_among_all(work: Shell, told: Any, what: str) -> None:
+    (one,) = work.json("du", what)["entries"]
+    expected = next(each for each in told["entries"] if each["path"] == "datasets/a")
+    assert {**one, "ref": "HEAD"} == expected
+
+
+def test_a_folder_and_another_commit_are_told(work: Shell) -> None:
+    assert len(work.json("du", "HEAD:datasets")["entries"]) == 2
+    assert [one["path"] for one in work.json("du", "HEAD~1")["entries"]] == [
+        "datasets/a",
+        "datasets/gone",
+        "files/notes.bin",
+    ]
+
+
+def test_branches_are_looked_at_together(work: Shell) -> None:
+    work("branch", "old", "HEAD~1")
+    told = work.json("du", "--all")
+    work("branch", "-d", "old")
+    assert [(one["ref"], one["path"]) for one in told["entries"]][-2] == ("old", "datasets/gone")
+    assert told["history_bytes"] == 0
+
+
+def test_people_read_a_table_and_the_parts(work: Shell) -> None:
+    lines = work("du").splitlines()
+    assert lines[0].split() == ["path", "kind", "stored", "shared", "unique", "history"]
+    assert any(line.startswith("older versions") for line in lines)
+
+
+def test_a_name_that_is_not_there_leads_to_one_that_is(work: Shell) -> None:
+    assert "Did you mean files/notes.bin?" in work.fails(3, "du", "note.bin")
+
+
+def test_sizes_come_by_listing_and_not_by_a_request_each(
+    work: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: LocalBackend, key: str) -> int:
+        raise AssertionError(f"asked for the size of {key}")
+
+    monkeypatch.setattr(LocalBackend, "size", refuse)
+    assert work.json("du")["entries"]
