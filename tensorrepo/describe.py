@@ -24,7 +24,7 @@ from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-from tensorrepo.repo.tables import Cell, RecordTable
+from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable, bounded_text
 from tensorrepo.runs.run_context import RUNS
 
 HEAD_ROWS: Final = 8
@@ -94,7 +94,8 @@ def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
 
     Columns cut into tiles are told by their type: a row of them may be larger than memory.
     """
-    columns = dataset.schema.visible.columns
+    every = dataset.schema.visible.columns
+    columns = every[:HTML_COLUMNS]
     row_bytes = dataset.stored_bytes // max(len(dataset), 1)
     if row_bytes > HEAD_BYTES:
         note = f"a row takes {bytes_text(row_bytes)}, so none is shown"
@@ -106,7 +107,9 @@ def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
     except Error as error:  # data outside, that may not be read or is gone
         return replace(dataset.schema.to_table(), lines=(title, f"rows cannot be read: {error}"))
     names = tuple(column.name.removeprefix(">") for column in columns)
-    return RecordTable((title,), names, tuple(zip(*cells, strict=True)), len(dataset) - count)
+    some = (f"the first {len(columns)} of {len(every):,} columns",) if every != columns else ()
+    rows = tuple(zip(*cells, strict=True))
+    return RecordTable((title, *some), names, rows, len(dataset) - count)
 
 
 def _head_cells(dataset: StoredDataset, column: Column, count: int, pictures: bool) -> list[object]:
@@ -134,9 +137,17 @@ def repository_table(title: str, core: RepositoryCore, tree: bytes | None) -> Re
     if tree is None:
         return RecordTable((*lines, "main has no commit yet"))
     paths = core.entries(tree)
-    shown = [describe_entry(core.objects, path, entry) for path, entry in islice(paths, _ENTRIES)]
+    shown = [_described(core.objects, path, entry) for path, entry in islice(paths, _ENTRIES)]
     table = RecordTable.of(shown, ENTRY_COLUMNS, *lines)
     return replace(table, more=sum(1 for _ in paths))
+
+
+def _described(objects: ObjectSource, path: str, entry: Entry) -> EntryDescription:
+    try:
+        return describe_entry(objects, path, entry)
+    except Error as error:
+        why = f"cannot be read: {bounded_text(str(error), 80)}"
+        return EntryDescription(path, entry.kind.label, why, 0, entry.digest)
 
 
 def column_json(column: Column) -> dict[str, Any]:

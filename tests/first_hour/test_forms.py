@@ -214,3 +214,28 @@ def test_rows_too_large_to_show_are_not_read(
     monkeypatch.setattr("tensorrepo.describe.HEAD_BYTES", 10)
     monkeypatch.setattr("tensorrepo.describe._head_cells", None)
     assert "so none is shown" in str(hostile.dataset("photos"))
+
+
+def test_a_wide_dataset_shows_its_first_columns(tmp_path: Any) -> None:
+    repository = init(tmp_path / "store", author=ADA)
+    names = [f"c{at}" for at in range(60)]
+    with repository.transaction(message="Wide") as tx:
+        rows = {name: [1, 2] for name in names}
+        tx.create_dataset("wide", dict.fromkeys(names, "int64")).append(rows)
+    shown = str(repository.dataset("wide"))
+    assert "the first 40 of 60 columns" in shown
+    assert "c39" in shown.splitlines()[2]
+
+
+def test_an_entry_that_cannot_be_read_is_told_beside_the_others(tmp_path: Any) -> None:
+    repository = init(tmp_path / "store", author=ADA)
+    with repository.transaction(message="Two") as tx:
+        tx.create_dataset("bad", {"x": "int64"}).append({"x": [1]})
+        tx.save_file("good.txt", b"good")
+    digest = repository.entries()["datasets/bad"].digest
+    (damaged,) = [each for each in (tmp_path / "store").rglob(f"*{digest[4:]}*") if each.is_file()]
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"")
+    shown = str(tr.open(tmp_path / "store"))
+    assert "cannot be read" in shown
+    assert "files/good.txt" in shown
