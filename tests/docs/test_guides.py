@@ -19,6 +19,7 @@ GUIDES = [
     "../tutorial",
     "changing-datasets",
     "checkpointing",
+    "git",
     "lineage",
     "runs",
     "model-files",
