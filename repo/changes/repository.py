@@ -118,7 +118,6 @@ class RepositoryCore:
                     paths = changed_filter(some_changed(self.objects, commit, _FILTERED_PATHS))
                     yield SegmentCommit(slot.record.gen, digest, whole, paths)
 
-
     def _introduces(self, kind: str, update: Update) -> bool:
         """Whether a move brought commits: new ones, or one that took the place of another."""
         if kind != "ref-reset" or update.old is None or update.new is None:
