@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
-from tensorrepo.repo.history.commits import Commit, some_changed, touches, walk
+from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
@@ -108,8 +109,7 @@ class RepositoryCore:
     def _introduced(self, slot: LogSlot) -> Iterator[SegmentCommit]:
         """The commits that a record brought, for the segment that it will be read from."""
         for entry in slot.record.entries:
-            moved = entry.updates if entry.kind == "commit" else ()
-            for update in moved:
+            for update in filter(partial(self._introduces, entry.kind), entry.updates):
                 tips, hidden = ([tip] if tip else [] for tip in (update.new, update.old))
                 for digest, commit in walk(self.objects, tips, hidden=hidden):
                     envelope = self.objects.get(digest)
@@ -117,6 +117,16 @@ class RepositoryCore:
                     whole = b"".join(encoded.parts)
                     paths = changed_filter(some_changed(self.objects, commit, _FILTERED_PATHS))
                     yield SegmentCommit(slot.record.gen, digest, whole, paths)
+
+    def _introduces(self, kind: str, update: Update) -> bool:
+        """Whether a move brought commits: new ones, or one that took the place of another."""
+        if kind != "ref-reset" or update.old is None or update.new is None:
+            return kind == "commit"
+        try:
+            old, new = (read_commit(self.objects, each) for each in (update.old, update.new))
+        except NotFoundError:  # collected meanwhile
+            return False
+        return old.parents == new.parents
 
 
 def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> RepositoryCore:

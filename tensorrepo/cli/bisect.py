@@ -29,7 +29,7 @@ def bisect_command(
     action: Annotated[str, Argument(metavar="start|good|bad|skip|reset|log|run")],
     words: Annotated[
         list[str] | None,
-        Argument(metavar="[REF...|CMD...]", help="Else HEAD.", autocompletion=complete_ref),
+        Argument(metavar="REF|CMD", help="Else HEAD.", autocompletion=complete_ref),
     ] = None,
     update: Annotated[
         bool, Option("--update", help="Of start: write clean tracked files anew at each step.")

@@ -113,8 +113,8 @@ def _written(session: WorkspaceSession, *, amend: bool) -> str:
         )
     old = read_commit(session.repository.objects, amendable(session)).message if amend else ""
     state = status(session)
-    if not state.staged and not amend:
-        return ""
+    if state.head.branch is None or not (state.staged or amend):
+        return ""  # there is nothing to commit, or no branch for it: that comes first
     staging, file = session.here.staging(), session.here.message_file
     remarks = [
         "Say what changes, and why. Lines that begin with # are left out, and an empty message",

@@ -311,11 +311,9 @@ def failure(error: Error, exit_code: int | None = None) -> None:
     message = getattr(error, "brief", str(error))
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
-        # What a driver tells in lines is summed up in the reason: either of both.
-        lines = [str(inside["line"]) for inside in getattr(conflict, "details", ())]
-        reason = f": {conflict.reason}" if len(lines) < 2 else f" ({len(lines)} conflicts)"
-        console.print(f"  [red]conflict[/red] {escape(conflict.path + reason)}")
-        for text in lines if len(lines) > 1 else ():
+        console.print(f"  [red]conflict[/red] {escape(f'{conflict.path}: {conflict.reason}')}")
+        lines = (str(inside["line"]) for inside in getattr(conflict, "details", ()))
+        for text in (text for text in lines if text not in conflict.reason):
             console.print(f"    {escape(text)}")
 
 

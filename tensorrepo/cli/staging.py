@@ -126,7 +126,7 @@ def add_command(
         tensorrepo add photos/ --dataset photos
         tensorrepo add users.csv classifier.safetensors
         tensorrepo add 2026-*.parquet --dataset users --append
-        zcat users.csv.gz | tensorrepo add - --format csv --dataset users
+        tensorrepo add - --format csv --dataset users < users.csv
         tensorrepo add corrected.csv --dataset users --upsert id
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier

@@ -26,10 +26,10 @@ _ACTIONS = ("push", "list", "show", "pop", "apply", "drop")
 def stash_command(
     call: CommandCall,
     action: Annotated[
-        str, Argument(metavar="[push|list|show|pop|apply|drop]", help="What to do; else push.")
+        str, Argument(metavar="push|list|show|pop|apply|drop", help="What to do; else push.")
     ] = "push",
     name: Annotated[
-        str | None, Argument(metavar="[STASH]", help="Which: stash@{1} or 1; else the newest.")
+        str | None, Argument(metavar="STASH", help="Which: stash@{1} or 1; else the newest.")
     ] = None,
     message: Annotated[
         str | None, Option("-m", "--message", help="Of push: what it is, for the list.")

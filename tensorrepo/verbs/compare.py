@@ -156,11 +156,16 @@ class Comparison(Shown):
     def differs(self) -> bool:
         return bool(self.changes or self.working)
 
-    def lines(self, *, stat: bool = False, full: bool = False) -> Iterator[str]:
-        """For people; with `stat` a line for each entry, with `full` all that is in each."""
+    def lines(
+        self, *, stat: bool = False, full: bool = False, hint: str = "--full"
+    ) -> Iterator[str]:
+        """For people; with `stat` a line for each entry, with `full` all that is in each.
+
+        `hint` says how all is shown, where it is not.
+        """
         for change in self.changes:
             yield f"{change.mark} {change.path}{change.summary}"
-            details = () if stat else change.details if full else shortened(change.details)
+            details = () if stat else change.details if full else shortened(change.details, hint)
             yield from (f"    {detail}" for detail in details)
         yield from self.working
 
@@ -177,7 +182,7 @@ class Comparison(Shown):
         return f"<{counted(len(self.changes), 'entry differs', 'entries differ')}>"
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, self.lines()))
+        return "\n".join(map(printable, self.lines(hint="lines(full=True)")))
 
     def to_json(self) -> dict[str, Any]:
         return {"changes": [one.to_json() for one in self.changes], "working": list(self.working)}
@@ -188,12 +193,12 @@ class Comparison(Shown):
         return {one.path: one for one in self.changes if isinstance(one, DatasetChange)}
 
 
-def shortened(details: Sequence[str]) -> Iterator[str]:
+def shortened(details: Sequence[str], hint: str = "--full") -> Iterator[str]:
     """The first of the lines that tell of an entry, and how many more there are."""
     shown = len(details) if len(details) <= SHOWN_DETAILS + 1 else SHOWN_DETAILS
     yield from details[:shown]
     if shown < len(details):
-        yield f"... and {len(details) - shown:,} more (--full)"
+        yield f"... and {len(details) - shown:,} more ({hint})"
 
 
 def compare(

@@ -21,6 +21,7 @@ GUIDES = [
     "../tutorial",
     "changing-datasets",
     "checkpointing",
+    "git",
     "lineage",
     "runs",
     "model-files",

@@ -61,6 +61,16 @@ def test_an_empty_message_commits_nothing(full: Shell, editing: Editing) -> None
     assert full.snapshot() == before
 
 
+def test_a_message_that_would_be_for_nothing_is_not_asked_for(
+    full: Shell, editing: Editing
+) -> None:
+    editing("'never' + 1")
+    assert "nothing to commit" in full.fails(1, "commit")
+    full("checkout", "v1")
+    full("rm", "net")
+    assert "HEAD is detached" in full.fails(4, "commit")
+
+
 def test_without_a_terminal_a_message_must_be_given(full: Shell) -> None:
     full("rm", "net")
     assert "no terminal" in full.fails(2, "commit")

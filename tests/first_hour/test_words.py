@@ -34,7 +34,7 @@ def test_a_conflict_is_told_once(shell: Shell) -> None:
 def test_each_of_several_conflicts_is_told_once(shell: Shell) -> None:
     told = conflicting(shell, rows=3)
     assert [told.count(f"(id={at})") for at in range(3)] == [1, 1, 1]
-    assert "datasets/people (3 conflicts)" in told
+    assert told.count("datasets/people") == 1
 
 
 def test_a_name_is_that_of_a_workspace_unless_it_is_global(shell: Shell, tmp_path: Path) -> None:
