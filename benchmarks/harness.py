@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -168,6 +169,22 @@ def written(folder: Path) -> Iterator[Written]:
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
     statuses = ((str(path), path.stat()) for path in folder.rglob("*") if path.is_file())
     return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses}
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+def begin_peak() -> float:
+    """Forget the peak of memory so far; MiB in memory now, mapped files too."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return process_mib("VmRSS")
+
+
+def process_mib(name: str) -> float:
+    """What Linux says of this process's memory under a name such as ``VmRSS``, in MiB."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None, "Linux says so"
+    return int(found[1]) / 1024
 
 
 # ------------------------------------------------------------------------------ peers

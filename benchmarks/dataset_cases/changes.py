@@ -6,14 +6,13 @@ wrote: pages, indexes, leaf, root, trees, commit and log. `--scale 3.4` makes th
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import SEED, Options, portions, written
+from harness import SEED, Options, begin_peak, portions, process_mib, written
 
 import tensorrepo
 from tensorrepo.repository import Repository
@@ -68,7 +67,7 @@ def _measured(
     place: Path, step: Callable[[Repository], None], own_bytes: int | None
 ) -> dict[str, float]:
     repository = tensorrepo.open(place)
-    rest = _begin_peak()
+    rest = begin_peak()
     begun = time.perf_counter()
     with written(place) as change:
         step(repository)
@@ -76,7 +75,7 @@ def _measured(
     found = {
         "kib": round(change.bytes / 1024, 1),
         "seconds": round(seconds, 3),
-        "peak_mib": round(_status("VmHWM") - rest, 1),
+        "peak_mib": round(process_mib("VmHWM") - rest, 1),
     }
     return found if own_bytes is None else {**found, "own_kib": round(own_bytes / 1024, 1)}
 
@@ -87,18 +86,6 @@ def _batches(rows: int, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         count = part.stop - part.start
         pixels[:, :8] = rng.integers(0, 256, (STEP, 8), np.uint8)
         yield {"x": pixels[:count], "label": rng.integers(0, LABELS, count)}
-
-
-def _begin_peak() -> float:
-    """Forget the peak of memory so far; MiB in memory now, mapped files too."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _status(name: str) -> float:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None, "Linux says so"
-    return int(found[1]) / 1024
 
 
 CASES = {"changes": changes}

@@ -469,12 +469,21 @@ class _SourceRows:
 
 def _check_unique(columns: tuple[Column, ...], keys: Sequence[pa.Array], where: str) -> None:
     has_nulls = any(array.null_count for array in keys)
-    if len(keys) == 1 and not has_nulls and pc.count_distinct(keys[0]).as_py() == len(keys[0]):
+    if len(keys) == 1 and not has_nulls and _is_unique(keys[0]):
         return
     try:
         KeyTable.of(columns, keys, unique=True)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}{error}") from error
+
+
+def _is_unique(key: pa.Array) -> bool:
+    """Whether no value comes twice; integers are sorted, which takes less memory than a table."""
+    if not pa.types.is_integer(key.type):
+        distinct: int = pc.count_distinct(key).as_py()
+        return distinct == len(key)
+    values = np.sort(key.to_numpy())
+    return not bool((values[1:] == values[:-1]).any())
 
 
 def _taken(arrays: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
