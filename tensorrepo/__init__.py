@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
-    from tensorrepo.formats.dataset.selecting.select_rows import col
+    from tensorrepo.formats.dataset.selecting.predicate import col
     from tensorrepo.formats.dataset.streaming.collate.decode import Decode
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.state.lossy import LossyState

@@ -52,7 +52,7 @@ _NAMES: Final = {
     "formats.dataset.schema.schema": (
         "Bytes ClassLabel Column Embedding Image Json Link LinkValue Schema Tensor Text Timestamp"
     ),
-    "formats.dataset.selecting.select_rows": "col",
+    "formats.dataset.selecting.predicate": "col",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",

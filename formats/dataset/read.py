@@ -217,7 +217,10 @@ class StoredDataset:
             InvalidInputError: more rows without values than are made at once; see `to_batches`.
         """
         chosen = self.schema.select(columns)
-        check_absent(_indexes(self, chosen.names), range(self.root.rows))
+        every: range | Ints = range(self.root.rows)
+        if self.root.deleted:
+            every = live_rows(self).physical(np.arange(self.rows))
+        check_absent(_indexes(self, chosen.names), every)
         return pa.Table.from_batches(self.to_batches(chosen.names), chosen.to_arrow())
 
     def to_numpy(self, columns: Iterable[str] | None = None) -> dict[str, Presented]:
@@ -315,9 +318,14 @@ def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     is_dead[rows] = False
     dead = np.flatnonzero(is_dead)
     root = replace(dataset.root, deleted=len(dead))
-    cache, leaves = dataset._memory.cache, dataset_leaves(dataset)  # noqa: SLF001  its module
-    memory = _Memory(cache=cache, leaves=leaves, live=LiveRows(root.rows, dead))
+    leaves, known = dataset_leaves(dataset), dataset._memory  # noqa: SLF001  its module
+    memory = replace(known, leaves=leaves, live=LiveRows(root.rows, dead), lock=Lock())
     return replace(dataset, root=root, _memory=memory)
+
+
+def projected(dataset: StoredDataset, schema: Schema) -> StoredDataset:
+    """A dataset with only the columns of `schema`, some of its own; the digest stays."""
+    return replace(dataset, root=replace(dataset.root, schema=schema))
 
 
 def column_index(dataset: StoredDataset, name: str) -> ColumnIndex:
@@ -547,6 +555,29 @@ def scan(
     more than `max_bytes`, unless one row does.
     """
     stop = dataset.root.rows if stop is None else stop
+    for low, high in _live_ranges(dataset, columns, start, stop):
+        yield from _scan_range(dataset, columns, low, high, max_bytes)
+
+
+def _live_ranges(
+    dataset: StoredDataset, columns: Sequence[str], start: int, stop: int
+) -> Iterator[tuple[int, int]]:
+    """Parts of ``[start, stop)`` that leave out pages whose rows are all deleted."""
+    live = live_rows(dataset)
+    low, high = np.searchsorted(live.dead, [start, stop])
+    if low == high or not columns:
+        yield from [(start, stop)] if start < stop else []
+        return
+    firsts = [column_index(dataset, name).first_row for name in columns]
+    bounds = np.unique(np.clip(np.concatenate([*firsts, [start, stop]]), start, stop))
+    has_live = np.diff(live.live_bounds(bounds)) > 0
+    steps = np.diff(np.concatenate([[0], has_live.astype(np.int8), [0]]))
+    yield from zip(bounds[steps == 1].tolist(), bounds[steps == -1].tolist(), strict=True)
+
+
+def _scan_range(
+    dataset: StoredDataset, columns: Sequence[str], start: int, stop: int, max_bytes: int
+) -> Iterator[tuple[Ints, dict[str, ColumnValues]]]:
     cursors = {name: _Cursor(page_reader(dataset, name), start, stop) for name in columns}
     live = live_rows(dataset)
     while start < stop:

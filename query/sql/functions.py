@@ -1,8 +1,11 @@
-"""SQL functions over tensors: l2, dot, cosine, tensor_shape, element.
+"""SQL functions: l2, dot, cosine, tensor_shape and element of tensors, split_share of keys.
 
 ``l2``, ``dot`` and ``cosine`` of two tensors of as many elements each, over all of their elements,
 whatever their shape; ``tensor_shape(t)``; and ``element(t, i, j, ...)``, which counts from 0 as
 Python does, where ``t[i + 1][j + 1]`` is SQL's way to say it.
+
+``split_share(key, seed)`` is a number in ``[0, 1)``, even over keys and seeds: by MD5 of both as
+text, so that it is the same for ever and everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +23,12 @@ from tensorrepo.formats.dataset.schema.arrow_types import is_list
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST_INDEXES = 6
-NAMES = frozenset({"cosine", "dot", "element", "l2", "tensor_shape"})
+SPLIT_SHARE = "split_share"
+NAMES = frozenset({"cosine", "dot", "element", "l2", SPLIT_SHARE, "tensor_shape"})
+# 53 bits, which a double holds: the share is below 1, whatever the key.
+_SPLIT_SHARE = """CREATE TEMP MACRO split_share(key, seed) AS
+(md5_number_upper(concat(CAST(seed AS VARCHAR), ':', CAST(key AS VARCHAR))) >> 11)
+/ 9007199254740992.0::DOUBLE"""
 
 
 def add_function(connection: Any, name: str) -> None:
@@ -29,6 +37,8 @@ def add_function(connection: Any, name: str) -> None:
         _add(connection, name, partial(_measured, name, _MEASURES[name]), "DOUBLE")
     elif name == "tensor_shape":
         _add(connection, name, tensor_shapes, "BIGINT[]")
+    elif name == SPLIT_SHARE:
+        connection.execute(_SPLIT_SHARE)
     else:
         _add_element(connection)
 

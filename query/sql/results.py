@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common.arguments import printable
@@ -80,6 +81,16 @@ class Result:
             raise UnsupportedError("pl() needs polars: `pip install polars`") from error
         self._check_names("a frame of polars holds one of them")
         return pl.from_arrow(self.arrow())
+
+    def numpy(self) -> dict[str, Any]:
+        """All rows as a dict of columns, as ``ds[:]`` gives them.
+
+        Numbers, moments and tensors of one shape are arrays, masked ones only where some are null;
+        anything else is a list.
+        """
+        self._check_names("a dict holds one of them")
+        table = self.arrow().combine_chunks()
+        return {name: _plain(table.column(name).combine_chunks()) for name in table.column_names}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._check_names("a dict holds one of them")
@@ -147,6 +158,24 @@ def _next(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
         return reader.read_next_batch()
     except StopIteration:  # which must not cross a future
         return None
+
+
+def _plain(values: pa.Array) -> Any:
+    """Values of a column: an array where they are numbers or moments of one shape, else a list."""
+    shape, flat = [len(values)], values
+    while pa.types.is_fixed_size_list(flat.type) and not flat.null_count:
+        shape.append(flat.type.list_size)
+        flat = flat.flatten()
+    kind = flat.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if not is_number and not pa.types.is_timestamp(kind):
+        return values.to_pylist()
+    if not flat.null_count:
+        return flat.to_numpy(zero_copy_only=False).reshape(shape)
+    nulls = flat.is_null().to_numpy(zero_copy_only=False)
+    zero = pa.scalar(0, pa.int64()).cast(kind)
+    known = flat.fill_null(zero).to_numpy(zero_copy_only=False)
+    return np.ma.MaskedArray(known.reshape(shape), nulls.reshape(shape))
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[list[Any]]:

@@ -41,6 +41,7 @@ from tensorrepo.formats.dataset.streaming.collate.decode import Images
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
 from tensorrepo.formats.dataset.streaming.options import (
     GivenWeights,
+    Nulls,
     Sampling,
     StreamOptions,
     Workers,
@@ -259,6 +260,7 @@ class Dataset:
         replicate: int = 1,
         pin: bool | None = None,
         workers: Workers = "thread",
+        nulls: Nulls = None,
         images: Images = None,
         on_error: OnBadRow = "raise",
         cache_dir: str | Path | None = None,

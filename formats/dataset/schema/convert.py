@@ -3,8 +3,8 @@
 Numbers are converted where nothing is lost but what rounding to a narrower float takes. Arrays pass
 to torch and from it with their bits, those of types that numpy has not by itself too.
 
-Users see fixed columns as numpy arrays (masked where nullable), ragged and tiled ones as lists of
-arrays, text, JSON, links and bytes as lists of Python values; null is None. Encoded images stay
+Users see fixed columns as numpy arrays (masked where some are null), ragged and tiled ones as lists
+of arrays, text, JSON, links and bytes as lists of Python values; null is None. Encoded images stay
 bytes: `decode_image` turns one into an array where pillow is installed.
 """
 
@@ -169,15 +169,17 @@ def _within(numbers: NDArray[Any], bounds: np.iinfo[Any]) -> Bools:
 Presented = np.ndarray[Any, np.dtype[Any]] | list[Any]
 
 
-def present(column: Column, values: ColumnValues) -> Presented:
+def present(column: Column, values: ColumnValues, *, masked: bool = False) -> Presented:
     """All rows.
 
+    `masked` makes arrays masked ones whether or not a value is null; else only where one is.
+
     Returns:
-        Fixed: ndarray ``(rows, *row shape)``; of a nullable column always a masked array.
+        Fixed: ndarray ``(rows, *row shape)``, a masked one where some are null.
         Ragged, tiled, binary: a list with one ndarray, bytes, str, JSON value or LinkValue per row.
     """
     if isinstance(values, FixedValues):
-        return _fixed(column, values)
+        return _fixed(column, values, masked=masked)
     if isinstance(values, BinaryValues):
         return _binary(column.type, values)
     valid = valid_rows(values).tolist()
@@ -193,16 +195,15 @@ def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
     return present(column, values.slice(at, at + 1))[0]
 
 
-def _fixed(column: Column, values: FixedValues) -> NDArray[Any]:
+def _fixed(column: Column, values: FixedValues, *, masked: bool) -> NDArray[Any]:
     array = _typed(column.type, values.values)
-    if not column.nullable:
-        return array
-    mask = np.zeros(len(array), np.bool_) if values.valid is None else ~values.valid
+    if values.valid is None or values.valid.all():
+        whole: NDArray[Any] = np.ma.MaskedArray(array) if masked else array  # without a mask
+        return whole
     shape = (len(array), *(1,) * (array.ndim - 1))
-    masked: NDArray[Any] = np.ma.MaskedArray(
-        array, np.broadcast_to(mask.reshape(shape), array.shape).copy()
-    )
-    return masked
+    nulls = np.broadcast_to(~values.valid.reshape(shape), array.shape)
+    some: NDArray[Any] = np.ma.MaskedArray(array, nulls.copy())  # theirs to change
+    return some
 
 
 def _typed(column_type: ColumnType, array: NDArray[Any]) -> NDArray[Any]:

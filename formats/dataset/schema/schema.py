@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -148,6 +148,17 @@ class Schema:
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
+    def __getitem__(self, name: str) -> Column:
+        """The column of that name, as `column`: ``schema["label"].type``."""
+        return self.column(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the columns, as of a mapping."""
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
     def column(self, name: str) -> Column:
         """The column of that name, or NotFoundError that lists what there is."""
         for column in self.columns:
@@ -163,6 +174,17 @@ class Schema:
         if names is None:
             return self.visible
         return Schema(tuple(replace(self.column(name), derived=None) for name in names))
+
+    def projected(self, names: Iterable[str]) -> Schema:
+        """`select`, with what is derived from these columns, hidden as before."""
+        chosen = self.select(names).columns
+        ids = {column.id for column in chosen}
+        hidden = (
+            column
+            for column in self.columns
+            if column.derived is not None and column.derived[0] in ids and column.id not in ids
+        )
+        return Schema((*chosen, *hidden))
 
     @property
     def visible(self) -> Schema:

@@ -40,16 +40,18 @@ from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.formats.dataset.selecting.predicate import RowExpression, is_row_id
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
-# A condition as expression or SQL, one that was read before, key columns with their values, row ids
-# (ROW_ID records, or texts), or numbers of rows that are not deleted, in any form that
-# `StoredDataset[...]` takes.
+# A condition as `col()` expression, as one of Arrow's or in SQL, one that was read before, key
+# columns with their values, row ids (ROW_ID records, or texts), or numbers of rows that are not
+# deleted, in any form that `StoredDataset[...]` takes.
 Where: TypeAlias = (
-    pc.Expression
+    RowExpression
+    | pc.Expression
     | str
     | SqlCondition
     | int
@@ -61,7 +63,6 @@ Where: TypeAlias = (
 )
 SCAN_ROWS = 1 << 16  # batches of so many rows cost little beside their values
 _NO_KERNEL = re.compile(r"Function '(.+?)' has no kernel matching input types \((.+)\)")
-_ROW_ID = re.compile(r"[0-9a-f]{16}:\d+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,14 +94,6 @@ class FragmentRows:
     rows: int
     start: int
     stop: int
-
-
-def col(name: str) -> pc.Expression:
-    """A column in a predicate: ``col("label") == 3``, ``col("split").isin(["a", "b"])``,
-    ``col("note").is_null()``, joined by ``&``, ``|`` and ``~``. Another name of
-    `pyarrow.compute.field`.
-    """
-    return pc.field(name)
 
 
 # ------------------------------------------------------------------------------ choosing
@@ -137,7 +130,7 @@ def choose_rows(dataset: StoredDataset, where: Where, *, strict: bool = True) ->
 
 def is_condition(where: Any) -> bool:
     """Whether `where` is a condition as text: it is no row id."""
-    return isinstance(where, str) and not _ROW_ID.fullmatch(where)
+    return isinstance(where, str) and not is_row_id(where)
 
 
 def count_rows(dataset: StoredDataset, where: Where) -> int:
@@ -196,6 +189,8 @@ def condition_rows(
         UnsupportedError: SQL that no expression says, which DuckDB was not asked about.
     """
     condition = read_condition(str(where), dataset.schema) if is_condition(where) else where
+    if isinstance(condition, RowExpression):
+        condition = condition.bound(dataset.schema)
     if not isinstance(condition, SqlCondition):
         is_expression = isinstance(condition, pc.Expression)
         return _each_match(dataset, condition, progress) if is_expression else None

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
+from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, plan_stretches
 from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
@@ -231,7 +232,12 @@ class DatasetFeed:
             columns=tuple((schema.column(name), names.index(name)) for name in self.columns),
             nullable=with_valid,
             form=BatchForm(
-                options.output, options.pad, pool, self.identify, frozenset(setup.decodes)
+                options.output,
+                options.pad,
+                pool,
+                self.identify,
+                frozenset(setup.decodes),
+                nulls=null_policy(schema.select(self.columns), options.nulls),
             ),
             setup=setup,
             stats=stats,

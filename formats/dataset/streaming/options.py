@@ -93,6 +93,9 @@ Workers = Literal["thread", "process"]
 # One number per row, the name of a column that holds them, or {"column": "balanced"}.
 GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
 
+# "raise", a number, or a value by column, of which None leaves nulls as they are.
+Nulls = float | str | Mapping[str, Any] | None
+
 WINDOW_BYTES = 512 << 20
 AHEAD_BYTES = 64 << 20
 
@@ -281,6 +284,12 @@ class StreamOptions:
         "which pays where the transform is much Python",
         checks.one_of(Workers),
     )
+    nulls: Nulls = option(
+        None,
+        'what stands for null, so that arrays are plain: "raise" refuses nulls, a number stands '
+        "for them in all columns of numbers, a mapping has a value by column. None masks arrays of "
+        "nullable columns",
+    )
     images: Images = option(
         None,
         "how image columns are decoded into arrays: a `Decode` for all of them, or one by "
@@ -323,6 +332,10 @@ class StreamOptions:
         if self.output == "arrow" and self.images:
             raise InvalidInputError(
                 "images are decoded to arrays: output is 'numpy', 'torch' or 'jax'"
+            )
+        if self.output == "arrow" and self.nulls not in (None, "raise"):
+            raise InvalidInputError(
+                "Arrow arrays have nulls: with output='arrow' nulls= is None or 'raise'"
             )
         if self.output == "arrow" and self.sampling.pack is not None:
             raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")

@@ -22,6 +22,7 @@ from typing import Any, Self
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import check_moments
@@ -82,6 +83,7 @@ def stream(
     names = chosen.names
     if options.pad is not None:
         checks.padding(options.pad, chosen.columns)
+    null_policy(chosen, options.nulls)  # refuses what does not fit before anything is read
     decodes = chosen_decodes(options.images, dataset.schema, names)
     setup = StreamSetup(options, options.prefetch or 0, decodes, clock, page_cache, remake)
     plan = plan_stream(dataset, names, options)

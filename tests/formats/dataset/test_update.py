@@ -22,7 +22,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.selecting.select_rows import col
+from tensorrepo.formats.dataset.selecting.predicate import col
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

@@ -10,7 +10,7 @@ Memory that a GPU copies from by itself ("pinned") is torch's own, filled by a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -24,6 +24,7 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.common.tensors import import_library, is_torch
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
+from tensorrepo.formats.dataset.schema.nulls import NullPolicy
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Timestamp
 from tensorrepo.formats.dataset.schema.values import (
@@ -185,7 +186,8 @@ class Batch(dict[str, Any]):
         rows: int64 ``(rows,)``, the number of each row in the dataset: ``ds[batch.rows]`` is the
             same data.
         valid: per nullable column a bool array (or tensor), False where the row is null. There,
-            arrays and tensors hold zeros and lists None; numpy arrays are masked as well.
+            arrays and tensors hold zeros and lists None, or what ``nulls=`` said; numpy arrays of
+            nullable columns are masked as well, unless it said so.
         lengths: per padded column the true lengths, int64 ``(rows,)``, or ``(rows, n)`` where n
             dimensions differ from row to row.
         repeated: number of last rows that repeat others, where a last step was filled up.
@@ -277,6 +279,7 @@ class BatchForm:
         identify: finds the row ids of batches.
         encoded: columns that stay `BinaryValues`, for a decoder.
         mark: callback for every batch of a mix, to note the sources of its rows.
+        nulls: what becomes of nulls.
     """
 
     output: OutputForm
@@ -285,6 +288,7 @@ class BatchForm:
     identify: Identify
     encoded: frozenset[str] = frozenset()
     mark: Callable[[Batch], None] | None = None
+    nulls: NullPolicy = field(default_factory=NullPolicy)
 
     def batches(
         self,
@@ -333,6 +337,7 @@ class BatchForm:
         name = column.name
         if not isinstance(values, PackedValues) and values.valid is not None:
             batch.valid[name] = self._array(values.valid)
+            values = self.nulls.applied(column, values, batch.rows)
         if name in self.encoded:
             batch[name] = values
         elif isinstance(values, PackedValues):
@@ -351,7 +356,7 @@ class BatchForm:
         if self.output == "arrow":
             return to_arrow_array(column.type, values)
         if self.output == "numpy":
-            return present(column, values)
+            return present(column, values, masked=self.nulls.marks(column))
         if isinstance(values, FixedValues):
             return self._array(values.values, column.name)
         rows = present(column, values)

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
+from tensorrepo.formats.dataset.schema.nulls import null_policy
+from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.streaming.collate.assemble import FIRST_ROWS, Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.feed import (
@@ -220,16 +222,15 @@ class MixFeed:
         first_rows = np.array(_starts(source.feed.dataset.rows for source in self.sources))
         source_rows = np.array([source.rows for source in self.sources])
         mark = partial(self._mark, epoch, first_rows, source_rows)
+        columns = [replace(schema.column(name), nullable=name in nullable) for name in self.columns]
+        nulls = null_policy(Schema(tuple(columns)), setup.options.nulls)
         return replace(
             parts[0],
             plan=self.plan,
             loader=mix_loader(loaders, places, first_runs),
-            columns=tuple(
-                (replace(schema.column(name), nullable=name in nullable), names.index(name))
-                for name in self.columns
-            ),
+            columns=tuple((column, names.index(column.name)) for column in columns),
             nullable=tuple(name in nullable for name in names),
-            form=replace(parts[0].form, identify=self.identify, mark=mark),
+            form=replace(parts[0].form, identify=self.identify, mark=mark, nulls=nulls),
             stretches=partial(self._stretches, first_runs),
         )
 

@@ -40,6 +40,7 @@ from tensorrepo.formats.dataset.reading.range_read import fetch
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.dataset.selecting.predicate import RowExpression
 from tensorrepo.formats.dataset.selecting.row_bits import RowBits, bits_of, both, spans
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
@@ -365,7 +366,7 @@ def _chosen(
 
 
 def _named_rows(dataset: StoredDataset, rows: Any) -> RowBits:
-    if isinstance(rows, str | Mapping | pc.Expression):
+    if isinstance(rows, str | Mapping | RowExpression | pc.Expression):
         raise InvalidInputError(
             f"rows are a slice, row numbers, a mask or row ids, got {rows!s:.80}. A predicate is "
             "given as where=."

@@ -21,10 +21,10 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
     Timestamp,
 )
+from tensorrepo.formats.dataset.selecting.predicate import col
 from tensorrepo.formats.dataset.selecting.select_rows import (
     by_leaf,
     choose_rows,
-    col,
     count_rows,
     find_rows,
     ids_of_rows,
@@ -112,7 +112,10 @@ def test_a_predicate_sees_patched_values() -> None:
 
 
 def test_only_the_columns_that_a_predicate_names_are_read() -> None:
-    assert named_columns((col("n") == 1) | col("two words"), SCHEMA) == ["n", "two words"]
+    assert named_columns(((col("n") == 1) | col("two words")).bound(SCHEMA), SCHEMA) == [
+        "n",
+        "two words",
+    ]
 
 
 @pytest.mark.parametrize("where", [col("nothing") == 3, "nothing == 3"])

@@ -328,7 +328,9 @@ def test_columns_that_are_nullable_in_some_sources_are_nullable_in_the_mix(
         [given[source][1][row] for source, row in flat(told(batches))],
     )
     assert {tuple(sorted(batch.valid)) for batch in batches} == {("n", "t")}
-    assert all(np.array_equal(~batch["n"].mask, batch.valid["n"]) for batch in batches)
+    assert all(
+        np.array_equal(~np.ma.getmaskarray(batch["n"]), batch.valid["n"]) for batch in batches
+    )
 
 
 def test_chosen_rows_are_mixed(large: StoredDataset, small: StoredDataset) -> None:
