@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Lineage
     from tensorrepo.datasets.dataset import Dataset, View
     from tensorrepo.datasets.draft import DatasetDraft
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.stream import Mix, Stream
     from tensorrepo.formats.dataset.schema.convert import decode_image
     from tensorrepo.formats.dataset.schema.schema import (
@@ -64,9 +65,9 @@ __all__ = [
     "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
     "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "LossyState", "Mix",
     "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError", "QueryLimits",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "StorageError", "Stream",
-    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col", "decode_image",
-    "export", "graph", "init", "open", "read", "s",
+    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "Selection",
+    "StorageError", "Stream", "Tensor", "Text", "Timestamp", "UnsupportedError", "View",
+    "__version__", "col", "decode_image", "export", "graph", "init", "open", "read", "s",
 ]  # fmt: skip
 
 

@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.sql import sql
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.datasets.selection import Selection
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
+    from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare import compare
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
-    "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
-    "repack_models", "sql", "view_at",
+    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
+    "Registry", "RepackOptions", "Run", "Runs", "Selection", "begin_transaction", "blame",
+    "catalog_of", "checkpointer_of", "compare", "dataset_at", "every_tree", "handles",
+    "measure_usage", "model_at", "models_at", "no_attribute", "repack_models", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -45,6 +48,7 @@ _NAMES: Final = {
     "datasets.blame": "blame",
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "datasets.selection": "Selection",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",
@@ -59,8 +63,10 @@ _NAMES: Final = {
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at s",
+    "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.state.lossy import LossyState
     from tensorrepo.models.checkpointer import Checkpointer, RetentionPolicy, Saved
     from tensorrepo.models.model import Model
+    from tensorrepo.pinned import EntryHandles, PinnedRepository
     from tensorrepo.query.sql.duck import Params
     from tensorrepo.query.sql.results import Result
     from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -261,6 +262,26 @@ class Repository(RepositoryHistory):
         tree = self.resolve(ref).commit.tree
         return dict(self.context.core.entries(tree, text("prefix", prefix)))
 
+    def at(self, ref: str) -> PinnedRepository:
+        """The repository as it is in the commit that `ref` names now, to be read.
+
+        Example:
+            ``old = repo.at("v1"); old.datasets(), old.sql("SELECT count(*) FROM fashion")``
+        """
+        return lazy.PinnedRepository(self.context, ref)
+
+    def datasets(self, ref: str = "main") -> EntryHandles[Dataset]:
+        """Datasets of a commit by name; each is opened when it is asked for."""
+        return lazy.handles(self.context, ref, "datasets")
+
+    def models(self, ref: str = "main") -> EntryHandles[Model]:
+        """Models of a commit by name; each is opened when it is asked for."""
+        return lazy.handles(self.context, ref, "models")
+
+    def views(self, ref: str = "main") -> EntryHandles[View]:
+        """Views of a commit by name; each is opened when it is asked for."""
+        return lazy.handles(self.context, ref, "views")
+
     def dataset(self, name: str, ref: str = "main") -> Dataset:
         """A dataset as it is in the commit that `ref` names now.
 
@@ -466,6 +487,9 @@ class Repository(RepositoryHistory):
 
     def close(self) -> None:
         self.context.core.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise lazy.no_attribute(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Repository, (self.context,)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tensorrepo.context import Context
+from tensorrepo.datasets.dataset import RowsOfDataset
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import (
     check_instance,
@@ -49,7 +50,7 @@ from tensorrepo.verbs.models import (
     to_store,
 )
 from tensorrepo.verbs.provenance import edges_from, training_edges
-from tensorrepo.verbs.views import REFRESH_LIMITS, create_view
+from tensorrepo.verbs.views import REFRESH_LIMITS, create_view, keep_rows
 
 
 @dataclass(slots=True, repr=False)
@@ -103,12 +104,13 @@ class Transaction:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         return DatasetDraft(self.core, path, self.context.outside)
 
-    def create_view(self, name: str, sql: str, *, replace: bool = False) -> None:
+    def create_view(self, name: str, rows: str | RowsOfDataset, *, replace: bool = False) -> None:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
 
         Args:
             name: name by the path grammar.
-            sql: a query whose column ``row_id`` says which rows of one dataset are meant.
+            rows: a query whose column ``row_id`` says which rows of one dataset are meant; or a
+                selection, such as ``repo.dataset("photos").filter("label == 3")``.
             replace: whether there may be a view of that name.
 
         Raises:
@@ -118,7 +120,10 @@ class Transaction:
         path = path_in("views", name)
         if self.core.entry(path) is not None and not replace:
             raise ConflictError(f"{path} exists: refresh_view({name!r}) asks its query again")
-        self._stage_view(path, sql, None)
+        if isinstance(rows, RowsOfDataset):
+            keep_rows(self.core, self.context, path, rows)
+        else:
+            self._stage_view(path, rows, None)
 
     def _stage_view(self, path: str, sql: str, limits: QueryLimits | None) -> None:
         if self.core.base is None:
@@ -144,6 +149,11 @@ class Transaction:
         if entry is None or entry.kind is not Kind.VIEW:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
         sql = open_view(self.core.objects, entry.digest).sql
+        if not sql:
+            raise InvalidInputError(
+                f"the rows of {path} were given one by one, and no query says which they are now: "
+                f"choose them anew, create_view({name!r}, ..., replace=True)"
+            )
         check_instance("limits", limits, QueryLimits, "tr.QueryLimits(seconds=..., ...)")
         self._stage_view(path, sql, limits)
 

@@ -1,37 +1,44 @@
 """Dataset and view handles of the SDK: rows of one commit, read when they are asked for.
 
-Samples for torch's `DataLoader` are numbers as numpy has them, timestamps as the int64 that they
-are stored as, and tensors of types that numpy lacks. Torch has no null: the caller says what
-stands for it.
+A view, and a selection (`selection`), is used as a dataset is. What is streamed, and what lineage
+tells, is of the dataset that its rows are of: its `whole`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo import connect
+from tensorrepo import connect, hints, lazy
 from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
+from tensorrepo.datasets.frames import pandas_frame, polars_frame
+from tensorrepo.datasets.samples import TorchDataset, tensors_of
+from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import MANY, html_table, value_text
 from tensorrepo.formats.common.arguments import check_instance
-from tensorrepo.formats.common.dtypes import is_small_float
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, read_live, resolve_rows
-from tensorrepo.formats.dataset.schema.coerce import coerce_column
-from tensorrepo.formats.dataset.schema.convert import as_torch, present
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
-from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.formats.common.arguments import whole as whole_number
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    live_rows,
+    open_dataset,
+)
+from tensorrepo.formats.dataset.schema.nulls import null_policy
+from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
+    choose_rows,
     find_rows,
     ids_of_rows,
     rows_of_ids,
@@ -48,6 +55,7 @@ from tensorrepo.formats.dataset.streaming.options import (
     described,
     options_of,
 )
+from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
@@ -56,7 +64,6 @@ from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
     diff_views,
-    live_numbers,
     open_rows,
     open_view,
 )
@@ -68,76 +75,55 @@ from tensorrepo.repo.objects.cache import PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_streamed, noted
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-
-def check_fill(dataset: StoredDataset, fill: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands for null, by column, as samples have it. A number fills a whole tensor.
-
-    Raises:
-        NotFoundError: no column of that name.
-        InvalidInputError: a value that the column could not hold.
-    """
-    found = {}
-    for name, value in fill.items():
-        column = dataset.schema.column(name)
-        shape = column.storage.shape
-        fills_tensor = np.isscalar(value) and bool(shape) and None not in shape
-        given = np.full(column.storage.row_shape, value) if fills_tensor else value
-        found[name] = None if value is None else _rows(column, coerce_column(column, [given]))[0]
-    return found
-
-
-def read_samples(
-    dataset: StoredDataset, names: Sequence[str], rows: Sequence[int], fill: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Some rows, each as a dict of columns.
-
-    Raises:
-        InvalidInputError: a value is null, and `fill` does not say what stands for it.
-    """
-    read = read_live(dataset, names, resolve_rows(rows, dataset.rows))
-    columns = {}
-    for name, values in zip(names, read, strict=True):
-        columns[name] = _rows(dataset.schema.column(name), values)
-        if values.valid is None:
-            continue
-        for at in np.flatnonzero(~values.valid).tolist():
-            if name not in fill:
-                raise _no_tensor(name, rows[at])
-            columns[name][at] = fill[name]
-    return [{name: columns[name][at] for name in names} for at in range(len(rows))]
-
-
-def _rows(column: Column, values: ColumnValues) -> list[Any]:
-    if not isinstance(values, FixedValues):
-        return list(present(column, values))
-    array = values.values.copy()  # torch warns of memory that it may not write to
-    return list(as_torch(array) if is_small_float(array.dtype) else array)
-
-
-def _no_tensor(name: str, row: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"row {row}, column {name!r} is null, and torch puts no null into a batch. Say what stands "
-        f"for it: ds.torch(fill={{{name!r}: 0}}); leave the column out: ds.torch(columns=[...]); "
-        "or read batches with ds.stream(output='torch'), whose batch.valid tells which values "
-        "there are. fill=None hands None to your own collate_fn."
-    )
-
-
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Dataset:
     """A dataset of one commit: it never changes, and its rows are read when they are asked for.
 
     ``ds[7]`` is a row, ``ds[10:20]`` and ``ds[[3, 1]]`` are columns of several, ``ds["label"]`` is
-    a column, to be indexed likewise.
+    a column, to be indexed likewise; ``ds[["image", "label"]]`` is a `Selection` of columns.
     """
 
-    context: Context
-    path: str
-    commit: Digest
-    stored: StoredDataset
+    def __init__(
+        self, context: Context, path: str, commit: Digest, stored: StoredDataset | None
+    ) -> None:
+        """Made by `Repository.dataset`. `stored` is None where it is looked for when needed."""
+        self.context, self.path, self.commit = context, path, commit
+        self._stored = stored
+
+    @property
+    def stored(self) -> StoredDataset:
+        """The rows and columns, as the format reads them."""
+        assert self._stored is not None, "selections look for theirs"
+        return self._stored
+
+    @property
+    def whole(self) -> Dataset:
+        """The dataset that these rows are of: what `batch.rows` of a stream counts."""
+        return self
+
+    @property
+    def is_every_row(self) -> bool:
+        """Whether these are all rows of the whole, as far as is known without reading."""
+        return self.whole is self
+
+    @property
+    def asked(self) -> Dataset:
+        """The dataset or view that this is a selection of, or of a selection of."""
+        return self
+
+    def said(self) -> list[str] | None:
+        """Conditions over what was asked that these rows fulfil; None: no text says which."""
+        return []
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        """Which rows of the whole these are, in words of lineage, where a text says it."""
+        return {}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """`selected`, and a digest of the rows that were found, by which they are known again."""
+        return {}
 
     @property
     def name(self) -> str:
@@ -153,15 +139,88 @@ class Dataset:
         """The columns, but for those that are derived from images (``photo.height``, ...)."""
         return self.stored.schema.visible
 
+    @property
+    def every_column(self) -> Schema:
+        """The columns, with those that are derived from images."""
+        return self.stored.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [*self.schema.names]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), len(self.columns)
+
     def __len__(self) -> int:
         return len(self.stored)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list) and index and all(isinstance(each, str) for each in index):
+            return self.select(columns=index)
         return self.stored[index]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise hints.no_attribute(self, name, hints.DATASET)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Rows in order, read in large pieces."""
         return iter(self.stored)
+
+    def select(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Where | None = None,
+        rows: Any = None,
+    ) -> lazy.Selection:
+        """Some rows and columns as a dataset of their own, which nothing is read for yet.
+
+        It streams, is exported, asked by SQL and sliced as any other. A transaction's `create_view`
+        keeps it under a name.
+
+        Args:
+            columns: names, in the order that is wanted; None: all.
+            where: rows that fulfil this; see `find`.
+            rows: a slice, ascending row numbers, a mask or row ids; with `where`, rows of both.
+
+        Raises:
+            NotFoundError: no such column.
+            InvalidInputError: rows that do not ascend: a selection keeps the order of its dataset.
+
+        Example:
+            ``ds.select(["image", "label"], where="split == 'train'").stream(batch_size=256)``
+        """
+        return lazy.Selection(self, columns, where, rows)
+
+    def filter(self, where: Where) -> lazy.Selection:
+        """Rows that fulfil a condition, as a dataset: ``ds.filter(tr.col("label") == "cat")``."""
+        return self.select(where=where)
+
+    def head(self, n: int = 5) -> lazy.Selection:
+        """The first rows, as a dataset; no more is read than it takes to find them."""
+        return self.select(rows=slice(0, whole_number("n", n)))
+
+    def split(
+        self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
+    ) -> dict[str, lazy.Selection]:
+        """All rows, each in one of several parts by chance.
+
+        The part of a row follows from `seed` and from its value of `by`, or its lasting id, alone:
+        it stays when the dataset grows, and rows with the same value are never parted. Null is a
+        value like the empty text. In SQL the number that decides is ``split_share(by, seed)``.
+
+        Args:
+            shares: name of each part, and its share; they add up to 1.
+            by: column of which a value must not come on two sides, such as the patient.
+            seed: another one parts rows in another way.
+
+        Example:
+            ``train, test = ds.split({"train": 0.8, "test": 0.2}, by="patient").values()``
+        """
+        return {name: self.filter(side) for name, side in sides_of(self.schema, shares, by, seed)}
 
     def find(self, where: Where) -> NDArray[np.int64]:
         """Numbers of the rows that `where` names, ascending: ``ds[ds.find("label == 3")]``.
@@ -215,23 +274,39 @@ class Dataset:
         """Columns as arrays; ragged and binary ones as lists."""
         return self.stored.to_numpy(columns)
 
-    def to_torch(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
-        """Columns as torch tensors, where they have one shape and are numbers."""
-        return {name: _as_torch(values) for name, values in self.to_numpy(columns).items()}
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """All rows as a pandas data frame."""
+        return pandas_frame(self.stored, columns)
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> Any:
+        """All rows as a polars data frame."""
+        return polars_frame(self.stored, columns)
+
+    def to_torch(
+        self, columns: Sequence[str] | None = None, *, nulls: Nulls = "raise"
+    ) -> dict[str, Any]:
+        """Columns as torch tensors, where they have one shape and are numbers.
+
+        `nulls` is as for `torch`.
+        """
+        chosen = self.stored.schema.select(columns)
+        policy = null_policy(chosen, nulls)
+        return {name: tensors_of(self.stored, name, policy) for name in chosen.names}
 
     def torch(
-        self, columns: Sequence[str] | None = None, *, fill: Mapping[str, Any] | None = None
+        self, columns: Sequence[str] | None = None, *, nulls: Nulls = "raise"
     ) -> TorchDataset:
         """For torch's own `DataLoader`: rows by number, right with any number of workers.
 
         Args:
             columns: which; None means all.
-            fill: what stands for null, by column; a null elsewhere is an error. None hands None on,
-                for a `collate_fn` of your own.
+            nulls: what stands for null: a number in all columns of numbers, or a value by column.
+                A null elsewhere is an error. None, also of a single column, hands None on, for a
+                `collate_fn` of your own.
         """
-        note_streamed(self)
-        names = self.schema.names if columns is None else tuple(columns)
-        return TorchDataset(self, names, check_fill(self.stored, fill or {}))
+        chosen = self.stored.schema.select(columns)
+        note_streamed(self.whole, (lambda: self.told) if self.whole is not self else None)
+        return TorchDataset(self, chosen.names, null_policy(chosen, nulls))
 
     @described(StreamOptions, Sampling)
     def stream(  # noqa: PLR0913, D417  the one call by which people set a stream up
@@ -275,17 +350,37 @@ class Dataset:
                 20 GB if nothing. 0 keeps none. Local datasets are never cached.
         """
         keywords = dict(locals())  # this signature and `StreamOptions` are held equal by a test
-        keywords["where"] = None if where is None else row_selection(self.stored, where)
+        told = self.select(where=where, rows=rows).selected
+        if self.whole is not self:
+            keywords |= _of_whole(self, keywords)
+        elif where is not None:
+            keywords["where"] = row_selection(self.stored, where)
         own_rank, ranks = self.context.world(rank, world_size)
         size = connect.parse_size(window, "window", 1)
         options = options_of(keywords | {"window": size, "rank": own_rank, "world_size": ranks})
         page_cache = connect.page_cache(self.context.machine, cache_dir, cache_limit)
-        return _stream(self, options, page_cache)
+        return _stream(self.whole, options, page_cache, told)
+
+    def physical_rows(self, most: int | None = None) -> Ints:
+        """Physical rows of these, at most so many: no more is read than it takes to find them."""
+        rows = len(self) if most is None else min(most, len(self))
+        return live_rows(self.stored).physical(np.arange(rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dataset_at, (self.context, self.path, self.commit)
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Whoever reads Arrow's streams can take a dataset as it is: ``pyarrow.table(ds)``."""
+        schema = self.schema.to_arrow()
+        reader = pa.RecordBatchReader.from_batches(schema, self.to_batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
+        return self.title
+
+    @property
+    def title(self) -> str:
+        """What it is, in a line."""
         names = ", ".join(self.schema.names)
         size = self.stored.stored_bytes
         return (
@@ -296,41 +391,39 @@ class Dataset:
     def _repr_html_(self) -> str:
         """The first rows, for notebooks."""
         names = self.schema.names
-        rows = ([value_text(row[name]) for name in names] for row in islice(self, MANY))
-        return html_table(repr(self), names, rows)
+        rows = ([value_text(row[name]) for name in names] for row in self.head(MANY))
+        return html_table(self.title, names, rows)
 
 
-class TorchDataset:
-    """A map-style dataset: what torch's `DataLoader` asks for. Moments are their int64."""
-
-    def __init__(self, dataset: Dataset, columns: tuple[str, ...], fill: dict[str, Any]) -> None:
-        self.dataset = dataset
-        self.columns = columns
-        self.fill = fill
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([int(index)])[0]
-
-    def __getitems__(self, indices: Iterable[int]) -> list[dict[str, Any]]:
-        """A whole batch in one read: torch calls this where it is there."""
-        return read_samples(self.dataset.stored, self.columns, list(indices), self.fill)
-
-
-def _as_torch(values: Any) -> Any:
-    """An array of numbers as a tensor of its own memory; anything else as it is."""
-    numbers = isinstance(values, np.ndarray) and (
-        values.dtype.kind in "biufc" or is_small_float(values.dtype)
-    )
-    if not numbers:
-        return values
-    writable = values if values.flags.writeable else values.copy()  # torch warns of the others
-    return as_torch(writable)
+def _of_whole(chosen: Dataset, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a stream of some rows, as those of a stream of their whole dataset."""
+    whole, own = chosen.whole.stored, chosen.stored
+    rows, where, weights = (keywords[each] for each in ("rows", "where", "weights"))
+    named = choose_rows(own, slice(None) if rows is None else rows).rows
+    if where is not None:
+        fitting = choose_rows(own, row_selection(own, where), strict=False).rows
+        named = np.intersect1d(named, fitting, assume_unique=True)
+    found: dict[str, Any] = {"rows": live_rows(whole).live(named), "where": None}
+    if keywords["columns"] is None:
+        found["columns"] = chosen.schema.names
+    if weights is None or isinstance(weights, str | Mapping):
+        return found
+    given = np.asarray(weights)
+    if given.shape != (own.rows,):
+        raise InvalidInputError(
+            f"weights are one number per row, {own.rows:,} of them; got shape {given.shape}"
+        )
+    spread = np.zeros(whole.rows, given.dtype)
+    spread[live_rows(whole).live(chosen.physical_rows())] = given
+    return found | {"weights": spread}
 
 
-def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache | None) -> Stream:
+def _stream(
+    dataset: Dataset,
+    options: StreamOptions,
+    page_cache: PageDiskCache | None,
+    told: Mapping[str, Any],
+) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
     if options.workers == "process" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
@@ -340,8 +433,8 @@ def _stream(dataset: Dataset, options: StreamOptions, page_cache: PageDiskCache 
     remake = partial(_stored_stream, dataset, options, page_cache)
     threaded = replace(options, workers="thread")
     of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
-    again = partial(_stream, dataset, options, page_cache)
-    return Stream(dataset, remake(remake=remake), again, of_equal)
+    again = partial(_stream, dataset, options, page_cache, told)
+    return Stream(dataset, remake(remake=remake), again, of_equal, told)
 
 
 def _stored_stream(
@@ -363,16 +456,59 @@ def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:
     return noted(Dataset(context, path, revision.digest, stored))
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class View(Dataset):
-    """Rows of a dataset, used like one: indexed, streamed, asked, exported. Rows count from 0.
+class RowsOfDataset(Dataset):
+    """Some rows of a dataset, used like one: indexed, streamed, asked, exported. They count from 0.
+
+    A stream of them is one of the `whole`: its `batch.rows` are numbers there.
+    """
+
+    source: Dataset
+
+    @property
+    def whole(self) -> Dataset:
+        return self.source.whole
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        if self.is_every_row:
+            return self.selected
+        whole = self.whole.stored
+        bits = bits_of(whole.rows, [live_rows(whole).live(self.physical_rows())])
+        return self.selected | {"selection": RowSelection(bits, None, "").digest}
+
+    def diff(self, older: RowsOfDataset) -> ViewDiff:
+        """Ids of the rows that these have and `older` lacks, and the other way round."""
+        check_instance("older", older, RowsOfDataset, "a view or a selection of rows")
+        return diff_views(older.as_view(), self.as_view())
+
+    def as_view(self) -> StoredView:
+        """What is kept of them under a name.
+
+        The query of a selection gives its rows again, of what the dataset has then. It is empty
+        where no text says which rows these are: such a view is not asked again.
+        """
+        raise NotImplementedError
+
+
+class View(RowsOfDataset):
+    """Rows of a dataset that were kept, used like one.
 
     `source` is the whole dataset, `chosen` what is stored of the view.
     """
 
-    source: Dataset
-    chosen: StoredView
-    identity: Digest
+    def __init__(
+        self,
+        context: Context,
+        path: str,
+        commit: Digest,
+        stored: StoredDataset,
+        source: Dataset,
+        chosen: StoredView,
+        identity: Digest,
+    ) -> None:
+        """Made by `Repository.view`."""
+        super().__init__(context, path, commit, stored)
+        self.source, self.chosen, self.identity = source, chosen, identity
 
     @property
     def name(self) -> str:
@@ -385,29 +521,21 @@ class View(Dataset):
 
     @property
     def sql(self) -> str:
-        """The query that chose the rows."""
+        """The query that chose the rows; empty where they were given one by one."""
         return self.chosen.sql
 
-    def stream(self, *, rows: Any = None, **options: Any) -> Stream:
-        """Batches of the rows, for training: see `Dataset.stream`, which takes the same.
+    @property
+    def selected(self) -> dict[str, Any]:
+        return {"view": self.path, "view_digest": self.identity}
 
-        Args:
-            rows: which rows of the view: a slice, numbers or a mask; None: all.
-            options: options of `Dataset.stream`.
-        """
-        numbers = live_numbers(self.source.stored, self.chosen)
-        chosen = resolve_rows(slice(None) if rows is None else rows, len(numbers))
-        return self.source.stream(rows=numbers[np.asarray(chosen, np.int64)], **options)
-
-    def diff(self, older: View) -> ViewDiff:
-        """Ids of the rows that this view has and `older` lacks, and the other way round."""
-        check_instance("older", older, View, "a view, as repo.view(...) gives it")
-        return diff_views(older.chosen, self.chosen)
+    def as_view(self) -> StoredView:
+        return self.chosen
 
     def __reduce__(self) -> tuple[Any, ...]:
         return view_at, (self.context, self.path, self.commit)
 
-    def __repr__(self) -> str:
+    @property
+    def title(self) -> str:
         return (
             f"<view {self.name}: {len(self):,} rows of {self.source.name} at "
             f"{self.source.commit:.12}, {self.sql!r:.80}>"

@@ -12,11 +12,18 @@ import pyarrow as pa
 
 from tensorrepo.catalog.sql import SELF
 from tensorrepo.formats.common.arguments import mapping, text
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.types import ColumnType, Scalar, Tensor
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of
-from tensorrepo.formats.dataset.selecting.select_rows import Where, find_rows, is_condition
+from tensorrepo.formats.dataset.selecting.select_rows import (
+    Where,
+    choose_rows,
+    condition_rows,
+    find_rows,
+    is_condition,
+)
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.query.sql.columns import is_nested, row_shape
 from tensorrepo.query.sql.duck import DuckSession
@@ -104,8 +111,10 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"({', '.join('any' if each is None else str(each) for each in shape)})"
 
 
-def row_selection(dataset: StoredDataset, where: Where) -> Where:
+def row_selection(dataset: StoredDataset, where: Where, most: int | None = None) -> Where:
     """`where`, with a condition as text read, and answered by DuckDB where no expression says it.
+
+    DuckDB is asked for the first `most` rows; None: for all.
 
     Raises:
         InvalidInputError: SQL that is wrong.
@@ -115,9 +124,28 @@ def row_selection(dataset: StoredDataset, where: Where) -> Where:
     condition = read_condition(str(where), dataset.schema)
     if condition.expression is not None:
         return condition
-    rows = _one(dataset, _numbered(dataset, "", condition.sql))
+    few = "" if most is None else f" LIMIT {most}"
+    rows = _one(dataset, _numbered(dataset, "", condition.sql) + few)
     numbers = (batch.column(0).to_numpy() for batch in rows.batches())
     return replace(condition, rows=bits_of(dataset.rows, numbers))
+
+
+def fitting_rows(dataset: StoredDataset, where: Where, most: int | None = None) -> Ints:
+    """Physical rows that `where` names, ascending: the first `most`; None: all.
+
+    No more is read than it takes to find them.
+    """
+    condition = row_selection(dataset, where, most)
+    numbers = condition_rows(dataset, condition)
+    if numbers is None:
+        return choose_rows(dataset, condition, strict=False).rows[:most]
+    found, count = [np.zeros(0, np.int64)], 0
+    for some in numbers:
+        found.append(some)
+        count += len(some)
+        if most is not None and count >= most:
+            break
+    return live_rows(dataset).physical(np.concatenate(found)[:most])
 
 
 def expression_updates(

@@ -10,7 +10,7 @@ torch is imported when an adapter is made, and not before.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
@@ -286,6 +286,7 @@ class Stream:
         stored: StoredStream,
         again: Callable[[], Stream],
         of_equal: Callable[[StoredDataset], StoredStream] | None = None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         """Made by `StoredDataset.stream`.
 
@@ -294,7 +295,9 @@ class Stream:
             stored: the format's stream.
             again: makes an equal stream, in any process.
             of_equal: streams an equal dataset likewise, to profile it; None: there are several.
+            told: which rows these are, for lineage, where a text says it.
         """
+        self.told = dict(told or {})
         self.dataset, self.stored = dataset, stored
         self._again, self._of_equal = again, of_equal
         self.loading = Loading()
@@ -436,7 +439,7 @@ class Stream:
             self.loading.check_place()
         except InvalidInputError:
             del place["position"]
-        return place | ({"selection": selection} if selection else {})
+        return place | ({"selection": selection} | self.told if selection else {})
 
     def _commits(self) -> dict[str, Any]:
         return {"commit": self.dataset.commit, "name": self.dataset.name}

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from tensorrepo.catalog.sql import RepositoryTables, Used
 from tensorrepo.context import Context
+from tensorrepo.datasets.dataset import RowsOfDataset
 from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
-from tensorrepo.formats.views import make_view, write_view
+from tensorrepo.formats.views import StoredView, make_view, write_view
 from tensorrepo.query.sql.duck import DuckSession, Settings
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
@@ -57,12 +58,7 @@ def create_view(
             several; or it went beyond `limits`.
         PermissionDenied: it asks for files, extensions or settings.
     """
-    name = path.removeprefix("views/")
-    if stage.entry(f"datasets/{name}") is not None and stage.entry(path) is None:
-        raise ConflictError(
-            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
-            "meant: give the view another name"
-        )
+    _check_name(stage, path)
     tables = RepositoryTables(context, commit)
     text("a query", query)
     if limits is not None:
@@ -74,7 +70,35 @@ def create_view(
         finally:
             session.close()
     source = _source(tables.used, ids, commit)
-    view = make_view(source.stored, ids, query, source.path, source.commit)
+    return _stage(stage, path, make_view(source.stored, ids, query, source.path, source.commit))
+
+
+def keep_rows(stage: Stage, context: Context, path: str, rows: RowsOfDataset) -> ObjectLink:
+    """Stage a view of the rows of a selection, or of another view.
+
+    Raises:
+        ConflictError: as for `create_view`.
+        InvalidInputError: they are rows of another repository.
+    """
+    _check_name(stage, path)
+    if rows.context.core.id != context.core.id:
+        raise InvalidInputError(
+            f"these are rows of {rows.whole.path} in another repository, {rows.context.url}: a "
+            "view is of a dataset of its own"
+        )
+    return _stage(stage, path, rows.as_view())
+
+
+def _check_name(stage: Stage, path: str) -> None:
+    name = path.removeprefix("views/")
+    if stage.entry(f"datasets/{name}") is not None and stage.entry(path) is None:
+        raise ConflictError(
+            f"there is a dataset {name!r}, so a query that names {name!r} would not say which is "
+            "meant: give the view another name"
+        )
+
+
+def _stage(stage: Stage, path: str, view: StoredView) -> ObjectLink:
     link = write_view(stage.objects, view)
     # Its dataset may be of a commit that no ref leads to.
     stage.stage(path, Entry(Kind.VIEW, link.digest), since=0)

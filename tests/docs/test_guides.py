@@ -25,6 +25,7 @@ GUIDES = [
     "models",
     "registry",
     "sampling",
+    "selecting",
     "sql",
 ]
 

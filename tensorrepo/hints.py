@@ -1,0 +1,138 @@
+"""Words of other libraries: what they are called here, for who types them on a handle."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CHANGE: Final = "with repo.transaction() as tx: tx.dataset(name)"
+_QUERY: Final = 'ds.query("SELECT ... FROM self")'
+# What people type on a dataset: how it is said here.
+DATASET: Final = {
+    "num_rows": "len(ds)",
+    "size": "len(ds), or ds.shape",
+    "count": 'len(ds), or len(ds.filter("label == 3"))',
+    "num_columns": "len(ds.columns)",
+    "column_names": "ds.columns",
+    "keys": "ds.columns",
+    "features": "ds.schema",
+    "dtypes": "ds.schema",
+    "info": "ds.schema",
+    "describe": 'ds.query("SUMMARIZE self")',
+    "map": "ds.stream(transform=function) for batches; draft.add_column(name, type, function) to "
+    f"keep what it gives: {_CHANGE}.add_column(...)",
+    "apply": "ds.stream(transform=function)",
+    "with_transform": "ds.stream(transform=function)",
+    "train_test_split": 'ds.split({"train": 0.8, "test": 0.2}, seed=0)',
+    "random_split": 'ds.split({"train": 0.8, "test": 0.2}, seed=0)',
+    "to_dict": "ds.to_numpy(), or ds.to_arrow().to_pydict()",
+    "to_list": "list(ds), whose items are dicts",
+    "iterrows": "for row in ds: ...",
+    "itertuples": "for row in ds: ...",
+    "df": "ds.to_pandas()",
+    "pl": "ds.to_polars()",
+    "arrow": "ds.to_arrow()",
+    "values": "ds.to_numpy()",
+    "to_csv": 'tr.export(ds, "rows.csv")',
+    "to_json": 'tr.export(ds, "rows.jsonl")',
+    "to_parquet": 'tr.export(ds, "rows.parquet")',
+    "export": 'tr.export(ds, "rows.parquet")',
+    "save_to_disk": 'tr.export(ds, "folder", "huggingface")',
+    "save": "tx.create_view(name, ds.filter(...)) keeps rows under a name",
+    "shuffle": 'ds.stream(batch_size=..., shuffle="global", seed=0)',
+    "batch": "ds.stream(batch_size=...)",
+    "iter": "ds.stream(batch_size=...)",
+    "dataloader": "ds.stream(batch_size=..., output='torch'), or DataLoader(ds.torch())",
+    "pytorch": "ds.stream(batch_size=..., output='torch'), or ds.torch()",
+    "with_format": "ds.stream(batch_size=..., output='torch')",
+    "set_format": "ds.stream(batch_size=..., output='torch')",
+    "tail": "ds[-5:]",
+    "take": "ds.head(5), or ds[[3, 1]]",
+    "skip": "ds.select(rows=slice(5, None))",
+    "limit": "ds.head(5)",
+    "iloc": "ds[7], ds[10:20] or ds[[3, 1]]",
+    "loc": 'ds[ds.find({"name": "a.png"})]',
+    "sample": 'ds.query("SELECT * FROM self USING SAMPLE 5")',
+    "sort": 'ds.query("SELECT * FROM self ORDER BY score")',
+    "sort_values": 'ds.query("SELECT * FROM self ORDER BY score")',
+    "groupby": 'ds.query("SELECT label, count(*) FROM self GROUP BY label")',
+    "group_by": 'ds.query("SELECT label, count(*) FROM self GROUP BY label")',
+    "value_counts": 'ds.query("SELECT label, count(*) FROM self GROUP BY label")',
+    "unique": 'ds.query("SELECT DISTINCT label FROM self")',
+    "merge": f"{_QUERY} with a JOIN, or repo.sql(...)",
+    "join": f"{_QUERY} with a JOIN, or repo.sql(...)",
+    "sql": _QUERY,
+    "where": 'ds.filter("label == 3")',
+    "select_columns": "ds[[...]], or ds.select([...])",
+    "remove_columns": "ds.select([...]) for reading; to change the dataset, "
+    f"{_CHANGE}.drop_column(...)",
+    "drop": "ds.select([...]) for reading; to change the dataset, "
+    f"{_CHANGE}.drop_column(...) or .delete(where)",
+    "rename": f"{_CHANGE}.rename_column(...)",
+    "rename_column": f"{_CHANGE}.rename_column(...)",
+    "cast": f"{_CHANGE}.widen_column(...)",
+    "add_column": f"{_CHANGE}.add_column(...)",
+    "append": f"{_CHANGE}.append(...)",
+    "add": f"{_CHANGE}.append(...)",
+    "extend": f"{_CHANGE}.append(...)",
+    "insert": f"{_CHANGE}.append(...)",
+    "update": f"{_CHANGE}.update(...)",
+    "delete": f"{_CHANGE}.delete(...)",
+    "upsert": f"{_CHANGE}.upsert(...)",
+    "push_to_hub": "with repo.transaction() as tx: tx.create_dataset(name, ...)",
+    "history": "repo.log(), and repo.blame(name, row=7)",
+    "version": "ds.commit, the commit that it is of",
+}
+# And on a repository.
+REPOSITORY: Final = {
+    "checkout": "repo.at(ref), repo.dataset(name, ref)",
+    "commit": 'with repo.transaction("main", "message") as tx: ...',
+    "add": "with repo.transaction() as tx: tx.create_dataset(...), tx.save_model(...)",
+    "begin": "with repo.transaction() as tx: ...",
+    "create_dataset": "with repo.transaction() as tx: tx.create_dataset(...)",
+    "create_view": "with repo.transaction() as tx: tx.create_view(...)",
+    "save_model": "with repo.transaction() as tx: tx.save_model(...)",
+    "push": "every commit is in the repository at once: there is nothing to push",
+    "pull": "every commit of others is seen at once: there is nothing to pull",
+    "fetch": "every commit of others is seen at once: there is nothing to fetch",
+    "clone": "tr.open(url) opens a repository where it lies",
+    "branch": "repo.create_branch(name)",
+    "tag": "repo.create_tag(name)",
+    "history": "repo.log()",
+    "commits": "repo.log()",
+    "ls": "repo.datasets(), repo.models(), repo.entries()",
+    "list": "repo.datasets(), repo.models(), repo.entries()",
+    "list_datasets": "repo.datasets()",
+    "list_models": "repo.models()",
+    "get_dataset": "repo.dataset(name)",
+    "load_dataset": "repo.dataset(name)",
+    "get_model": "repo.model(name)",
+    "load_model": "repo.model(name).load()",
+    "query": 'repo.sql("SELECT ...")',
+    "execute": 'repo.sql("SELECT ...")',
+    "reset": "repo.undo(branch), repo.revert(ref)",
+}
+
+
+# What was committed stays as it is.
+_CHANGING: Final = ("transaction", "merge", "undo", "redo", "revert", "create_branch", "create_tag")
+PINNED: Final = REPOSITORY | dict.fromkeys(
+    _CHANGING, "a commit stays as it is: change a branch by the repository itself"
+)
+
+
+def no_attribute(
+    handle: object, name: str, words: Mapping[str, str] = REPOSITORY
+) -> AttributeError:
+    """What to raise where a handle lacks an attribute: says what there is instead."""
+    kind = type(handle).__name__
+    told = f"{kind} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(told)
+    if name in words:
+        return AttributeError(f"{told}: {words[name]}")
+    near = get_close_matches(name, [each for each in dir(type(handle)) if each[0] != "_"], 3)
+    return AttributeError(f"{told}. Did you mean {' or '.join(near)}?" if near else told)
