@@ -12,11 +12,14 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from sqlalchemy import Connection
 
 from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.catalog.sql import SELF, sql
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, flag, listed, text, whole
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.provenance import (
     CHECKPOINT_OF,
     CONSTRUCTED_FROM,
@@ -33,13 +36,31 @@ from tensorrepo.formats.common.provenance import (
     relation_of,
 )
 from tensorrepo.formats.dataset.diff import DatasetDiff, diff_datasets
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    live_rows,
+    narrowed,
+    open_dataset,
+    row_id_table,
+)
+from tensorrepo.formats.dataset.selecting.row_bits import bits_of
+from tensorrepo.formats.dataset.selecting.select_rows import matching_rows, rows_of_ids
+from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.formats.dataset.streaming.order.items import RowSelection
+from tensorrepo.formats.views import open_view, physical_rows
 from tensorrepo.query import lineage as core
 from tensorrepo.query.catalog import database
 from tensorrepo.query.lineage import LineageNode, LineageStep
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.runs.record import RunRecord, Runs
 
-_SHOWN: Final = frozenset({"seed", "epoch", "position", "step", "weight", "sql", "function"})
+_SHOWN: Final = frozenset(
+    {"seed", "epoch", "position", "step", "weight", "sql", "function", "where", "view"}
+)
+# A condition that a lineage tells is as strange as its repository; rows are counted, not shown.
+_CONDITION_LIMITS: Final = QueryLimits(seconds=60.0, rows=1 << 40, bytes=1 << 40)
 _UNTRAINED: Final = frozenset(  # a model that is one of these learned what its origins did
     {DERIVED_FROM, MERGED_FROM, MERGED_ONTO, SLICED_FROM, CONSTRUCTED_FROM, QUANTISED_FROM}
     | {LOSSY_OF}
@@ -117,8 +138,8 @@ class SawDeleted:
     Attributes:
         model: which.
         dataset: the version that it was trained on.
-        deleted: rows of that version that are gone; None: that version is not stored any more, so
-            which rows it had is unknown.
+        deleted: rows of that version that are gone, of those that were chosen where that is known;
+            None: that version is not stored any more, so which rows it had is unknown.
         seen: "all" of its rows, when it went through the whole of it at least once; else a "part",
             or "unknown".
         details: the place that the stream had reached.
@@ -277,8 +298,29 @@ class Lineage:
         old = step.origin.key
         diff = self._diff(old, self.start.key) if old != self.start.key else None
         deleted = diff.rows_removed if diff is not None else None if old != self.start.key else 0
+        if deleted:
+            chosen = self._gone_of_chosen(step)
+            deleted = deleted if chosen is None else chosen
         seen = _seen(step.details, None if diff is None else diff.old_rows)
         return SawDeleted(step.subject, step.origin, deleted, seen, step.details)
+
+    def _gone_of_chosen(self, step: LineageStep) -> int | None:
+        """Rows that are gone of those that were chosen to be seen; None: not known which."""
+        objects, told = self._context.core.objects, step.details
+        if "selection" not in told or not ("where" in told or "view_digest" in told):
+            return None
+        try:
+            old, new = (
+                open_dataset(objects, Digest(key)) for key in (step.origin.key, self.start.key)
+            )
+            rows = _told_rows(self._context, old, told)
+        except (NotFoundError, InvalidInputError, PermissionDenied):
+            return None
+        numbers = live_rows(old).live(rows)
+        # What was read is known by its digest: the text may mean other rows by now.
+        if RowSelection(bits_of(old.rows, [numbers]), None, "").digest != told["selection"]:
+            return None
+        return int((rows_of_ids(new, row_id_table(old).of(rows)) < 0).sum())
 
     def _run(self, step: LineageStep) -> RunRecord | None:
         """The run that made it, where the edge says so and the repository has it."""
@@ -297,6 +339,32 @@ class Lineage:
             return diff_datasets(self._context.core.objects, old, new)
         except NotFoundError:
             return None
+
+
+def _told_rows(context: Context, dataset: StoredDataset, told: Mapping[str, Any]) -> Ints:
+    """Physical rows that a lineage tells of.
+
+    Raises:
+        NotFoundError: the view that they were chosen from is not stored any more.
+        InvalidInputError: a condition that does not fit, or takes too much to answer.
+    """
+    chosen = dataset
+    if "view_digest" in told:
+        view = open_view(context.core.objects, parse_digest(told["view_digest"]))
+        chosen = narrowed(dataset, physical_rows(dataset, view))
+    every = np.arange(chosen.rows)
+    if "where" in told:
+        condition = read_condition(text("a condition", told["where"]), chosen.schema)
+        found = None if condition.expression is None else matching_rows(chosen, condition)
+        every = _asked(context, chosen, condition.sql) if found is None else found
+    return live_rows(chosen).physical(every)
+
+
+def _asked(context: Context, dataset: StoredDataset, condition: str) -> Ints:
+    query = f"SELECT row_number FROM {SELF} WHERE (\n{condition}\n)"  # noqa: S608 - in a sandbox
+    answer = sql(context, query, this=dataset, untrusted=_CONDITION_LIMITS)
+    parts = [batch.column(0).to_numpy() for batch in answer.batches()]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
 def _seen(place: Mapping[str, Any], rows: int | None) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.datasets.dataset import Dataset, View
+from tensorrepo.datasets.selection import Selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import mapping, several
 from tensorrepo.formats.common.json import check_json
@@ -75,6 +76,11 @@ def training_edges(trained_on: Any) -> list[ProvenanceEdge]:
 def _edges(handle: Any, relation: str, details: dict[str, Any]) -> Iterator[ProvenanceEdge]:
     if isinstance(handle, ProvenanceEdge) and relation == DERIVED_FROM:
         yield handle
+    elif isinstance(handle, Selection) or (isinstance(handle, View) and relation == TRAINED_ON):
+        whole = handle.whole
+        yield ProvenanceEdge(
+            relation, whole.path, whole.digest, whole.commit, details | handle.told
+        )
     elif isinstance(handle, Dataset | Model):
         word = DERIVED_FROM if isinstance(handle, Model) else relation
         yield ProvenanceEdge(word, handle.path, handle.digest, handle.commit, details)
