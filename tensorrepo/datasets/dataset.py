@@ -344,7 +344,7 @@ class Dataset(Shown):
             options = replace(options, sampling=replace(sampling, where=chosen))
         return replace(options, ranks=ranks)
 
-    def first(self, most: int | None = None) -> Ints:
+    def physical_rows(self, most: int | None = None) -> Ints:
         """Physical rows of these, at most so many: no more is read than it takes to find them."""
         rows = len(self) if most is None else min(most, len(self))
         return live_rows(self.stored).physical(np.arange(rows))
@@ -391,7 +391,7 @@ def _of_whole(chosen: Dataset, options: StreamOptions) -> StreamOptions:
                 f"weights are one number per row, {own.rows:,} of them; got shape {given.shape}"
             )
         weights = np.zeros(whole.rows, given.dtype)
-        weights[live_rows(whole).live(chosen.first())] = given
+        weights[live_rows(whole).live(chosen.physical_rows())] = given
     return replace(
         options,
         columns=chosen.schema.names if options.columns is None else options.columns,
@@ -450,7 +450,7 @@ class RowsOfDataset(Dataset):
         if self.is_every_row:
             return self.selected
         whole = self.whole.stored
-        bits = bits_of(whole.rows, [live_rows(whole).live(self.first())])
+        bits = bits_of(whole.rows, [live_rows(whole).live(self.physical_rows())])
         return self.selected | {"selection": RowSelection(bits, None, "").digest}
 
     def diff(self, older: RowsOfDataset) -> ViewDiff:

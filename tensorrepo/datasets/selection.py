@@ -79,7 +79,7 @@ class Selection(RowsOfDataset):
     def stored(self) -> StoredDataset:
         if self._stored is None:
             chosen = projected(self.whole.stored, self.every_column)
-            self._stored = chosen if self.is_every_row else narrowed(chosen, self.first())
+            self._stored = chosen if self.is_every_row else narrowed(chosen, self.physical_rows())
         return self._stored
 
     @property
@@ -104,19 +104,19 @@ class Selection(RowsOfDataset):
 
     def as_view(self) -> StoredView:
         whole = self.whole.stored
-        ids = row_id_table(whole).of(self.first())
+        ids = row_id_table(whole).of(self.physical_rows())
         return make_view(whole, ids, self.sql, self.whole.path, self.whole.commit)
 
-    def first(self, most: int | None = None) -> Ints:
+    def physical_rows(self, most: int | None = None) -> Ints:
         if self._stored is not None:
-            return super().first(most)
+            return super().physical_rows(most)
         if self._where is None and self._rows is None:
-            return self.source.first(most)
+            return self.source.physical_rows(most)
         rows = self._rows
         if self._where is None and isinstance(rows, slice) and _begins_there(rows):
             least, end = rows.start or 0, rows.stop
             stop = end if most is None else min(end, least + most)
-            return self.source.first(stop)[least:stop]
+            return self.source.physical_rows(stop)[least:stop]
         return self._chosen(most)[:most]
 
     def _chosen(self, most: int | None) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,9 @@ def test_a_repository_at_a_tag(repo: tr.Repository) -> None:
     assert ([*old.datasets()], [*old.models()]) == (["points"], ["net"])
     assert len(old.dataset("points")) == len(repo.dataset("points"))
     assert old.file("notes.txt") == b"line one\n"
+    assert [*pickle.loads(pickle.dumps(old)).entries()] == [
+        "datasets/points", "files/notes.txt", "models/net",
+    ]  # fmt: skip
     with pytest.raises(tr.NotFoundError, match="people"):
         old.sql("SELECT * FROM people")
     with pytest.raises(AttributeError, match="a commit stays as it is"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -177,6 +178,23 @@ def test_a_view_of_rows_that_no_text_says_is_not_asked_again(
         tx.refresh_view("mask")
 
 
+def test_a_refreshed_split_takes_in_the_new_rows_of_its_side(tmp_path: Path) -> None:
+    made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    shares = {"train": 0.5, "test": 0.5}
+    with made.transaction() as tx:
+        tx.create_dataset("d", COLUMNS).append(rows(100))
+    with made.transaction() as tx:
+        for name, part in made.dataset("d").split(shares, by="n").items():
+            tx.create_view(name, part)
+    with made.transaction() as tx:
+        tx.dataset("d").append({name: each[100:] for name, each in rows(150).items()})
+    with made.transaction() as tx:
+        tx.refresh_view("train")
+    wanted = made.dataset("d").split(shares, by="n")["train"]
+    assert made.view("train")["n"][:].tolist() == wanted["n"][:].tolist()
+    assert max(made.view("train")["n"][:]) >= 100
+
+
 def test_a_selection_of_a_view_is_asked_of_the_view(repo: tr.Repository, ds: tr.Dataset) -> None:
     with repo.transaction() as tx:
         tx.create_view("threes", ds.filter("y == 3"))
@@ -308,7 +326,7 @@ def test_the_share_of_a_key_is_the_same_for_ever(
     ],
 )
 def test_shares_and_keys_that_make_no_split_are_refused(
-    shares: dict[str, float], by: str | None, told: str, tmp_path: Any
+    shares: dict[str, float], by: str | None, told: str, tmp_path: Path
 ) -> None:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction() as tx:
@@ -317,7 +335,7 @@ def test_shares_and_keys_that_make_no_split_are_refused(
         made.dataset("d").split(shares, by=by)
 
 
-def test_a_column_called_row_id_needs_a_key(tmp_path: Any) -> None:
+def test_a_column_called_row_id_needs_a_key(tmp_path: Path) -> None:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction() as tx:
         tx.create_dataset("d", {"row_id": tr.Text()})
