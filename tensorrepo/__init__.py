@@ -21,14 +21,22 @@ if TYPE_CHECKING:
         Bytes,
         ClassLabel,
         Column,
+        Date,
+        Decimal,
+        Duration,
         Embedding,
         Image,
         Json,
         Link,
         LinkValue,
+        List,
+        Map,
+        Null,
         Schema,
+        Struct,
         Tensor,
         Text,
+        Time,
         Timestamp,
     )
     from tensorrepo.formats.dataset.selecting.select_rows import col
@@ -61,12 +69,13 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
-    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Decode", "Embedding", "Error",
-    "Image", "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "LossyState", "Mix",
-    "Model", "NoSuchRowError", "NotFoundError", "PermissionDenied", "PurgedError", "QueryLimits",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Schema", "StorageError", "Stream",
-    "Tensor", "Text", "Timestamp", "UnsupportedError", "View", "__version__", "col", "decode_image",
-    "export", "graph", "init", "open", "read", "s",
+    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date", "Decimal", "Decode",
+    "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json", "Lineage", "Link",
+    "LinkValue", "List", "LossyState", "Map", "Mix", "Model", "NoSuchRowError", "NotFoundError",
+    "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Repository", "RepositoryRewound",
+    "RetentionPolicy", "Schema", "StorageError", "Stream", "Struct", "Tensor", "Text", "Time",
+    "Timestamp", "UnsupportedError", "View", "__version__", "col", "decode_image", "export",
+    "graph", "init", "open", "read", "s",
 ]  # fmt: skip
 
 

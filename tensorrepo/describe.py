@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date, time, timedelta
 from html import escape
 from typing import Any
 
@@ -16,13 +18,22 @@ from tensorrepo.formats.common.arguments import counted, printable
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.python_values import json_form
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ClassLabel,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     LinkValue,
+    List,
+    Map,
+    Null,
     Scalar,
+    Struct,
     Tensor,
+    Time,
 )
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import open_rows, open_view
@@ -110,6 +121,10 @@ def value_text(value: Any) -> str:
         return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
     if isinstance(value, LinkValue):
         value = value.url
+    elif isinstance(value, dict | list):
+        value = json.dumps(value_json(value), ensure_ascii=False, default=str)
+    elif isinstance(value, _IN_WORDS):
+        value = json_form(value, str)
     text = printable(str(value)[: SHOWN_BYTES + 1].replace("\n", " "))
     return text if len(text) <= SHOWN_BYTES else text[: SHOWN_BYTES - 3] + "..."
 
@@ -131,6 +146,24 @@ def type_text(kind: ColumnType) -> str:
     if isinstance(kind, ClassLabel):
         shown = ", ".join(kind.names[:8])
         return f"label of {len(kind.names)} classes ({shown}{', ...' if kind.names[8:] else ''})"
+    return _nested_text(kind)
+
+
+def _nested_text(kind: ColumnType) -> str:
+    """``list(text)``, ``struct(a: int64, b: decimal(5, 2))``, ``time(us)``; of others as ever."""
+    match kind:
+        case List(value=value, size=size):
+            return f"list({type_text(value)}{'' if size is None else f', {size}'})"
+        case Struct(fields=fields):
+            return f"struct({', '.join(f'{name}: {type_text(each)}' for name, each in fields)})"
+        case Map(key=key, value=value):
+            return f"map({type_text(key)}, {type_text(value)})"
+        case Decimal(precision=precision, scale=scale):
+            return f"decimal({precision}, {scale})"
+        case Time(unit=unit) | Duration(unit=unit):
+            return f"{kind.__struct_config__.tag}({unit})"
+        case Date() | Null():
+            return str(kind.__struct_config__.tag)
     return str(kind)
 
 
@@ -138,7 +171,8 @@ def value_json(value: Any) -> Any:
     """One value for programs: arrays as nested lists, bytes as hex, complex numbers as parts."""
     if isinstance(value, LinkValue):
         return msgspec.to_builtins(value)
-    if hasattr(value, "dtype"):  # scalars of bfloat16 and float8 are no np.generic
+    # Scalars of bfloat16 and float8 are no np.generic.
+    if hasattr(value, "dtype") and value.dtype.kind not in "mM":
         wider = np.float32 if is_small_float(value.dtype) else value.dtype
         return value_json(np.asarray(value).astype(wider, copy=False).tolist())
     if isinstance(value, complex):
@@ -147,9 +181,15 @@ def value_json(value: Any) -> Any:
         return bytes(value).hex()
     if isinstance(value, float) and not math.isfinite(value):
         return None  # JSON has no NaN, and programs that read it choke on one
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [value_json(item) for item in value]
-    return value
+    if isinstance(value, dict):
+        return {name: value_json(item) for name, item in value.items()}
+    return json_form(value, str)
+
+
+# Values that JSON says in ISO 8601, or as digits.
+_IN_WORDS = (date, time, timedelta, decimal.Decimal, np.datetime64, np.timedelta64)
 
 
 def file_json(path: str, data: memoryview) -> dict[str, Any]:

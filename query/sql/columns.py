@@ -3,11 +3,13 @@
 Numbers, text, bytes and moments as they are. Tensors as lists, one in the other, of as many
 dimensions: ``element(image, 3, 5)`` and ``image[4][6]`` need no other knowledge of their shape.
 Numbers that DuckDB lacks come as ones that hold them: float16, bfloat16 and float8 as float32,
-complex numbers as a list of their two parts.
+complex numbers as a list of their two parts; decimals of more than 38 digits as text. Durations
+are intervals, which DuckDB counts in microseconds. Lists, structs and maps are its own.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -18,10 +20,17 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
-from tensorrepo.formats.dataset.schema.arrow_types import is_list
+from tensorrepo.formats.dataset.schema.arrow_forms import fixed_lists, is_list
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import Timestamp
+from tensorrepo.formats.dataset.schema.types import (
+    Date,
+    Decimal,
+    Duration,
+    Null,
+    Time,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -44,9 +53,10 @@ def sql_field(column: Column) -> pa.Field:
 
 def sql_array(column: Column, values: ColumnValues) -> pa.Array:
     """Some rows of a column, of the type that `sql_field` says; where it can be, without a copy."""
-    if isinstance(values, BinaryValues) or isinstance(column.type, Timestamp):
+    if isinstance(values, BinaryValues) or isinstance(column.type, _AS_IN_ARROW):
         array = to_arrow_array(column.type, values)
-        return array.storage if isinstance(array, pa.ExtensionArray) else array
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        return array if _is_known(array.type) else _known(array)
     shape = column.storage.row_shape if None not in column.storage.shape else None
     if shape is None or 0 in shape:
         return _lists(
@@ -54,6 +64,40 @@ def sql_array(column: Column, values: ColumnValues) -> pa.Array:
         )
     fixed = as_fixed(values) if isinstance(values, RaggedValues) else values
     return _arrays(fixed)
+
+
+_AS_IN_ARROW = (Timestamp, Date, Time, Duration, Decimal, Null)
+
+
+@cache
+def _is_known(kind: pa.DataType) -> bool:
+    """Whether DuckDB has an Arrow type, in canonical form, and those inside of it."""
+    if pa.types.is_decimal256(kind) or pa.types.is_float16(kind):
+        return False
+    return all(_is_known(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _known(array: pa.Array) -> pa.Array:
+    """Values that DuckDB lacks, wherever they are inside, as ones that it has."""
+    kind = array.type
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_float16(kind):
+        return array.cast(pa.float32())
+    if pa.types.is_decimal256(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_struct(kind):
+        parts = [_known(array.field(at)) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, kind.names, mask=mask)
+    if pa.types.is_map(kind):
+        keys, items = _known(array.keys), _known(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, mask=mask)
+    if pa.types.is_fixed_size_list(kind):
+        values = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        values = _known(values)
+        return fixed_lists(values, pa.list_(values.type, kind.list_size), mask)
+    if is_list(kind):
+        return pa.LargeListArray.from_arrays(array.offsets, _known(array.values), mask=mask)
+    return array
 
 
 def _arrays(values: Any) -> pa.Array:

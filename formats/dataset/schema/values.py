@@ -289,9 +289,14 @@ def offsets_of(lengths: NDArray[Any]) -> Ints:
 def _gather(offsets: Ints, items: NDArray[Any], rows: Ints) -> tuple[Ints, NDArray[Any]]:
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
+    return offsets_of(lengths), gather_ranges(items, starts, lengths)
+
+
+def gather_ranges(items: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+    """``items[start:start + length]`` of each pair, back to back; a copy."""
     new = offsets_of(lengths)
     out = np.empty(int(new[-1]), items.dtype)
-    mean = len(out) // max(1, len(rows))
+    mean = len(out) // max(1, len(starts))
     if mean >= _COPY_ELEMENTS:
         for start, length, at in zip(
             starts.tolist(), lengths.tolist(), new[:-1].tolist(), strict=True
@@ -301,7 +306,7 @@ def _gather(offsets: Ints, items: NDArray[Any], rows: Ints) -> tuple[Ints, NDArr
         # One index per element costs 8 bytes an element but no Python per row.
         steps = np.arange(len(out)) + np.repeat(starts - new[:-1], lengths)
         np.take(items, steps, out=out, mode="clip")
-    return new, out
+    return out
 
 
 _COPY_ELEMENTS = 256  # rows longer than this are copied one by one: faster, and no index array
