@@ -11,8 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
+from tensorrepo.formats.dataset.schema.python_values import duration_text
 from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
 from tensorrepo.formats.dataset.schema.types import (
     ColumnLayout,
@@ -316,10 +319,11 @@ def _plain(column: Column, key: int | None) -> Any:
     match column.type:
         case Timestamp(unit=unit):
             return str(np.datetime64(int(value), unit))
-        case Date():
-            return str(np.datetime64(int(value), "D"))
-        case Time(unit=unit) | Duration(unit=unit):
-            return str(np.timedelta64(int(value), unit))
+        case Date() | Time():
+            count = pa.array([int(value)], pa.from_numpy_dtype(column.storage.element))
+            return count.view(arrow_type(column.type)).cast(pa.string())[0].as_py()
+        case Duration(unit=unit):
+            return duration_text(np.timedelta64(int(value), unit))
         case Decimal(scale=scale):
             return str(decimal.Decimal(int(value)).scaleb(-scale))
     if column.storage.dtype == "bool":

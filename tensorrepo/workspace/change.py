@@ -152,8 +152,7 @@ def parse_type(text: str) -> ColumnType:
     if given in _PLAIN_TYPES:
         return _PLAIN_TYPES[given]
     if found := _COUNTED.fullmatch(given):
-        kinds = {"time": Time, "duration": Duration, "timestamp": Timestamp}
-        return kinds[found[1]](found[2])
+        return type_from_json({"type": found[1], "unit": found[2]})
     if found := _DECIMAL.fullmatch(given):
         return Decimal(int(found[1]), int(found[2] or 0))
     if found := _LIST.fullmatch(given):

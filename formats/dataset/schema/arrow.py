@@ -220,7 +220,8 @@ def from_arrow_array(
         array = numbers
     target = arrow_type(column_type)
     if isinstance(target, FixedTensorType) and pa.types.is_fixed_size_list(array.type):
-        target = pa.list_(element_type(target.dtype), prod(target.shape))  # bools, bit by bit
+        width = prod(storage_of(column_type).row_shape)
+        target = pa.list_(element_type(target.dtype), width)  # bools, bit by bit
     try:
         array = array if array.type == target else _cast(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

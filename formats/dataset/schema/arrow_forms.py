@@ -175,8 +175,8 @@ def _from_json(form: Any, depth: int) -> pa.DataType:  # noqa: PLR0911  one retu
         case "struct", [*fields]:
             return pa.struct([_field_from_json(each, depth + 1) for each in fields])
         case "map", [key, item, bool(keys_sorted)]:
-            fields = (_field_from_json(each, depth + 1) for each in (key, item))
-            return pa.map_(*fields, keys_sorted)
+            pair = (_field_from_json(each, depth + 1) for each in (key, item))
+            return pa.map_(*pair, keys_sorted)
     raise ValueError(name)
 
 

@@ -85,13 +85,14 @@ def _is_missing(row: Any) -> bool:
     )
 
 
-def _arrow_value(kind: ColumnType, row: Any) -> Any:
+def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one return for each kind
     """A row as Arrow takes it: texts as what they say, numpy's counts as whole ones."""
     match kind:
         case Date() | Time() | Decimal() | Duration() if isinstance(row, str):
             found = _parsed(_PARSERS[type(kind)], row)
-            is_count = isinstance(found, np.timedelta64)
-            return _whole_count(found, kind.unit) if is_count else found
+            if isinstance(found, np.timedelta64) and isinstance(kind, Time | Duration):
+                return _whole_count(found, kind.unit)
+            return found
         case Date() if isinstance(row, datetime):
             is_day = row.time() == time() and row.tzinfo is None
             return row.date() if is_day else row.isoformat()

@@ -390,12 +390,12 @@ class _Translation:
         return pa.scalar(time if kind.zone else time.replace(tzinfo=None), arrow_type(kind))
 
     def _clock(self, literal: _Value, kind: Date | Time) -> pa.Scalar:
-        parse, example = date.fromisoformat, "a date such as '2026-01-31'"
-        if isinstance(kind, Time):
-            parse, example = time.fromisoformat, "a time such as '12:30:00'"
+        is_date = isinstance(kind, Date)
         try:
+            parse = date.fromisoformat if is_date else time.fromisoformat
             return pa.scalar(parse(literal.value))
         except (ValueError, TypeError):
+            example = "a date such as '2026-01-31'" if is_date else "a time such as '12:30:00'"
             self._refuse(literal.node, example)
 
     def _decimal(self, literal: _Value, column: Column) -> pa.Scalar:
