@@ -51,7 +51,12 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
         found = _from_arrow(column, _clock_counts(column, values, first_row), first_row)
         if found is not None:
             return found
-    rows = [_arrow_value(column.type, row) for row in _unmasked(values)]
+    rows = []
+    for at, row in enumerate(_unmasked(values)):
+        try:
+            rows.append(_arrow_value(column.type, row))
+        except TypeError:
+            refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
     try:
         found = _from_arrow(column, pa.array(rows, target), first_row)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -108,6 +113,8 @@ def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one retur
             return list(row.items())
         case Struct() | List() | Map() if isinstance(row, np.ndarray):
             return row.tolist()
+        case List() if isinstance(row, str | bytes):  # in which Arrow sees a list of letters
+            raise TypeError("a list, not text")
     return row
 
 

@@ -85,7 +85,9 @@ def duration_text(duration: timedelta | np.timedelta64) -> str:
     unit, step = np.datetime_data(duration.dtype)
     count = int(duration.astype(np.int64)) * step
     seconds = Decimal(count) * _SECONDS[unit]
-    return f"{'-' * (count < 0)}PT{abs(seconds):f}S"
+    digits = f"{abs(seconds):f}"
+    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return f"{'-' * (count < 0)}PT{digits}S"
 
 
 def parse_duration(text: str) -> np.timedelta64:
