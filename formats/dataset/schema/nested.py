@@ -106,7 +106,10 @@ def _encode_body(array: pa.Array, counts: Ints, alive: Bools | None, out: list[_
         items = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         lengths, starts = _alive_lengths(offsets, alive)
         out.append(_Piece(_as_bytes(lengths), counts * _LENGTH.itemsize))
-        out.append(_Piece(gather_ranges(items, starts, lengths), _row_sums(lengths, counts)))
+        # Mostly they lie back to back already.
+        used = items[offsets[0] : offsets[-1]]
+        used = used if len(used) == lengths.sum() else gather_ranges(items, starts, lengths)
+        out.append(_Piece(used, _row_sums(lengths, counts)))
     else:
         out.append(_encode_fixed(array, counts, alive))
 
