@@ -8,13 +8,24 @@ One JSON line for each case: medians of rounds taken in turns, so that a noisy n
 sides; a ratio is the median of the rounds' ratios. Peers run in processes of their own, with the
 python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
 that need it are skipped. `--scale` shrinks, or grows, the data of `million` (a million fragments),
-`labels`, `changes` (1.5 GB; 3.4 makes it 5 GB), `ingest_*`, `diff_*` and `sync_*`. The cases stand
-in `dataset_cases/`.
+`labels`, `changes` (1.5 GB; 3.4 makes it 5 GB), `ingest_*`, `diff_*`, `nested` and `sync_*`. The
+cases stand in `dataset_cases/`.
 """
 
 from __future__ import annotations
 
-from dataset_cases import auto, changes, diff, ingest, labels, million, regions, sync, take
+from dataset_cases import (
+    auto,
+    changes,
+    diff,
+    ingest,
+    labels,
+    million,
+    nested,
+    regions,
+    sync,
+    take,
+)
 from harness import run
 
 CASES = {
@@ -27,6 +38,7 @@ CASES = {
     **diff.CASES,
     **auto.CASES,
     **sync.CASES,
+    **nested.CASES,
 }
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 
 from tensorrepo.formats.common.arguments import number_text
 from tensorrepo.formats.common.dtypes import is_small_float
+from tensorrepo.formats.dataset.schema.python_values import json_form
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel, LinkValue
 
@@ -52,8 +53,8 @@ def _single_json(value: Any) -> Any:
         return [_single_json(value.real), _single_json(value.imag)]
     if isinstance(value, LinkValue):
         return msgspec.to_builtins(value)
-    if isinstance(value, dt.date | dt.time):
-        return value.isoformat()
+    if isinstance(value, dt.date | dt.time | dt.timedelta):
+        return json_form(value, str)
     return f"{value:f}" if isinstance(value, Decimal) and value.is_finite() else str(value)
 
 
@@ -75,10 +76,9 @@ def bytes_json(data: bytes | bytearray | memoryview, whole_bytes: int | None) ->
 def _array_json(array: Any, whole_bytes: int | None) -> Any:
     """A scalar or an array of numpy's, as nested lists; masked elements are null."""
     if array.dtype.kind in "mM":  # nanoseconds have no object of Python's
-        texts = np.datetime_as_string(array) if array.dtype.kind == "M" else array.astype(str)
-        found = np.asarray(texts).astype(object)
-        found[np.isnat(array)] = None
-        return found.tolist()
+        moments = np.asarray(array)
+        found = [None if np.isnat(each) else json_form(each, str) for each in moments.ravel()]
+        return np.array(found, object).reshape(moments.shape).tolist()
     wider = np.float32 if is_small_float(array.dtype) else array.dtype
     plain = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
     return value_json(plain.astype(wider, copy=False).tolist(), whole_bytes)

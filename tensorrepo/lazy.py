@@ -62,7 +62,8 @@ _NAMES: Final = {
     "formats.dataset.merge": "DatasetMergeDriver",
     "formats.dataset.schema.convert": "decode_image",
     "formats.dataset.schema.schema": (
-        "Bytes ClassLabel Column Embedding Image Json Link LinkValue Schema Tensor Text Timestamp"
+        "Bytes ClassLabel Column Date Decimal Duration Embedding Image Json Link LinkValue List "
+        "Map Null Schema Struct Tensor Text Time Timestamp"
     ),
     "formats.dataset.selecting.predicate": "col",
     "formats.dataset.streaming.collate.decode": "Decode",

@@ -5,15 +5,26 @@ No page is read, unless exact counts are asked for. `row_diff` gives the rows th
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
+from tensorrepo.formats.dataset.schema.python_values import duration_text
 from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, Timestamp
+from tensorrepo.formats.dataset.schema.types import (
+    ColumnLayout,
+    Date,
+    Decimal,
+    Duration,
+    Time,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.schema.values import value_of_key
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.row_diff import count_changes, paired_columns
@@ -310,8 +321,16 @@ def _plain(column: Column, key: int | None) -> Any:
     if key is None or column.storage.layout is not ColumnLayout.FIXED:
         return None
     value = value_of_key(key, column.storage.dtype)
-    if isinstance(column.type, Timestamp):
-        return str(np.datetime64(int(value), column.type.unit))
+    match column.type:
+        case Timestamp(unit=unit):
+            return str(np.datetime64(int(value), unit))
+        case Date() | Time():
+            count = pa.array([int(value)], pa.from_numpy_dtype(column.storage.element))
+            return count.view(arrow_type(column.type)).cast(pa.string())[0].as_py()
+        case Duration(unit=unit):
+            return duration_text(np.timedelta64(int(value), unit))
+        case Decimal(scale=scale):
+            return str(decimal.Decimal(int(value)).scaleb(-scale))
     if column.storage.dtype == "bool":
         return bool(value)
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value

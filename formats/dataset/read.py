@@ -59,7 +59,7 @@ from tensorrepo.formats.dataset.reading.page_reader import (
     PageReader,
 )
 from tensorrepo.formats.dataset.reading.row_read import read_columns, region_of
-from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.cells import cell_of, type_text
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
@@ -225,7 +225,7 @@ class StoredDataset:
         chosen = self.schema.select(columns)
         schema = chosen.to_arrow()
         for batch in iterate(self, chosen.names, max_bytes=max_bytes):
-            arrays = [to_arrow_array(column.type, batch[column.name]) for column in chosen.columns]
+            arrays = [column_array(column, batch[column.name]) for column in chosen.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> pa.Table:
@@ -239,7 +239,8 @@ class StoredDataset:
         if self.root.deleted:
             every = live_rows(self).physical(np.arange(self.rows))
         check_absent(_indexes(self, chosen.names), every)
-        return pa.Table.from_batches(self.to_batches(chosen.names), chosen.to_arrow())
+        table = pa.Table.from_batches(self.to_batches(chosen.names), chosen.to_arrow())
+        return table.unify_dictionaries()
 
     def to_numpy(self, columns: Iterable[str] | None = None) -> dict[str, Presented]:
         """All rows of each column, as ``ds[name][:]`` gives them."""

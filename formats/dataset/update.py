@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.metadata.tree_read import read_deletions, read_leaf
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.reading.row_read import read_columns
-from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.derived import derived_values
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, settable_column
 from tensorrepo.formats.dataset.schema.values import ColumnValues
@@ -132,8 +132,7 @@ def _function_source(
 
     def source(rows: Ints, _: Ints) -> ColumnValues:
         found = read_columns([page_reader(dataset, name) for name in names], rows)
-        types = [column.type for column in chosen.columns]
-        arrays = list(map(to_arrow_array, types, found))
+        arrays = list(map(column_array, chosen.columns, found))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         return computed(column, function(batch), len(rows))
 

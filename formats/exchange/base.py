@@ -140,6 +140,7 @@ class Format:
     """One foreign format. `matches` looks at content and names, and claims only what is certain.
 
     `covers` are formats whose files are parts of this one: images that annotations belong to.
+    `keeps_forms`: it is given rows in the Arrow types that their source had, such as dictionaries.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Format:
     read_options: tuple[FormatOption, ...] = ()
     write_options: tuple[FormatOption, ...] = ()
     covers: tuple[str, ...] = ()
+    keeps_forms: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ ARROW_ERRORS: tuple[type[Exception], ...] = (
 _MAX_ROWS = 65_536
 _POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
 _STREAM_BYTES = 1 << 20
+_MARK_ROWS = 4096  # in which null elements are looked for, at a time
+# In the metadata of a field of lists: that some of the numbers in them are null.
+NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 
 
@@ -73,7 +76,64 @@ class TableFile:
 def open_parquet(path: str) -> TableFile:
     """A Parquet file, read by row groups in steps of bounded bytes."""
     with _parquet_file(path) as file:
-        return TableFile(file.schema_arrow, file.metadata.num_rows, lambda: _row_groups(path))
+        names = [name for name in _number_lists(file.schema_arrow) if not _has_no_nulls(file, name)]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from file.iter_batches(_MARK_ROWS, columns=names, use_threads=False)
+
+        schema = _marked(file.schema_arrow, names, batches)
+        return TableFile(schema, file.metadata.num_rows, lambda: _row_groups(path))
+
+
+def _has_no_nulls(file: pq.ParquetFile, name: str) -> bool:
+    """Whether the footer says so of a column: it counts null and empty lists as well."""
+    leaves = [leaf for field in file.schema_arrow for leaf in _leaves(field)]
+    at = next(at for at, leaf in enumerate(leaves) if leaf[0] == name)
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    known = [group.column(at).statistics for group in groups if group.num_columns == len(leaves)]
+    told = [each is not None and each.has_null_count and not each.null_count for each in known]
+    return len(told) == len(groups) and all(told)
+
+
+def _number_lists(schema: pa.Schema) -> list[str]:
+    """Columns of lists of numbers, or of such of fixed size, one in the other."""
+    types, found = pa.types, []
+    with suppress(UnicodeDecodeError):  # which the importing process refuses in its own words
+        for field in schema if len(set(schema.names)) == len(schema) else ():
+            kind = field.type.value_type if isinstance(field.type, _LISTS) else field.type
+            while types.is_fixed_size_list(kind):
+                kind = kind.value_type
+            number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+            if kind != field.type and number:
+                found.append(field.name)
+    return found
+
+
+_LISTS = (pa.ListType, pa.LargeListType)
+
+
+def _marked(
+    schema: pa.Schema, names: list[str], batches: Callable[[], Iterator[pa.RecordBatch]]
+) -> pa.Schema:
+    """`schema`, with a mark on those of the columns in whose lists a number is null."""
+    left = list(names)
+    for batch in batches() if left else ():
+        for name in [name for name in left if _holds_null(batch.column(name))]:
+            left.remove(name)
+            at = schema.get_field_index(name)
+            noted = {**(schema.field(at).metadata or {}), NULL_ELEMENTS_KEY: b"1"}
+            schema = schema.set(at, schema.field(at).with_metadata(noted))
+        if not left:
+            break
+    return schema
+
+
+def _holds_null(array: pa.Array) -> bool:
+    while isinstance(array.type, (*_LISTS, pa.FixedSizeListType)):
+        array = array.flatten()
+        if array.null_count:
+            return True
+    return False
 
 
 def _row_groups(path: str) -> Iterator[pa.RecordBatch]:
@@ -167,13 +227,17 @@ def open_arrow(path: str) -> TableFile:
     """An Arrow file or stream, told apart by content."""
     with pa.OSFile(path) as file:
         if file.read(len(STREAM_MAGIC)) != STREAM_MAGIC:
-            return TableFile(pa.ipc.open_file(file).schema, None, lambda: _file_batches(path))
+            schema, read = pa.ipc.open_file(file).schema, _file_batches
+            schema = _marked(schema, _number_lists(schema), lambda: read(path))
+            return TableFile(schema, None, lambda: read(path))
         # A stream may lack its end mark, but then nobody can tell whether rows are missing.
         file.seek(max(0, file.size() - len(_END_MARK)))
         if file.read() != _END_MARK:
             raise Refusal("ends without the end mark of an Arrow stream. Is it cut short?")
         file.seek(0)
-        return TableFile(pa.ipc.open_stream(file).schema, None, lambda: _stream_batches(path))
+        schema = pa.ipc.open_stream(file).schema
+        schema = _marked(schema, _number_lists(schema), lambda: _stream_batches(path))
+        return TableFile(schema, None, lambda: _stream_batches(path))
 
 
 def _file_batches(path: str) -> Iterator[pa.RecordBatch]:

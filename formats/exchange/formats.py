@@ -60,10 +60,12 @@ FORMATS: tuple[Format, ...] = (
         "parquet", "Parquet file, or a folder of them",
         arrow.SUFFIXES, arrow.matches_parquet, arrow.read_parquet, write_parquet,
         (_COLUMNS,), (FormatOption("compression", "zstd, snappy, gzip, lz4 or none"),),
+        keeps_forms=True,
     ),
     Format(
         "arrow", "Arrow IPC (Feather) file or stream, or a folder of them",
         arrow.ARROW_SUFFIXES, arrow.matches_arrow, arrow.read_arrow, write_arrow, (_COLUMNS,),
+        keeps_forms=True,
     ),
     Format(
         "npz", "numpy arrays of equal length, a column each",
@@ -171,6 +173,7 @@ FORMATS: tuple[Format, ...] = (
         "lance", "Lance dataset (needs pylance)",
         lance.SUFFIXES, lance.matches_lance, lance.read_lance, lance.write_lance,
         (_COLUMNS, FormatOption("version", "a version's number or tag, else the latest")),
+        keeps_forms=True,
     ),
     Format(
         "hdf5", "HDF5 file, its datasets of equal length the columns (needs h5py)",

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.dataset.schema.arrow import in_usual_form
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
@@ -134,7 +135,8 @@ def export(
     parsed = _parsed(chosen, chosen.write_options, options)
     if isinstance(columns, str):  # as a command line gives them
         columns = columns.split(",")
-    shown = _Watched(table, table.schema.select(columns), progress)
+    schema = table.schema.select(columns)
+    shown = _Watched(table, schema if chosen.keeps_forms else schema.without_forms(), progress)
     chosen.write(shown, local, overwrite=overwrite, **parsed)
     return local
 
@@ -236,10 +238,20 @@ class _Watched:
         self, columns: Sequence[str] | None = None, *, max_bytes: int = BATCH_BYTES
     ) -> Iterator[pa.RecordBatch]:
         wanted = self.schema.names if columns is None else columns
-        for batch in self.table.to_batches(list(wanted), max_bytes=max_bytes):
+        for given in self.table.to_batches(list(wanted), max_bytes=max_bytes):
+            batch = _reformed(given, self.schema.select(wanted))
             yield batch
             self.done[0] = min(self.done[0] + batch.num_rows, len(self.table))
             self.progress(self.done[0], len(self.table))
+
+
+def _reformed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The rows in the Arrow types of a schema."""
+    arrow = schema.to_arrow()
+    if batch.schema.types == arrow.types:
+        return batch
+    arrays = list(map(in_usual_form, schema.columns, batch.columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
 def _local(path: Path | str) -> Path:

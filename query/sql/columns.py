@@ -4,11 +4,13 @@ Numbers, text, bytes and moments as they are. Classes by their names. Tensors as
 other, of as many dimensions: ``element(image, 3, 5)`` and ``image[4][6]`` need no other knowledge
 of their shape.
 Numbers that DuckDB lacks come as ones that hold them: float16, bfloat16 and float8 as float32,
-complex numbers as a list of their two parts.
+complex numbers as a list of their two parts; decimals of more than 38 digits as text. Durations
+are intervals, which DuckDB counts in microseconds. Lists, structs and maps are its own.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -19,10 +21,18 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
-from tensorrepo.formats.dataset.schema.arrow_types import is_list
+from tensorrepo.formats.dataset.schema.arrow_forms import fixed_lists, is_list
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ClassLabel, Timestamp
+from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
+    Date,
+    Decimal,
+    Duration,
+    Null,
+    Time,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -47,9 +57,10 @@ def sql_array(column: Column, values: ColumnValues) -> pa.Array:
     """Some rows of a column, of the type that `sql_field` says; where it can be, without a copy."""
     if isinstance(column.type, ClassLabel):
         return _class_names(column.type, values)
-    if isinstance(values, BinaryValues) or isinstance(column.type, Timestamp):
+    if isinstance(values, BinaryValues) or isinstance(column.type, _AS_IN_ARROW):
         array = to_arrow_array(column.type, values)
-        return array.storage if isinstance(array, pa.ExtensionArray) else array
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        return array if _is_known(array.type) else _known(array)
     shape = column.storage.row_shape if None not in column.storage.shape else None
     if shape is None or 0 in shape:
         return _lists(
@@ -63,6 +74,40 @@ def _class_names(kind: ClassLabel, values: Any) -> pa.Array:
     """Text, not an enumeration of DuckDB: filters on that would not be pushed down."""
     numbers = pa.array(values.values, mask=None if values.valid is None else ~values.valid)
     return pa.array(kind.names, pa.string()).take(numbers)
+
+
+_AS_IN_ARROW = (Timestamp, Date, Time, Duration, Decimal, Null)
+
+
+@cache
+def _is_known(kind: pa.DataType) -> bool:
+    """Whether DuckDB has an Arrow type, in canonical form, and those inside of it."""
+    if pa.types.is_decimal256(kind) or pa.types.is_float16(kind):
+        return False
+    return all(_is_known(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _known(array: pa.Array) -> pa.Array:
+    """Values that DuckDB lacks, wherever they are inside, as ones that it has."""
+    kind = array.type
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_float16(kind):
+        return array.cast(pa.float32())
+    if pa.types.is_decimal256(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_struct(kind):
+        parts = [_known(array.field(at)) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, kind.names, mask=mask)
+    if pa.types.is_map(kind):
+        keys, items = _known(array.keys), _known(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, mask=mask)
+    if pa.types.is_fixed_size_list(kind):
+        values = array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)
+        values = _known(values)
+        return fixed_lists(values, pa.list_(values.type, kind.list_size), mask)
+    if is_list(kind):
+        return pa.LargeListArray.from_arrays(array.offsets, _known(array.values), mask=mask)
+    return array
 
 
 def _arrays(values: Any) -> pa.Array:

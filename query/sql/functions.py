@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.formats.dataset.schema.arrow_types import is_list
+from tensorrepo.formats.dataset.schema.arrow_forms import is_list
 from tensorrepo.repo.errors import InvalidInputError
 
 MOST_INDEXES = 6

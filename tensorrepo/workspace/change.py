@@ -20,15 +20,20 @@ from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
+    Date,
+    Decimal,
+    Duration,
     Image,
     Json,
+    List,
     Scalar,
     Tensor,
     Text,
+    Time,
     Timestamp,
     type_from_json,
 )
-from tensorrepo.formats.dataset.schema.types import ColumnType
+from tensorrepo.formats.dataset.schema.types import ColumnType, Nested
 from tensorrepo.formats.dataset.schema.types import Link as LinkType
 from tensorrepo.formats.dataset.selecting.select_rows import Where, count_rows, matching_rows
 from tensorrepo.formats.exchange import registry
@@ -55,11 +60,14 @@ Verb = Callable[[DatasetDraft, Any], object]
 
 _PLAIN_TYPES: dict[str, ColumnType] = {
     "text": Text(), "json": Json(), "bytes": Bytes(), "image": Image(), "link": LinkType(),
-    "timestamp": Timestamp(),
+    "timestamp": Timestamp(), "date": Date(), "time": Time(), "duration": Duration(),
 }  # fmt: skip
 _NUMBER = re.compile(r"-?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?)")
 _QUOTED = re.compile(r"""'([^']|'')*'|"([^"]|"")*\"""")
 _MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
+_COUNTED = re.compile(r"(time|duration|timestamp)\((s|ms|us|ns)\)")
+_DECIMAL = re.compile(r"decimal\((\d+)(?:,\s*(\d+))?\)")
+_LIST = re.compile(r"list\((.+)\)")
 _TENSOR = re.compile(r"(\w+)\[([^\]]*)\]")
 
 
@@ -129,8 +137,8 @@ def _dataset_at(session: WorkspaceSession, name: str) -> str:
 
 
 def parse_type(text: str) -> ColumnType:
-    """A column type as people type it: ``int64``, ``text``, ``float32[768]``, ``uint8[?,?,3]``, or
-    the JSON form of any type.
+    """A column type as people type it: ``int64``, ``text``, ``float32[768]``, ``uint8[?,?,3]``,
+    ``decimal(10, 2)``, ``time(ms)``, ``list(text)``, or the JSON form of any type.
 
     Raises:
         InvalidInputError: none of these.
@@ -143,6 +151,12 @@ def parse_type(text: str) -> ColumnType:
         raise InvalidInputError(f"column type {given!r}: {error}") from error
     if given in _PLAIN_TYPES:
         return _PLAIN_TYPES[given]
+    if found := _COUNTED.fullmatch(given):
+        return type_from_json({"type": found[1], "unit": found[2]})
+    if found := _DECIMAL.fullmatch(given):
+        return Decimal(int(found[1]), int(found[2] or 0))
+    if found := _LIST.fullmatch(given):
+        return List(parse_type(found[1]))
     found = _TENSOR.fullmatch(given)
     if not found:
         return Scalar(given)
@@ -177,7 +191,9 @@ def parse_value(column: Column, text: str) -> Any:
             return value if text[:1] in ("'", '"') else text
         if isinstance(kind, Timestamp) and isinstance(value, str):
             return datetime.fromisoformat(value)
-        if isinstance(kind, Json) or column.storage.shape:
+        if isinstance(kind, Date | Time | Duration | Decimal):
+            return value if isinstance(value, str) else text.strip()
+        if isinstance(kind, Json | Nested) or column.storage.shape:
             return json.loads(text)
     except ValueError as error:
         raise InvalidInputError(f"column {column.name!r}, value {text!r}: {error}") from error

@@ -31,7 +31,7 @@ from tensorrepo.formats.dataset.reading.row_read import read_chosen
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.equality import differing_alike
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, Json
+from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Json, List, Map
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
 from tensorrepo.formats.dataset.selecting.select_rows import Chosen, FragmentRows
 from tensorrepo.formats.dataset.writing.column_write import (
@@ -53,11 +53,24 @@ def is_single(column: Column, value: Any) -> bool:
         return True
     if isinstance(value, pa.Array | pa.ChunkedArray):
         return False
+    if isinstance(column.type, List) and isinstance(value, list | tuple):
+        return _lists_deep(value) == _lists_of(column.type)
     if isinstance(value, list | tuple) and (not value or any(each is None for each in value)):
         return False
     if column.storage.layout is ColumnLayout.BINARY:
         return not isinstance(value, list | tuple) and not getattr(value, "ndim", 0)
     return _rank(value) == len(column.storage.shape)
+
+
+def _lists_deep(value: Any) -> int:
+    if not isinstance(value, list | tuple):
+        return 0
+    return 1 + max(map(_lists_deep, value), default=0)
+
+
+def _lists_of(kind: ColumnType) -> int:
+    """How many lists stand one in the other in a type."""
+    return 1 + _lists_of(kind.value) if isinstance(kind, List) else 0
 
 
 def _rank(value: Any) -> int:
@@ -89,7 +102,7 @@ def many_source(column: Column, values: Any, given: int) -> ValueSource:
     found = coerce_column(column, values)
     if found.rows != given:
         hint = ""
-        if isinstance(column.type, Json):
+        if isinstance(column.type, Json | List | Map):
             hint = ". A list is taken as one value for each row: put it into a list for all rows"
         raise InvalidInputError(
             f"column {column.name!r}: {found.rows} values for {given} rows{hint}"

@@ -54,7 +54,7 @@ class Spool:
 
     def batches(self, rows: Ints) -> Iterator[pa.RecordBatch]:
         """Rows of the spool in the order given, a batch no longer than they were written in."""
-        arrow = self.schema.to_arrow()
+        arrow = self.schema.without_forms().to_arrow()
         for number, within in self._pieces(rows):
             columns = [
                 to_arrow_array(column.type, self._values(number, column).take(within))
@@ -111,7 +111,7 @@ class SpoolWriter:
         """Write the values of the columns of `schema`, which is the same each time."""
         if not values[0].rows:
             return
-        arrow = schema.to_arrow()
+        arrow = schema.without_forms().to_arrow()  # whose dictionaries may differ by batch
         if self._file is None:
             self._file = pa.ipc.new_file(self._path, arrow)
         arrays = [

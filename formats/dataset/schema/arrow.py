@@ -7,7 +7,8 @@ bits in Arrow and bytes here, so they are converted. Tiled tensors look like any
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from math import prod
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +16,35 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.schema.arrow_forms import (
+    canonical,
+    fixed_lists,
+    is_list,
+    is_text,
+    reform,
+)
 from tensorrepo.formats.dataset.schema.arrow_types import (
     FixedTensorType,
     RaggedTensorType,
     arrow_type,
     element_type,
     is_foreign,
-    is_list,
-    is_text,
 )
+from tensorrepo.formats.dataset.schema.nested import aligned, decode_nested, encode_nested
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
     ClassLabel,
     ColumnLayout,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
+    Nested,
+    Null,
     Storage,
+    Time,
+    Timestamp,
     storage_of,
 )
 from tensorrepo.formats.dataset.schema.values import (
@@ -38,10 +54,12 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     as_fixed,
     as_ragged,
+    blank_values,
     concat,
     offsets_of,
     row_shapes,
 )
+from tensorrepo.repo.errors import CorruptError
 
 _V = TypeVar("_V", BinaryValues, RaggedValues)
 
@@ -49,17 +67,58 @@ _V = TypeVar("_V", BinaryValues, RaggedValues)
 # ------------------------------------------------------------------------------ to Arrow
 
 
-def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
+def column_array(column: Column, values: ColumnValues) -> pa.Array:
+    """All rows as one Arrow array of type `column.arrow_type`, as they are given out."""
+    array = to_arrow_array(column.type, values)
+    target = column.arrow
+    if target is None:
+        return array
+    if isinstance(values, FixedValues) and pa.types.is_fixed_size_list(target):
+        return _lists_of_lists(values, target)
+    return reform(array, target)
+
+
+def in_usual_form(column: Column, array: pa.Array) -> pa.Array:
+    """Rows of a column, in whichever form, in the usual one of its type."""
+    if array.type == arrow_type(column.type):
+        return array
+    values = from_arrow_array(column.type, array)
+    if values is None:
+        raise pa.ArrowTypeError(f"{array.type} is no form of column {column.name!r}")
+    return to_arrow_array(column.type, values)
+
+
+def _lists_of_lists(values: FixedValues, target: pa.DataType) -> pa.Array:
+    """Tensors of one shape as lists of fixed size, one in the other."""
+    levels, kind = [], target
+    while pa.types.is_fixed_size_list(kind):
+        levels.append(kind)
+        kind = kind.value_type
+    array = reform(pa.array(np.ascontiguousarray(values.values).reshape(-1)), kind)
+    for level in levels[:0:-1]:
+        array = fixed_lists(array, level, None)
+    return fixed_lists(array, target, None if values.valid is None else pa.array(~values.valid))
+
+
+def to_arrow_array(  # noqa: PLR0911  one return for each kind
+    column_type: ColumnType, values: ColumnValues
+) -> pa.Array:
     """All rows as one Arrow array of type `arrow_type(column_type)`."""
     target = arrow_type(column_type)
     mask = None if values.valid is None else pa.array(~values.valid)
     if isinstance(values, BinaryValues):
+        if isinstance(column_type, Nested):
+            return decode_nested(values, canonical(target))
         return _binary_to_arrow(target, values)
     if isinstance(values, RaggedValues):
         if None in values.shape:
             return _ragged_to_arrow(target, values, mask)
         values = as_fixed(values)
     flat = np.ascontiguousarray(values.values).reshape(-1)
+    if isinstance(column_type, Null):
+        return pa.nulls(values.rows)
+    if isinstance(column_type, Decimal):
+        return _made(target, values, aligned(_wide_decimals(flat)))
     if isinstance(target, FixedTensorType):
         return pa.ExtensionArray.from_storage(target, _made(target.storage_type, values, flat))
     if isinstance(target, pa.FixedShapeTensorType) or pa.types.is_fixed_size_list(target):
@@ -70,9 +129,14 @@ def to_arrow_array(column_type: ColumnType, values: ColumnValues) -> pa.Array:
         if lists is target:
             return storage
         return pa.ExtensionArray.from_storage(target, storage)
-    if pa.types.is_timestamp(target):
+    if isinstance(column_type, Timestamp | Date | Time | Duration):
         return _made(target, values, flat)
     return pa.array(flat, mask=None if values.valid is None else ~values.valid)
+
+
+def _wide_decimals(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Whole numbers of 64 bits as ones of 128, low half first; longer ones as they are."""
+    return np.stack([numbers, numbers >> 63], axis=1) if numbers.dtype == np.int64 else numbers
 
 
 def _made(
@@ -91,7 +155,16 @@ def _binary_to_arrow(target: pa.DataType, values: BinaryValues) -> pa.Array:
     if isinstance(target, pa.BaseExtensionType):
         storage = _binary_to_arrow(target.storage_type, values)
         return pa.ExtensionArray.from_storage(target, storage)
+    if pa.types.is_fixed_size_binary(target):
+        return _sized(_binary_to_arrow(pa.large_binary(), values), target)
     return _made(target, values, np.ascontiguousarray(values.offsets), values.data)
+
+
+def _sized(array: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(target)
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"stored bytes: {error}") from error
 
 
 def _ragged_to_arrow(target: pa.DataType, values: RaggedValues, mask: pa.Array) -> pa.Array:
@@ -138,12 +211,17 @@ def from_arrow_array(
         return concat(found) if len(found) == len(parts) else None
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if isinstance(column_type, _BY_FORM) or _has_size(column_type):
+        return _from_form(column_type, array)
     if isinstance(column_type, ClassLabel) and is_text(array.type):
         numbers = pc.index_in(array, pa.array(column_type.names, array.type))
         if numbers.null_count != array.null_count:
             return None
         array = numbers
     target = arrow_type(column_type)
+    if isinstance(target, FixedTensorType) and pa.types.is_fixed_size_list(array.type):
+        width = prod(storage_of(column_type).row_shape)
+        target = pa.list_(element_type(target.dtype), width)  # bools, bit by bit
     try:
         array = array if array.type == target else _cast(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -154,6 +232,51 @@ def from_arrow_array(
     plain = ColumnLayout.RAGGED if None in storage.shape else ColumnLayout.FIXED
     values = _decode(Storage(plain, storage.dtype, storage.shape), array)
     return as_ragged(values, storage) if isinstance(values, FixedValues) else values
+
+
+# Types whose values Arrow holds as we do, in one form or another.
+_BY_FORM = (Date, Time, Duration, Decimal, Null, *get_args(Nested))
+
+
+def _has_size(column_type: ColumnType) -> bool:
+    return isinstance(column_type, Bytes) and column_type.size is not None
+
+
+def _from_form(column_type: ColumnType, array: pa.Array) -> ColumnValues | None:
+    try:
+        array = reform(array, canonical(arrow_type(column_type)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None
+    valid = None
+    if array.null_count:
+        valid = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    if isinstance(column_type, Null):
+        return (
+            None
+            if array.null_count < len(array)
+            else blank_values(storage_of(column_type), len(array), np.zeros(len(array), np.bool_))
+        )
+    if isinstance(column_type, Nested):
+        return encode_nested(array)
+    if isinstance(column_type, Bytes):
+        return _decode(storage_of(column_type), array.cast(pa.large_binary()))
+    if isinstance(column_type, Decimal):
+        return _decimals(column_type, array, valid)
+    return _decode_fixed(storage_of(column_type), array, valid)
+
+
+def _decimals(column_type: Decimal, array: pa.Array, valid: Bools | None) -> FixedValues:
+    words, data = array.type.byte_width // 8, array.buffers()[1]
+    count = len(array) * words
+    flat = np.zeros(count, np.uint64)
+    if data is not None and count:
+        flat = np.frombuffer(data, np.uint64, count, array.offset * words * 8).copy()
+    numbers: NDArray[Any] = flat.reshape(-1, words)
+    if storage_of(column_type).dtype == "int64":
+        numbers = np.ascontiguousarray(numbers[:, 0]).view(np.int64)
+    if valid is not None:
+        numbers[~valid] = 0
+    return FixedValues(numbers, valid)
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:

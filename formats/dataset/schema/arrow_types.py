@@ -9,23 +9,40 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from tensorrepo.formats.common.dtypes import dtype_name, element_dtype, is_small_float
+from tensorrepo.formats.dataset.schema.arrow_forms import (
+    canonical,
+    check_form,
+    decimal_type,
+    is_bytes,
+    is_list,
+    is_text,
+)
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Embedding,
     Image,
     Json,
     Link,
+    List,
+    Map,
+    Null,
     Scalar,
+    Struct,
     Tensor,
     Text,
+    Time,
     Timestamp,
     storage_of,
 )
@@ -131,30 +148,48 @@ def element_type(dtype: str) -> pa.DataType:
 
 
 @cache
-def arrow_type(column_type: ColumnType) -> pa.DataType:
+def arrow_type(column_type: ColumnType) -> pa.DataType:  # noqa: PLR0911  one return for each kind
     """The Arrow type in which a column of this type is given out.
 
     Raises:
         UnsupportedError: rows of 2^31 elements or more: Arrow counts them in 32 bits.
     """
+    if (plain := _PLAIN.get(type(column_type))) is not None:
+        return plain
     match column_type:
         case Embedding(dtype=dtype, dim=dim) if not is_foreign(dtype):
             _check_row(dtype, (dim,), dim)
             return pa.list_(pa.field("item", element_type(dtype), nullable=False), dim)
-        case Text() | Json():
-            return pa.large_string()
-        case Image() | Bytes():
-            return pa.large_binary()
-        case Link():
-            return LinkType()
+        case Bytes(size=size):
+            return pa.large_binary() if size is None else pa.binary(size)
         case Timestamp(unit=unit, zone=zone):
             return pa.timestamp(unit, zone)
+        case Time(unit=unit):
+            return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        case Duration(unit=unit):
+            return pa.duration(unit)
+        case Decimal(precision=precision, scale=scale):
+            return decimal_type(precision, scale)
+        case List() | Struct() | Map():
+            return _nested_type(column_type)
     storage = storage_of(column_type)
     if None not in storage.shape:
         return _fixed_type(storage.dtype, storage.row_shape)
     if len(storage.shape) == 1:
         return pa.large_list(element_type(storage.dtype))
     return RaggedTensorType(storage.dtype, storage.shape)
+
+
+def _nested_type(column_type: List | Struct | Map) -> pa.DataType:
+    match column_type:
+        case List(value=value, size=None):
+            return pa.large_list(arrow_type(value))
+        case List(value=value, size=size):
+            return pa.list_(arrow_type(value), size)
+        case Struct(fields=fields):
+            return pa.struct([(name, arrow_type(each)) for name, each in fields])
+        case Map(key=key, value=value):
+            return pa.map_(arrow_type(key), arrow_type(value))
 
 
 def _fixed_type(dtype: str, shape: tuple[int, ...]) -> pa.DataType:
@@ -176,81 +211,108 @@ def _check_row(dtype: str, shape: tuple[int, ...], counted: int) -> None:
         )
 
 
-def infer_type(arrow: pa.DataType, name: str) -> ColumnType:
-    """The column type that holds values of an Arrow type of foreign origin."""
-    types = pa.types
-    if isinstance(arrow, pa.BaseExtensionType):
-        return _infer_extension(arrow, name)
-    if types.is_dictionary(arrow):
-        return infer_type(arrow.value_type, name)
-    if is_text(arrow):
-        return Text()
-    if is_bytes(arrow):
-        return Bytes()
-    if types.is_timestamp(arrow):
-        return Timestamp(arrow.unit, arrow.tz)
-    if types.is_date(arrow):
-        return Timestamp("s" if types.is_date32(arrow) else "ms")
-    return _infer_numbers(arrow, name)
+def infer_type(arrow: pa.DataType, name: str, *, null_elements: bool = False) -> ColumnType:
+    """The column type that holds values of an Arrow type of foreign origin.
 
+    Lists of numbers are tensors, unless numbers in them may be null.
 
-def _infer_extension(arrow: Any, name: str) -> ColumnType:
+    Args:
+        arrow: type of the values.
+        name: name of the column, for errors.
+        null_elements: whether numbers in lists may be null.
+
+    Raises:
+        UnsupportedError: no column type holds them.
+    """
     if isinstance(arrow, _Shaped):
         return Tensor(arrow.dtype, arrow.shape) if arrow.shape else Scalar(arrow.dtype)
     if isinstance(arrow, LinkType):
         return Link()
-    if not isinstance(arrow, pa.FixedShapeTensorType):
-        return infer_type(arrow.storage_type, name)
+    if isinstance(arrow, pa.FixedShapeTensorType):
+        return _infer_tensor(arrow, name)
+    check_form(arrow, name)
+    plain = canonical(arrow)
+    if not null_elements and (found := _list_of_numbers(plain)) is not None:
+        return found
+    return _infer_canonical(plain)
+
+
+def _infer_tensor(arrow: Any, name: str) -> ColumnType:
     permutation = arrow.permutation
     if permutation is not None and list(permutation) != sorted(permutation):
         raise UnsupportedError(
             f"column {name!r}: {arrow} is permuted. Make it contiguous in C order first."
         )
-    return Tensor(_element_name(arrow.value_type, name), tuple(arrow.shape))
+    return Tensor(dtype_name(arrow.value_type.to_pandas_dtype()), tuple(arrow.shape))
 
 
-def _infer_numbers(arrow: Any, name: str) -> ColumnType:
+def _list_of_numbers(arrow: pa.DataType) -> Tensor | None:
+    """The tensor that rows are: a list of numbers, or such of fixed size, one in the other."""
     if is_list(arrow):
-        return Tensor(_element_name(arrow.value_type, name), (None,))
+        found = arrow.value_type
+        return Tensor(dtype_name(found.to_pandas_dtype()), (None,)) if _is_number(found) else None
     shape: list[int] = []
     while pa.types.is_fixed_size_list(arrow):
         shape.append(arrow.list_size)
         arrow = arrow.value_type
-    dtype = _element_name(arrow, name)
-    return Tensor(dtype, tuple(shape)) if shape else Scalar(dtype)
+    if not shape or not _is_number(arrow):
+        return None
+    return Tensor(dtype_name(arrow.to_pandas_dtype()), tuple(shape))
 
 
-def is_text(arrow: pa.DataType) -> bool:
-    return any(test(arrow) for test in _TEXTS)
-
-
-def is_bytes(arrow: pa.DataType) -> bool:
-    return any(test(arrow) for test in _BYTES)
-
-
-def is_list(arrow: pa.DataType) -> bool:
-    """Whether rows are lists of any length."""
-    return any(test(arrow) for test in _LISTS)
-
-
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_BYTES = (
-    pa.types.is_binary, pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary, pa.types.is_binary_view,
-)  # fmt: skip
-_LISTS = (
-    pa.types.is_list, pa.types.is_large_list,
-    pa.types.is_list_view, pa.types.is_large_list_view,
-)  # fmt: skip
-
-
-def _element_name(arrow: pa.DataType, name: str) -> str:
+def _is_number(arrow: pa.DataType) -> bool:
     types = pa.types
-    if not (types.is_integer(arrow) or types.is_floating(arrow) or types.is_boolean(arrow)):
-        raise UnsupportedError(
-            f"column {name!r}: no column type holds Arrow's {arrow}. Cast it, or leave it out."
-        )
-    return dtype_name(arrow.to_pandas_dtype())
+    return bool(types.is_integer(arrow) or types.is_floating(arrow) or types.is_boolean(arrow))
+
+
+def _infer_canonical(arrow: Any) -> ColumnType:
+    """The column type of one value, or of nested ones, in canonical form."""
+    types = pa.types
+    if types.is_struct(arrow):
+        return Struct(tuple((each.name, _infer_canonical(each.type)) for each in arrow.fields))
+    if types.is_map(arrow):
+        return Map(_infer_canonical(arrow.key_type), _infer_canonical(arrow.item_type))
+    if types.is_fixed_size_list(arrow):
+        return List(_infer_canonical(arrow.value_type), arrow.list_size)
+    if is_list(arrow):
+        return List(_infer_canonical(arrow.value_type))
+    for test, column_type in _KINDS:
+        if test(arrow):
+            return column_type(arrow)
+    return Scalar(dtype_name(arrow.to_pandas_dtype()))
+
+
+_KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], ColumnType]], ...]] = (
+    (is_text, lambda _: Text()),
+    (pa.types.is_fixed_size_binary, lambda arrow: Bytes(arrow.byte_width)),
+    (is_bytes, lambda _: Bytes()),
+    (pa.types.is_timestamp, lambda arrow: Timestamp(arrow.unit, arrow.tz)),
+    (pa.types.is_date, lambda _: Date()),
+    (pa.types.is_time, lambda arrow: Time(arrow.unit)),
+    (pa.types.is_duration, lambda arrow: Duration(arrow.unit)),
+    (pa.types.is_decimal, lambda arrow: Decimal(arrow.precision, arrow.scale)),
+    (pa.types.is_null, lambda _: Null()),
+)
+
+
+def is_form_of(arrow: pa.DataType, column_type: ColumnType) -> bool:
+    """Whether rows of a column can be given out as an Arrow type, and come back from it."""
+    try:
+        if canonical(arrow) == canonical(arrow_type(column_type)):
+            return True
+        return infer_type(arrow, "") == column_type
+    except UnsupportedError:
+        return False
+
+
+_PLAIN: Final = {
+    Text: pa.large_string(),
+    Json: pa.large_string(),
+    Image: pa.large_binary(),
+    Link: LinkType(),
+    Date: pa.date32(),
+    Null: pa.null(),
+}
 
 
 def _register() -> None:

@@ -5,24 +5,35 @@ Classes are shown by their names, arrays and bytes by their kind and size, pictu
 
 from __future__ import annotations
 
+import decimal
 import json
+from datetime import date, time, timedelta
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from tensorrepo.formats.common.arguments import bytes_text
+from tensorrepo.formats.dataset.schema.python_values import json_form
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Image,
     Json,
     Link,
     LinkValue,
+    List,
+    Map,
+    Null,
     Scalar,
+    Struct,
     Tensor,
     Text,
+    Time,
 )
 from tensorrepo.formats.images.headers import header_of
 from tensorrepo.formats.images.thumbnails import array_thumbnail, looks_like_pixels, thumbnail
@@ -30,6 +41,8 @@ from tensorrepo.repo.tables import Thumbnail, printable
 
 SHOWN_CHARACTERS: Final = 60
 _SHOWN_CLASSES: Final = 8
+# Values that are told in ISO 8601, or by their digits.
+_IN_WORDS: Final = (date, time, timedelta, decimal.Decimal, np.datetime64, np.timedelta64)
 
 
 def value_text(value: Any, most: int | None = SHOWN_CHARACTERS) -> str:
@@ -46,9 +59,11 @@ def value_text(value: Any, most: int | None = SHOWN_CHARACTERS) -> str:
     if value is None:
         return "null"
     if isinstance(value, dict | list):
-        value = json.dumps(value, ensure_ascii=False, default=str)
+        value = json.dumps(json_form(value, str), ensure_ascii=False, default=str)
     if isinstance(value, LinkValue):
         value = value.url
+    elif isinstance(value, _IN_WORDS):
+        value = json_form(value, str)
     whole = str(value)
     text = printable(whole if most is None else whole[: most + 1])
     return text if most is None or len(text) <= most else text[: most - 3] + "..."
@@ -98,4 +113,22 @@ def type_text(kind: ColumnType) -> str:
         return f"image ({kind.codec})" if kind.codec else "image"
     if isinstance(kind, Text | Bytes | Json | Link):
         return type(kind).__name__.lower()
+    return _nested_text(kind)
+
+
+def _nested_text(kind: ColumnType) -> str:
+    """``list(text)``, ``struct(a: int64, b: decimal(5, 2))``, ``time(us)``; of others as ever."""
+    match kind:
+        case List(value=value, size=size):
+            return f"list({type_text(value)}{'' if size is None else f', {size}'})"
+        case Struct(fields=fields):
+            return f"struct({', '.join(f'{name}: {type_text(each)}' for name, each in fields)})"
+        case Map(key=key, value=value):
+            return f"map({type_text(key)}, {type_text(value)})"
+        case Decimal(precision=precision, scale=scale):
+            return f"decimal({precision}, {scale})"
+        case Time(unit=unit) | Duration(unit=unit):
+            return f"{kind.__struct_config__.tag}({unit})"
+        case Date() | Null():
+            return str(kind.__struct_config__.tag)
     return str(kind)

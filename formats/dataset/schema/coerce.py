@@ -6,7 +6,8 @@ refused naming row, column, expected and found.
 
 A default is a JSON value, kept in the schema: numbers and nested lists of them (NaN and the
 infinities as text, a complex number as its two parts), text, base64 of bytes, a class as its
-number, a timestamp as its count. Where there is none, such rows are null.
+number, a timestamp as its count; dates, times, durations and decimals as text, nested values as
+JSON says them. Where there is none, such rows are null.
 
 Source:
     docs/spec/dataset.md, section "Schema".
@@ -19,6 +20,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from math import isfinite, isnan
 from typing import Any, NoReturn, overload
 
@@ -30,8 +32,16 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Bools, is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
+from tensorrepo.formats.dataset.schema.by_arrow import (
+    BY_ARROW,
+    check_times,
+    coerce_by_arrow,
+    refuse_value,
+    shown_value,
+)
 from tensorrepo.formats.dataset.schema.convert import as_array, convert, present_row
 from tensorrepo.formats.dataset.schema.derived import derived_values
+from tensorrepo.formats.dataset.schema.python_values import json_form
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
@@ -119,6 +129,7 @@ def coerce_column(column: Column, values: Any, first_row: int = 0) -> ColumnValu
         if found is None:  # Arrow cannot convert it, or not every row: go through Python to say why
             return coerce_column(column, values.to_pylist(), first_row)
         _check_json(column, found, first_row)
+        found = check_times(column, found, first_row)
         found = _check_labels(column, _compact_links(column, found, first_row), first_row)
     else:
         found = _coerce(column, values, first_row)
@@ -147,6 +158,8 @@ def _small_floats(column: Column, values: pa.Array | pa.ChunkedArray) -> NDArray
 
 def _coerce(column: Column, values: Any, first_row: int) -> ColumnValues:
     layout = column.storage.layout
+    if isinstance(column.type, BY_ARROW):
+        return coerce_by_arrow(column, values, first_row)
     if isinstance(values, EncodedImages) and isinstance(column.type, Image | Bytes):
         return values.values
     if layout is ColumnLayout.FIXED:
@@ -194,7 +207,7 @@ def _stack(column: Column, rows: list[Any], first_row: int) -> tuple[NDArray[Any
         for at, row in enumerate(rows):
             if isinstance(row, str) and row not in numbers:
                 classes = f"a class ({', '.join(numbers):.300})"
-                _refuse(column, first_row + at, classes, repr(row))
+                refuse_value(column, first_row + at, classes, repr(row))
         given = [numbers[row] if isinstance(row, str) else row for row in given]
     if isinstance(column.type, Timestamp):
         given = [_moment(row) for row in given]
@@ -223,19 +236,19 @@ def _name_odd_row(column: Column, rows: list[Any], first_row: int) -> NoReturn:
         try:
             array = as_array(row, column.storage.element)
         except (ValueError, OverflowError, TypeError):
-            _refuse(column, first_row + at, f"shape {shape}", "rows of different lengths")
+            refuse_value(column, first_row + at, f"shape {shape}", "rows of different lengths")
         if array.dtype.kind in "OSU":
-            _refuse(column, first_row + at, column.storage.dtype, repr(row))
+            refuse_value(column, first_row + at, column.storage.dtype, repr(row))
         if array.shape != shape:
-            _refuse(column, first_row + at, f"shape {shape}", f"shape {array.shape}")
-    _refuse(column, first_row, column.storage.dtype, "values of types that do not mix")
+            refuse_value(column, first_row + at, f"shape {shape}", f"shape {array.shape}")
+    refuse_value(column, first_row, column.storage.dtype, "values of types that do not mix")
 
 
 def _check_shape(column: Column, array: NDArray[Any], first_row: int) -> None:
     shape = column.storage.row_shape
     if not array.ndim or array.shape[1:] != shape:
         found = f"shape {array.shape[1:]}" if array.ndim else "a single value"
-        _refuse(column, first_row, f"shape {shape}", found)
+        refuse_value(column, first_row, f"shape {shape}", found)
 
 
 # ------------------------------------------------------------------------------ labels, moments
@@ -251,7 +264,7 @@ def _check_labels(column: Column, values: ColumnValues, first_row: int) -> Colum
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         expected = f"a class in [0, {classes})"
-        _refuse(column, first_row + row, expected, str(values.values[row]))
+        refuse_value(column, first_row + row, expected, str(values.values[row]))
     return values
 
 
@@ -274,7 +287,7 @@ def _to_moments(
     if lost.any():
         row = int(np.flatnonzero(lost)[0])
         expected = f"a moment in whole {column.type.unit}, within 64 bits"
-        _refuse(column, first_row + row, expected, str(array[row]))
+        refuse_value(column, first_row + row, expected, str(array[row]))
     counts = moments.astype(np.int64)
     if not missing.any():
         return counts, valid
@@ -286,12 +299,16 @@ def _to_moments(
 
 def _coerce_binary(column: Column, rows: list[Any], first_row: int) -> BinaryValues:
     encode = _ENCODERS.get(type(column.type), _encode_bytes)
+    if isinstance(column.type, Bytes) and column.type.size is not None:
+        encode = partial(_encode_sized, column.type.size)
     parts: list[bytes | None] = []
     for at, row in enumerate(rows):
         try:
             parts.append(None if row is None else encode(row))
         except (TypeError, ValueError, InvalidInputError) as error:
-            _refuse(column, first_row + at, _EXPECTED.get(type(column.type), "bytes"), str(error))
+            refuse_value(
+                column, first_row + at, _EXPECTED.get(type(column.type), "bytes"), str(error)
+            )
     return binary_of(parts)
 
 
@@ -300,12 +317,19 @@ def _encode_bytes(row: Any) -> bytes:
         return row
     if isinstance(row, bytearray | memoryview):
         return bytes(row)
-    raise TypeError(_shown(row))
+    raise TypeError(shown_value(row))
+
+
+def _encode_sized(size: int, row: Any) -> bytes:
+    encoded = _encode_bytes(row)
+    if len(encoded) != size:
+        raise ValueError(f"{len(encoded)} bytes, and the column holds {size} in each row")
+    return encoded
 
 
 def _encode_text(row: Any) -> bytes:
     if not isinstance(row, str):
-        raise TypeError(_shown(row))
+        raise TypeError(shown_value(row))
     return row.encode()
 
 
@@ -326,7 +350,7 @@ def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:
         try:
             json.loads(b"null" if text is None else text)
         except ValueError:
-            _refuse(column, first_row + at, "JSON text", repr(text))
+            refuse_value(column, first_row + at, "JSON text", repr(text))
 
 
 def _compact_links(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
@@ -367,14 +391,14 @@ def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
     try:
         array = as_array(row, column.storage.element)
     except (ValueError, OverflowError, TypeError):
-        _refuse(column, number, f"shape {shape}", "rows of different lengths")
+        refuse_value(column, number, f"shape {shape}", "rows of different lengths")
     if not array.size and array.dtype == np.float64:  # an empty list has no type of its own
         array = array.astype(column.storage.element)
     fits = array.ndim == len(shape) and all(
         dim is None or dim == found for dim, found in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        _refuse(column, number, f"shape {shape}", f"shape {array.shape}")
+        refuse_value(column, number, f"shape {shape}", f"shape {array.shape}")
     return array
 
 
@@ -393,18 +417,8 @@ def _check_nulls(column: Column, values: ColumnValues, first_row: int) -> Column
         return replace(values, valid=None)
     if not column.nullable:
         row = int(np.flatnonzero(~values.valid)[0])
-        _refuse(column, first_row + row, "a value (the column is not nullable)", "null")
+        refuse_value(column, first_row + row, "a value (the column is not nullable)", "null")
     return values
-
-
-def _shown(row: Any) -> str:
-    return f"{type(row).__name__} {row!r:.60}" if not isinstance(row, date) else repr(row)
-
-
-def _refuse(column: Column, row: int, expected: str, found: str) -> NoReturn:
-    raise InvalidInputError(
-        f"row {row}, column {column.name!r}: expected {expected}, found {found:.120}"
-    )
 
 
 MAX_DEFAULT_BYTES = 1 << 16
@@ -509,8 +523,19 @@ def _to_json(column: Column, values: ColumnValues) -> Any:
             return int(row.astype(np.int64))
         case Scalar() | Tensor() | Embedding():
             return _numbers(np.asarray(row))
+        case _ if isinstance(column.type, BY_ARROW):
+            return _said(column, row)
         case _:
             return row.item() if isinstance(row, np.generic) else row
+
+
+def _said(column: Column, row: Any) -> Any:
+    def refused(what: str) -> NoReturn:
+        raise InvalidInputError(f"the default of column {column.name!r}: JSON has no {what}")
+
+    form = json_form(row, refused)
+    _values(replace(column, default=form))  # that it comes back
+    return form
 
 
 def _numbers(array: NDArray[Any]) -> Any:

@@ -4,7 +4,8 @@ Numbers are converted where nothing is lost but what rounding to a narrower floa
 to torch and from it with their bits, those of types that numpy has not by itself too.
 
 Users see fixed columns as numpy arrays (masked where some are null), ragged and tiled ones as lists
-of arrays, text, JSON, links and bytes as lists of Python values; null is None. Encoded images stay
+of arrays, text, JSON, links, bytes and nested values as lists of Python values; null is None.
+Dates, moments and durations are numpy's own, decimals and times of day Python's. Encoded images stay
 bytes: `decode_image` turns one into an array where pillow is installed.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -20,12 +22,20 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import CODES, SMALL_FLOATS, Bools, is_float, is_small_float
 from tensorrepo.formats.common.tensors import import_library, is_torch, tensor_of
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.python_values import python_values
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Json,
     Link,
+    Nested,
+    Null,
     Text,
+    Time,
     Timestamp,
     decode_link,
 )
@@ -175,11 +185,18 @@ def present(column: Column, values: ColumnValues, *, masked: bool = False) -> Pr
     `masked` makes arrays masked ones whether or not a value is null; else only where one is.
 
     Returns:
-        Fixed: ndarray ``(rows, *row shape)``, a masked one where some are null.
-        Ragged, tiled, binary: a list with one ndarray, bytes, str, JSON value or LinkValue per row.
+        Fixed: ndarray ``(rows, *row shape)``, a masked one where some are null. Dates, moments and
+            durations are datetime64 and timedelta64, times of "ns" timedelta64. Decimals, other
+            times and nulls: objects, None where null, in an array without a mask.
+        Ragged, tiled, binary: a list with one ndarray, bytes, str, JSON value, LinkValue, list or
+            dict per row.
     """
+    if is_object(column.type):
+        return _objects(column.type, values)
     if isinstance(values, FixedValues):
         return _fixed(column, values, masked=masked)
+    if isinstance(column.type, Nested):
+        return python_values(to_arrow_array(column.type, values))
     if isinstance(values, BinaryValues):
         return _binary(column.type, values)
     valid = valid_rows(values).tolist()
@@ -187,11 +204,19 @@ def present(column: Column, values: ColumnValues, *, masked: bool = False) -> Pr
 
 
 def present_row(column: Column, values: ColumnValues, at: int = 0) -> Any:
-    """One row: a numpy scalar or array, bytes, str, LinkValue or a JSON value; None where null."""
+    """One row: a numpy scalar or array, bytes, str, LinkValue or a JSON value; None where null.
+
+    Of a date `datetime.date`, of a time `datetime.time`, of a decimal `decimal.Decimal`, of nested
+    values lists and dicts, and of a map a list of pairs.
+    """
     if values.valid is not None and not values.valid[at]:
         return None
-    if isinstance(values, FixedValues):
-        return _typed(column.type, values.values)[at]
+    if isinstance(values, FixedValues) and not is_object(column.type):
+        found = _typed(column.type, values.values)[at]
+        if isinstance(column.type, Date):  # years that `datetime` lacks stay numpy's
+            day = found.item()
+            return day if isinstance(day, date) else found
+        return found
     return present(column, values.slice(at, at + 1))[0]
 
 
@@ -206,9 +231,27 @@ def _fixed(column: Column, values: FixedValues, *, masked: bool) -> NDArray[Any]
     return some
 
 
+def is_object(column_type: ColumnType) -> bool:
+    """Whether rows of a fixed column are objects of Python: numpy has no such numbers."""
+    if isinstance(column_type, Time):
+        return column_type.unit != "ns"  # of which `datetime` has none
+    return isinstance(column_type, Decimal | Null)
+
+
+def _objects(column_type: ColumnType, values: ColumnValues) -> NDArray[Any]:
+    found = np.empty(values.rows, np.object_)
+    found[:] = python_values(to_arrow_array(column_type, values))
+    return found
+
+
 def _typed(column_type: ColumnType, array: NDArray[Any]) -> NDArray[Any]:
-    if isinstance(column_type, Timestamp):
-        return array.view(f"<M8[{column_type.unit}]")
+    match column_type:
+        case Timestamp(unit=unit):
+            return array.view(f"<M8[{unit}]")
+        case Duration(unit=unit) | Time(unit=unit) if array.dtype == np.int64:
+            return array.view(f"<m8[{unit}]")
+        case Date():
+            return array.astype("<M8[D]")
     return array
 
 

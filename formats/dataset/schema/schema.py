@@ -19,22 +19,41 @@ import numpy as np
 import pyarrow as pa
 
 from tensorrepo.formats.common.arguments import counted, first_names
-from tensorrepo.formats.dataset.schema.arrow_types import TYPE_KEY, arrow_type, infer_type
+from tensorrepo.formats.dataset.schema.arrow_forms import (
+    form_from_json,
+    form_to_json,
+    has_form,
+    kept_form,
+)
+from tensorrepo.formats.dataset.schema.arrow_types import (
+    TYPE_KEY,
+    arrow_type,
+    infer_type,
+    is_form_of,
+)
 from tensorrepo.formats.dataset.schema.cells import type_text
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
     ColumnLayout,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Embedding,
     Image,
     Json,
     Link,
     LinkValue,
+    List,
+    Map,
+    Null,
     Scalar,
     Storage,
+    Struct,
     Tensor,
     Text,
+    Time,
     Timestamp,
     TypeLike,
     as_type,
@@ -42,7 +61,7 @@ from tensorrepo.formats.dataset.schema.types import (
     type_from_json,
     type_to_json,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown
 
@@ -53,17 +72,25 @@ __all__ = [
     "ColumnBatch",
     "ColumnLayout",
     "ColumnType",
+    "Date",
+    "Decimal",
+    "Duration",
     "Embedding",
     "Image",
     "InputBatch",
     "Json",
     "Link",
     "LinkValue",
+    "List",
+    "Map",
+    "Null",
     "Scalar",
     "Schema",
     "Storage",
+    "Struct",
     "Tensor",
     "Text",
+    "Time",
     "Timestamp",
     "TypeLike",
     "Values",
@@ -91,6 +118,8 @@ IMAGE_FACTS: Final[dict[str, ColumnType]] = {
     "width": Scalar("uint32"),
     "mode": Text(),
 }
+# In the metadata of a field of lists: that some of the numbers in them are null.
+NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
 _ID_KEY, _DEFAULT_KEY = b"tensorrepo.id", b"tensorrepo.default"  # in the metadata of Arrow fields
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -106,6 +135,8 @@ class Column:
         derived: (id of the column it is computed from, which fact of its rows), such as "height"
             of an image. Such a column is written along with its source and hidden from users
             unless they ask for it by name.
+        arrow: Arrow type in which rows are given out, where it is another form of the type's own,
+            such as a dictionary of text. How they are shown; no part of what the column is.
     """
 
     name: str
@@ -114,16 +145,26 @@ class Column:
     id: str = ""
     default: Any = None
     derived: tuple[str, str] | None = None
+    arrow: pa.DataType | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
         object.__setattr__(self, "type", as_type(self.type))  # "int64" is what people write
+        if isinstance(self.type, Null):
+            object.__setattr__(self, "nullable", True)
+        if self.arrow is not None and not is_form_of(self.arrow, self.type):
+            object.__setattr__(self, "arrow", None)  # the type became another one
         if self.id and not _ID.fullmatch(self.id):
             raise InvalidInputError(f"column {self.name!r}: id {self.id!r} is not 16 hex digits")
 
     @property
     def storage(self) -> Storage:
         return storage_of(self.type)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The Arrow type in which rows are given out."""
+        return arrow_type(self.type) if self.arrow is None else self.arrow
 
 
 SCHEMA_COLUMNS: Final[Mapping[str, Cell]] = {
@@ -238,10 +279,14 @@ class Schema(Shown):
         """The visible columns as nobody wrote them yet: for comparing what schemas mean."""
         return Schema(tuple(replace(column, id="") for column in self.visible.columns))
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default", "derived"}, ...]}``.
+    def without_forms(self) -> Schema:
+        """The columns in the usual Arrow type of each, whichever their source had."""
+        return Schema(tuple(replace(column, arrow=None) for column in self.columns))
 
-        The last two only where there are such.
+    def to_json(self) -> dict[str, Any]:
+        """``{"columns": [{"name", "type": {...}, "nullable", "id", "default", ...}, ...]}``.
+
+        "default", "derived" and "arrow" only where there are such.
         """
         return {"columns": [_column_to_json(column) for column in self.columns]}
 
@@ -270,9 +315,23 @@ class Schema(Shown):
         """The schema of Arrow data: exact when `to_arrow` made it, else inferred.
 
         Raises:
-            UnsupportedError: names a field that no column type holds.
+            UnsupportedError: names all fields that no column type holds.
         """
-        return cls(tuple(_from_field(field) for field in schema))
+        columns, refused = columns_of_arrow(schema)
+        if refused:
+            raise UnsupportedError(" ".join(refused.values()))
+        return cls(tuple(columns))
+
+
+def columns_of_arrow(schema: pa.Schema) -> tuple[list[Column], dict[str, str]]:
+    """The columns of Arrow data, and what is wrong with each field that no column type holds."""
+    columns, refused = [], {}
+    for each in schema:
+        try:
+            columns.append(_from_field(each))
+        except UnsupportedError as error:
+            refused[each.name] = str(error)
+    return columns, refused
 
 
 def settable_column(schema: Schema, name: str) -> Column:
@@ -304,8 +363,7 @@ def _to_field(column: Column) -> pa.Field:
         metadata[_ID_KEY] = column.id.encode()
     if column.default is not None:
         metadata[_DEFAULT_KEY] = json.dumps(column.default).encode()
-    kind = arrow_type(column.type)
-    return pa.field(column.name, kind, nullable=column.nullable, metadata=metadata)
+    return pa.field(column.name, column.arrow_type, nullable=column.nullable, metadata=metadata)
 
 
 def _from_field(field: pa.Field) -> Column:
@@ -314,11 +372,20 @@ def _from_field(field: pa.Field) -> Column:
     if TYPE_KEY in metadata:
         kind = type_from_json(_parse(metadata[TYPE_KEY], field.name))
         # A tool that casts a column may keep the metadata: then the data's own type counts.
-        if arrow_type(kind) == field.type:
+        if is_form_of(field.type, kind):
             column_id = metadata.get(_ID_KEY, b"").decode("ascii", "replace")
             default = _parse(metadata.get(_DEFAULT_KEY, b"null"), field.name)
-            return Column(field.name, kind, field.nullable, column_id, default)
-    return Column(field.name, infer_type(field.type, field.name), field.nullable)
+            return formed(Column(field.name, kind, field.nullable, column_id, default), field.type)
+    null_elements = NULL_ELEMENTS_KEY in metadata
+    kind = infer_type(field.type, field.name, null_elements=null_elements)
+    return formed(Column(field.name, kind, field.nullable), field.type)
+
+
+def formed(column: Column, arrow: pa.DataType) -> Column:
+    """The column as it came in an Arrow type: one that is not the usual one is kept."""
+    if arrow == arrow_type(column.type) or not has_form(arrow):
+        return column
+    return replace(column, arrow=kept_form(arrow))
 
 
 def _parse(text: bytes, name: str) -> object:
@@ -339,6 +406,8 @@ def _column_to_json(column: Column) -> dict[str, Any]:
         form["default"] = column.default
     if column.derived is not None:
         form["derived"] = list(column.derived)
+    if column.arrow is not None:
+        form["arrow"] = form_to_json(column.arrow)
     return form
 
 
@@ -350,7 +419,8 @@ def _column_from_json(form: object) -> Column:
         raise InvalidInputError(f"not a column of a schema: {form!r:.120}")
     kind = type_from_json(form["type"])
     derived = _derived_from_json(form.get("derived"))
-    return Column(form["name"], kind, nullable, column_id, form.get("default"), derived)
+    arrow = form_from_json(form["arrow"]) if "arrow" in form else None
+    return Column(form["name"], kind, nullable, column_id, form.get("default"), derived, arrow)
 
 
 def _derived_from_json(form: object) -> tuple[str, str] | None:
@@ -363,4 +433,4 @@ def _derived_from_json(form: object) -> tuple[str, str] | None:
             raise InvalidInputError(f"not what a column is derived from: {form!r:.120}")
 
 
-_COLUMN_KEYS = {"name", "type", "nullable", "id", "default", "derived"}
+_COLUMN_KEYS = {"name", "type", "nullable", "id", "default", "derived", "arrow"}

@@ -2,7 +2,8 @@
 
 A column type is a small frozen value with a JSON form (`{"type": "tensor", ...}`). Whatever the
 type, its rows are stored in one of four layouts: fixed (rows back to back), ragged (a row table
-and elements), binary (end offsets and bytes) or tiled (each row cut into blocks of its own).
+and elements), binary (end offsets and bytes) or tiled (each row cut into blocks of its own). A
+type of values inside of values (lists, structs, maps) is binary: `nested` says how a row lies.
 
 One value of a `Link` column is a `LinkValue`: a URL, perhaps a byte range of it, and what proves
 that it is still the same. Nothing is opened here.
@@ -14,7 +15,7 @@ Source:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -28,6 +29,14 @@ from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 MAX_DIMS = 32
 MAX_DIM = (1 << 32) - 1
+MAX_DEPTH = 32  # of types one in the other
+MAX_FIXED_BYTES = (1 << 31) - 1
+MAX_DIGITS = 76  # of Arrow's longest decimal
+INT64_DIGITS = 18  # a decimal of so many is an int64 for sure
+_ARROW_NUMBERS = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+    | {"float16", "float32", "float64"}
+)
 
 
 class ColumnLayout(IntEnum):
@@ -134,8 +143,14 @@ class Image(_Type, frozen=True, tag="image"):
     codec: str | None = None
 
 
-class Bytes(_Type, frozen=True, tag="bytes"):
-    """Any bytes."""
+class Bytes(_Type, frozen=True, tag="bytes", omit_defaults=True):
+    """Any bytes; with a `size`, exactly so many in each row."""
+
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not 1 <= self.size <= MAX_FIXED_BYTES:
+            raise InvalidInputError(f"bytes of fixed size have 1 to 2^31 - 1, got {self.size}")
 
 
 class Text(_Type, frozen=True, tag="text"):
@@ -174,13 +189,99 @@ class Timestamp(_Type, frozen=True, tag="timestamp"):
     zone: str | None = None
 
     def __post_init__(self) -> None:
-        if self.unit not in ("s", "ms", "us", "ns"):
-            raise InvalidInputError(f"a timestamp's unit is s, ms, us or ns, got {self.unit!r}")
+        _check_unit("timestamp", self.unit)
+
+
+class Date(_Type, frozen=True, tag="date"):
+    """A day of the calendar, int32 days since 1970-01-01."""
+
+
+class Time(_Type, frozen=True, tag="time"):
+    """A time of day, counts of `unit` since midnight: int32 of s and ms, int64 of us and ns."""
+
+    unit: TimeUnit = "us"
+
+    def __post_init__(self) -> None:
+        _check_unit("time", self.unit)
+
+
+class Duration(_Type, frozen=True, tag="duration"):
+    """A span of time, int64 counts of `unit`."""
+
+    unit: TimeUnit = "us"
+
+    def __post_init__(self) -> None:
+        _check_unit("duration", self.unit)
+
+
+class Decimal(_Type, frozen=True, tag="decimal"):
+    """An exact number of at most `precision` digits, `scale` of them behind the point."""
+
+    precision: int
+    scale: int = 0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.precision <= MAX_DIGITS and 0 <= self.scale <= self.precision):
+            raise InvalidInputError(
+                f"a decimal has 1 to {MAX_DIGITS} digits, and 0 to as many behind the point; got "
+                f"precision {self.precision}, scale {self.scale}"
+            )
+
+
+class Null(_Type, frozen=True, tag="null"):
+    """Nothing but nulls: the column of a source that had no value to tell a type by."""
+
+
+class List(_Type, frozen=True, tag="list", omit_defaults=True):
+    """A list of values of one type per row, any of them null; with a `size`, exactly so many.
+
+    For numbers without nulls `Tensor(dtype, (None,))` reads faster, as arrays.
+    """
+
+    value: ColumnType
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "value", _inner("a list", self.value))
+        if self.size is not None and not 1 <= self.size <= MAX_FIXED_BYTES:
+            raise InvalidInputError(f"a list of fixed size has 1 to 2^31 - 1 values: {self.size}")
+
+
+class Struct(_Type, frozen=True, tag="struct"):
+    """A value for each of several names per row, any of them null.
+
+    `fields` may be given as a mapping: ``Struct({"x": "float64", "tags": List(Text())})``.
+    """
+
+    fields: tuple[tuple[str, ColumnType], ...]
+
+    def __post_init__(self) -> None:
+        given = self.fields.items() if isinstance(self.fields, Mapping) else self.fields
+        fields = tuple((name, _inner(f"field {name!r}", kind)) for name, kind in given)
+        _set(self, "fields", fields)
+        names = [name for name, _ in fields]
+        if not names or len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
+            raise InvalidInputError(f"a struct has fields of different names, got {names!r:.120}")
+
+
+class Map(_Type, frozen=True, tag="map"):
+    """Any number of pairs of a key, which is never null, and a value per row."""
+
+    key: ColumnType
+    value: ColumnType
+
+    def __post_init__(self) -> None:
+        _set(self, "key", _inner("a map's key", self.key))
+        _set(self, "value", _inner("a map's value", self.value))
 
 
 ColumnType = (
     Scalar | Tensor | Embedding | Image | Bytes | Text | Json | Link | ClassLabel | Timestamp
-)
+    | Date | Time | Duration | Decimal | Null | List | Struct | Map
+)  # fmt: skip
+Nested = List | Struct | Map
+# What values inside of a nested value may be.
+Inner = Scalar | Bytes | Text | Timestamp | Date | Time | Duration | Decimal | Null | Nested
 # What people may write where a column type is asked for: "int64", np.float32, Tensor(...).
 TypeLike = ColumnType | DTypeLike
 
@@ -205,10 +306,22 @@ def storage_of(column_type: ColumnType) -> Storage:
             )
         case Embedding(dtype=dtype, dim=dim):
             return Storage(ColumnLayout.FIXED, dtype, (dim,))
-        case ClassLabel() | Timestamp():
-            return Storage(ColumnLayout.FIXED, "int64", ())
+        case ClassLabel() | Timestamp() | Duration() | Date() | Time() | Decimal():
+            return _number_storage(column_type)
+        case Null():
+            return Storage(ColumnLayout.FIXED, "bool", ())
         case _:
             return Storage(ColumnLayout.BINARY, "uint8", ())
+
+
+def _number_storage(column_type: ColumnType) -> Storage:
+    """How types that are a number of another meaning are stored."""
+    match column_type:
+        case Date() | Time(unit="s") | Time(unit="ms"):
+            return Storage(ColumnLayout.FIXED, "int32", ())
+        case Decimal(precision=precision) if precision > INT64_DIGITS:
+            return Storage(ColumnLayout.FIXED, "uint64", (2 if precision <= 38 else 4,))
+    return Storage(ColumnLayout.FIXED, "int64", ())
 
 
 def type_to_json(column_type: ColumnType) -> dict[str, Any]:
@@ -226,14 +339,60 @@ def type_from_json(form: object) -> ColumnType:
         UnsupportedError: a type that this version does not know.
         InvalidInputError: not the form of a type.
     """
-    tag = form.get("type") if isinstance(form, dict) else None
-    if isinstance(tag, str) and tag not in _TAGS:
-        raise UnsupportedError(f"column type {tag!r} is unknown here. Update tensorrepo.")
+    _check_tags(form, 0)
     try:
         found: ColumnType = msgspec.convert(form, ColumnType)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"not a column type: {error}") from error
     return found
+
+
+def _check_tags(form: object, depth: int) -> None:
+    """That all types inside of a JSON form are known ones, and that they are not too deep."""
+    if depth > 2 * MAX_DEPTH:  # the fields of a struct are a level of their own
+        raise InvalidInputError(f"a column type has at most {MAX_DEPTH} types one in the other")
+    if isinstance(form, list):
+        for each in form:
+            _check_tags(each, depth + 1)
+    elif isinstance(form, dict):
+        tag = form.get("type")
+        if isinstance(tag, str) and tag not in _TAGS:
+            raise UnsupportedError(f"column type {tag!r} is unknown here. Update tensorrepo.")
+        for name in ("value", "key", "fields"):
+            _check_tags(form.get(name), depth + 1)
+
+
+def _inner(where: str, given: Any) -> ColumnType:
+    """`given` as the type of values inside of others."""
+    kind = as_type(given)
+    if not isinstance(kind, Inner):
+        tag = kind.__struct_config__.tag
+        raise InvalidInputError(
+            f"{where} cannot be {tag}: inside of others are numbers, text, bytes, dates, times, "
+            "durations, decimals, lists, structs and maps"
+        )
+    if isinstance(kind, Scalar) and kind.dtype not in _ARROW_NUMBERS:
+        raise InvalidInputError(f"{where} cannot be {kind.dtype}: Arrow has no such number")
+    if nesting(kind) >= MAX_DEPTH:
+        raise InvalidInputError(f"a column type has at most {MAX_DEPTH} types one in the other")
+    return kind
+
+
+def nesting(kind: ColumnType) -> int:
+    """How many types stand one in the other: 1 of a number, 2 of a list of numbers."""
+    match kind:
+        case List(value=value):
+            return 1 + nesting(value)
+        case Struct(fields=fields):
+            return 1 + max(nesting(each) for _, each in fields)
+        case Map(key=key, value=value):
+            return 1 + max(nesting(key), nesting(value))
+    return 1
+
+
+def _check_unit(what: str, unit: str) -> None:
+    if unit not in ("s", "ms", "us", "ns"):
+        raise InvalidInputError(f"a {what}'s unit is s, ms, us or ns, got {unit!r}")
 
 
 def _check_shape(shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -289,21 +289,31 @@ def offsets_of(lengths: NDArray[Any]) -> Ints:
 def _gather(offsets: Ints, items: NDArray[Any], rows: Ints) -> tuple[Ints, NDArray[Any]]:
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
+    return offsets_of(lengths), gather_ranges(items, starts, lengths)
+
+
+def gather_ranges(items: NDArray[Any], starts: Ints, lengths: Ints) -> NDArray[Any]:
+    """``items[start:start + length]`` of each pair, back to back; a copy."""
     new = offsets_of(lengths)
     out = np.empty(int(new[-1]), items.dtype)
-    mean = len(out) // max(1, len(rows))
+    mean = len(out) // max(1, len(starts))
     if mean >= _COPY_ELEMENTS:
         for start, length, at in zip(
             starts.tolist(), lengths.tolist(), new[:-1].tolist(), strict=True
         ):
             out[at : at + length] = items[start : start + length]
     elif len(out):
-        # One index per element costs 8 bytes an element but no Python per row.
-        steps = np.arange(len(out)) + np.repeat(starts - new[:-1], lengths)
-        np.take(items, steps, out=out, mode="clip")
-    return new, out
+        # One index per element costs 8 bytes an element but no Python per row. In portions, so that
+        # the indices stay in cache on their way.
+        cuts = np.searchsorted(new, np.arange(0, len(out), _PORTION_ELEMENTS), side="right") - 1
+        for first, last in pairwise(np.unique([*cuts.tolist(), len(starts)]).tolist()):
+            low, high = int(new[first]), int(new[last])
+            shifts = np.repeat(starts[first:last] - new[first:last], lengths[first:last])
+            np.take(items, np.arange(low, high) + shifts, out=out[low:high], mode="clip")
+    return out
 
 
+_PORTION_ELEMENTS = 1 << 16
 _COPY_ELEMENTS = 256  # rows longer than this are copied one by one: faster, and no index array
 
 

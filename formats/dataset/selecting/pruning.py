@@ -11,6 +11,7 @@ sizes of rows instead. Its pages are skipped by their nulls only.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,15 @@ from tensorrepo.formats.common.dtypes import Bools, Ints, is_float
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ClassLabel, Scalar, Timestamp
+from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
+    Date,
+    Decimal,
+    Duration,
+    Scalar,
+    Time,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.selecting.expression import (
     ArrowCall,
     ColumnRef,
@@ -139,11 +148,14 @@ def _entry_bounds(column: Column, index: ColumnIndex) -> PageBounds:
     )
 
 
+_COUNTED = Date | Time | Duration | Decimal
+
+
 def has_bounds(column: Column) -> bool:
     """Whether pages of a column carry their smallest and largest value."""
     kind = column.type
-    is_scalar = isinstance(kind, Scalar | ClassLabel | Timestamp)
-    return is_scalar and column.storage.element.kind != "c"
+    is_scalar = isinstance(kind, Scalar | ClassLabel | Timestamp | _COUNTED)
+    return is_scalar and not column.storage.shape and column.storage.element.kind != "c"
 
 
 def _values(index: ColumnIndex, field: str) -> NDArray[Any]:
@@ -315,6 +327,8 @@ class _Evaluation:
         kind, element = self._columns[name].type, self._columns[name].storage.element
         if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
             return _moment(kind, value)
+        if isinstance(kind, _COUNTED):
+            return _count(kind, value)
         number = value.as_py()
         if isinstance(kind, ClassLabel) and isinstance(number, str):
             # What no class is called is no row's: neither is the number behind the last.
@@ -335,6 +349,28 @@ def _moment(kind: Any, value: pa.Scalar) -> int | None:
     nanoseconds = value.value * _NANOSECONDS[value.type.unit]
     whole, rest = divmod(nanoseconds, _NANOSECONDS[kind.unit])
     return None if rest else whole
+
+
+def _count(kind: Date | Time | Duration | Decimal, value: pa.Scalar) -> int | None:
+    """A literal in whole units of a column; None: there is none, or it is of another kind."""
+    types, given = pa.types, value.type
+    if not value.is_valid:
+        return None
+    if isinstance(kind, Decimal):
+        is_exact = types.is_decimal(given) or types.is_integer(given)
+        return _scaled(value.as_py(), kind.scale) if is_exact else None
+    if isinstance(kind, Date):
+        return int(value.value) if types.is_date32(given) else None
+    if not (types.is_duration if isinstance(kind, Duration) else types.is_time)(given):
+        return None
+    whole, rest = divmod(value.value * _NANOSECONDS[given.unit], _NANOSECONDS[kind.unit])
+    return None if rest else whole
+
+
+def _scaled(number: int | decimal.Decimal, scale: int) -> int | None:
+    numerator, denominator = number.as_integer_ratio()
+    whole, rest = divmod(numerator * 10**scale, denominator)
+    return whole if not rest and abs(whole) < 1 << 63 else None
 
 
 def _less(low: Any, high: Any, value: Any) -> tuple[Bools, Bools]:

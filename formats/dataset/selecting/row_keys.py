@@ -17,9 +17,21 @@ import pyarrow.compute as pc
 from tensorrepo.formats.common.dtypes import Ints, is_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
-from tensorrepo.formats.dataset.schema.types import Bytes, ClassLabel, Scalar, Text, Timestamp
+from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
+    ClassLabel,
+    Date,
+    Decimal,
+    Duration,
+    Scalar,
+    Text,
+    Time,
+    Timestamp,
+)
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.repo.errors import InvalidInputError
+
+_EXACT = Text | Bytes | ClassLabel | Timestamp | Date | Time | Duration | Decimal
 
 
 def check_key_columns(schema: Schema, names: Sequence[str]) -> tuple[Column, ...]:
@@ -36,10 +48,10 @@ def check_key_columns(schema: Schema, names: Sequence[str]) -> tuple[Column, ...
         kind = column.type
         exact = isinstance(kind, Scalar) and not is_float(column.storage.element)
         exact = exact and column.storage.element.kind != "c"
-        if not exact and not isinstance(kind, Text | Bytes | ClassLabel | Timestamp):
+        if not exact and not isinstance(kind, _EXACT):
             raise InvalidInputError(
                 f"column {column.name!r} cannot be a key: keys are integers, bools, text, bytes, "
-                "class labels and timestamps"
+                "class labels, dates, times, timestamps, durations and decimals"
             )
     return columns
 

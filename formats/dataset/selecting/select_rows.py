@@ -276,6 +276,8 @@ def _refusal(expression: pc.Expression, fields: pa.Schema) -> str | None:
 
 def _in_our_words(reason: str) -> str:
     """Why Arrow refuses an expression."""
+    if reason.startswith("Precision is not great enough"):
+        return "a decimal is compared with a decimal: write decimal.Decimal('1'), not 1"
     found = _NO_KERNEL.search(reason)
     if found is None:
         return reason
@@ -294,6 +296,8 @@ def comparable(column: Column, values: ColumnValues) -> pa.Array:
         numbers = getattr(values, "values").astype(np.float32)  # noqa: B009 - fixed
         return pa.array(numbers, mask=None if values.valid is None else ~values.valid)
     array = to_arrow_array(column.type, values)
+    if pa.types.is_fixed_size_binary(array.type) and storage.layout is ColumnLayout.BINARY:
+        return array.cast(pa.large_binary())  # the others are not compared with bytes
     is_wrapped = isinstance(array, pa.ExtensionArray) and storage.layout is ColumnLayout.BINARY
     return array.storage if is_wrapped else array
 

@@ -11,13 +11,14 @@ Beyond SQL these are read: numbers for class names, names of columns with dots o
 
 from __future__ import annotations
 
+import decimal
 import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, NoReturn
+from datetime import UTC, date, datetime, time
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +30,16 @@ from tensorrepo.formats.dataset.schema.types import (
     ClassLabel,
     ColumnLayout,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Embedding,
+    Nested,
+    Null,
+    Struct,
     Tensor,
     Text,
+    Time,
     Timestamp,
     storage_of,
 )
@@ -61,6 +69,8 @@ _REFERENCE = re.compile(rb"""(?:(?:"(?:[^"]|"")*"|\w+)\s*\.\s*)*("(?:[^"]|"")*"|
 _NEVER_COLUMNS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _MAX_DIGITS = 40  # of a whole number; Python refuses some thousands
 _NUMBERS, _BOOLS, _TEXTS, _TIMES = "a number", "true or false", "text in quotes", "a moment"
+_DATES, _HOURS, _DECIMALS = "a date in quotes", "a time of day in quotes", "a decimal number"
+_MAX_FLOAT_DIGITS = 15  # that a float keeps of a decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,8 @@ class _Translation:
         columns = [side for side in sides if isinstance(side, Column)]
         if not columns:
             raise _BeyondTreeError
+        if any(isinstance(column.type, _FOR_DUCKDB) for column in columns):
+            raise _BeyondTreeError
         kinds = [operand_kind(column.type) for column in columns]
         for side, node in zip(sides, (left, right), strict=True):
             if isinstance(side, Column) and operand_kind(side.type) is None:
@@ -275,6 +287,8 @@ class _Translation:
 
     def _among(self, left: Any, *rest: Any) -> pc.Expression:
         column = self._column(left)
+        if isinstance(column.type, _FOR_DUCKDB):
+            raise _BeyondTreeError
         sides = [self._side(node) for node in rest]
         literals = [each for each in sides if isinstance(each, _Value) and each.value is not None]
         if len(literals) != len(sides):
@@ -325,6 +339,9 @@ class _Translation:
             name = _resolved(".".join(parts[1:]), names)
         if name is None and parts[-1].lower() in ("row_number", "row_id"):
             raise _BeyondTreeError
+        field_of = _resolved(parts[1 if parts[0].lower() == "self" else 0], names)
+        if name is None and field_of and isinstance(self._schema.column(field_of).type, Struct):
+            raise _BeyondTreeError
         if name is None:
             self._refuse(node, f"a column ({', '.join(map(repr, names)):.500})")
         return self._schema.column(name)
@@ -359,6 +376,10 @@ class _Translation:
             value = self._class_number(literal, column)
         if isinstance(kind, Timestamp):
             return self._time(literal, kind)
+        if isinstance(kind, Date | Time):
+            return self._clock(literal, kind)
+        if isinstance(kind, Decimal):
+            return self._decimal(literal, column)
         if not _fits(value, kind):
             self._refuse(
                 literal.node, f"{_needed(value, kind)} to compare with {_described(column)}"
@@ -384,6 +405,28 @@ class _Translation:
             time = time.replace(tzinfo=UTC)
         time = time.astimezone(UTC)
         return pa.scalar(time if kind.zone else time.replace(tzinfo=None), arrow_type(kind))
+
+    def _clock(self, literal: _Value, kind: Date | Time) -> pa.Scalar:
+        is_date = isinstance(kind, Date)
+        try:
+            parse = date.fromisoformat if is_date else time.fromisoformat
+            return pa.scalar(parse(literal.value))
+        except (ValueError, TypeError):
+            example = "a date such as '2026-01-31'" if is_date else "a time such as '12:30:00'"
+            self._refuse(literal.node, example)
+
+    def _decimal(self, literal: _Value, column: Column) -> pa.Scalar:
+        value = literal.value
+        if isinstance(value, bool | str):
+            self._refuse(literal.node, f"a number to compare with {_described(column)}")
+        exact = decimal.Decimal(str(value))
+        is_cut = isinstance(value, float) and len(exact.as_tuple().digits) > _MAX_FLOAT_DIGITS
+        if is_cut or not exact.is_finite():
+            raise _BeyondTreeError
+        try:
+            return pa.scalar(exact)
+        except pa.ArrowException:
+            raise _BeyondTreeError from None
 
     # -------------------------------------------------------------------------- for DuckDB
 
@@ -444,13 +487,20 @@ class _Translation:
 # ------------------------------------------------------------------------------ what compares
 
 
+_WORDS_OF = {Timestamp: _TIMES, Date: _DATES, Time: _HOURS, Decimal: _DECIMALS}
+# What DuckDB compares, and Arrow does not, or not with what SQL writes for it.
+_FOR_DUCKDB = (Duration, Null, *get_args(Nested))
+
+
 def operand_kind(column_type: ColumnType) -> str | None:
     """What a column is compared with, in words; None: with nothing. Equal words go together."""
     storage = storage_of(column_type)
     if isinstance(column_type, Tensor | Embedding) or storage.element.kind == "c":
         return None
-    if isinstance(column_type, Timestamp):
-        return _TIMES
+    if isinstance(column_type, Timestamp | Date | Time | Decimal):
+        return _WORDS_OF[type(column_type)]
+    if isinstance(column_type, Null | Nested | Duration):
+        return None
     if storage.layout is ColumnLayout.BINARY:
         return _TEXTS
     return _BOOLS if storage.element.kind == "b" else _NUMBERS

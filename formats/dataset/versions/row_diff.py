@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader, row_id_table
 from tensorrepo.formats.dataset.reading.row_read import read_chosen
-from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.row_keys import (
@@ -271,7 +271,7 @@ class _Side:
         if self.rows is None:
             return pa.nulls(rows, struct)
         values = self.values()
-        arrays = [to_arrow_array(each.type, values[each.name]) for each in self.columns]
+        arrays = [column_array(each, values[each.name]) for each in self.columns]
         if not arrays:
             return pa.array([{}] * rows, struct)
         return pa.StructArray.from_arrays(arrays, fields=list(struct))

@@ -25,6 +25,8 @@ from tensorrepo.formats.dataset.schema.schema import (
     Column,
     ColumnBatch,
     ColumnType,
+    Date,
+    Duration,
     Scalar,
     Tensor,
     Text,
@@ -127,10 +129,12 @@ def check_equal_rows(where: object, sources: Mapping[str, ArraySource]) -> int:
 def _column_type(where: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> ColumnType:
     if dtype.kind in "US" and not row_shape:
         return Text() if dtype.kind == "U" else Bytes()
-    if dtype.kind == "M" and not row_shape:
-        unit = np.datetime_data(dtype)[0]
-        if unit in _TIME_UNITS and np.datetime_data(dtype)[1] == 1:
-            return Timestamp(_TIME_UNITS[unit])
+    if dtype.kind in "mM" and not row_shape:
+        unit, step = np.datetime_data(dtype)
+        if unit in _TIME_UNITS and step == 1:
+            return (Timestamp if dtype.kind == "M" else Duration)(_TIME_UNITS[unit])
+        if dtype == np.dtype("M8[D]"):
+            return Date()
     try:
         name = dtype_name(dtype)
         return Tensor(name, row_shape) if row_shape else Scalar(name)

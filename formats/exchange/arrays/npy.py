@@ -34,8 +34,13 @@ from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
     ColumnLayout,
+    Date,
+    Decimal,
+    Duration,
+    Null,
     Schema,
     Text,
+    Time,
     Timestamp,
 )
 from tensorrepo.formats.dataset.schema.values import FixedValues
@@ -408,7 +413,8 @@ def _write_array(table: ExportTable, column: Column, file: IO[bytes]) -> None:
     dtype, shape = _npy_type(column)
     write_npy_header(file, dtype, (len(table), *shape))
     for piece in array_pieces(table, column):
-        file.write(np.ascontiguousarray(piece).data.cast("B") if piece.size else b"")
+        plain = piece.astype(np.int64) if isinstance(column.type, Date) else piece
+        file.write(np.ascontiguousarray(plain).data.cast("B") if plain.size else b"")
 
 
 def write_npy_header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -427,6 +433,12 @@ def _npy_type(column: Column) -> tuple[np.dtype[Any], tuple[int, ...]]:
         if column.type.zone is not None:
             raise column_refused(column, f"numpy has no time zones: {column.type.zone}")
         return np.dtype(f"<M8[{column.type.unit}]"), ()
+    if isinstance(column.type, Date):
+        return np.dtype("<M8[D]"), ()
+    if isinstance(column.type, Duration):
+        return np.dtype(f"<m8[{column.type.unit}]"), ()
+    if isinstance(column.type, Time | Decimal | Null):
+        raise column_refused(column, "numpy has no such numbers")
     return storage.element, storage.row_shape
 
 
@@ -486,7 +498,8 @@ def _idx_plan(table: ExportTable, column: Column) -> np.dtype[Any]:
         classes = len(column.type.names)
         return np.dtype("u1" if classes <= 1 << 8 else "i2" if classes <= 1 << 15 else "i4")
     known = storage.element.newbyteorder(">")
-    if known not in idx.CODES or isinstance(column.type, Timestamp):
+    meant = Timestamp | Date | Time | Duration | Decimal | Null
+    if known not in idx.CODES or isinstance(column.type, meant):
         names = ", ".join(dtype.name for dtype in idx.CODES)
         raise column_refused(column, f"IDX holds {names}, not {storage.dtype}")
     return known

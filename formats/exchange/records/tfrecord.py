@@ -46,13 +46,16 @@ from tensorrepo.formats.dataset.schema.schema import (
     Column,
     ColumnLayout,
     ColumnType,
+    Decimal,
     Image,
     Json,
+    Null,
     Scalar,
     Schema,
     Tensor,
     Text,
 )
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -532,6 +535,8 @@ def write_tfrecord(
 def _kind(column: Column) -> int:
     """The field of `tf.train.Feature` for a column."""
     storage = column.storage
+    if isinstance(column.type, Decimal | Null | Nested):
+        raise column_refused(column, "TFRecord has numbers and bytes alone")
     if storage.layout is ColumnLayout.BINARY:
         return BYTES_LIST
     if storage.unknown_dims > 1:

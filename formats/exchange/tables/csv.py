@@ -252,7 +252,8 @@ def read_csv(
     reading = read_tables(path, "csv", SUFFIXES, open_one, columns)
     with naming_file(path):
         schema = _with_required(reading.schema, required)
-    return replace(reading, schema=schema, damage=met)
+    # A cell is text, whichever of its types Arrow read it as.
+    return replace(reading, schema=schema.without_forms(), damage=met)
 
 
 def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:

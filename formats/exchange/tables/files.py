@@ -1,9 +1,5 @@
 """Files of tables as one source: schemas, folders of files, Arrow types as columns.
 
-A struct becomes an object, a map with keys of text as well; any other map is a list of pairs of
-key and value. Moments, dates and decimals are text. Bytes have no place in JSON, nor have NaN and
-the infinities.
-
 A table format only says how one file is opened. Here several files of a folder become one dataset,
 in the order of their names and with one schema; foreign columns are brought into types that a
 dataset has; every batch is validated, since Arrow itself trusts offsets, and cut to bounded bytes.
@@ -16,9 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, time
-from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.arrow_types import is_list, is_text
+from tensorrepo.formats.dataset.schema.arrow_forms import is_list
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
     Column,
     ColumnBatch,
     Image,
-    Json,
     Schema,
     Values,
 )
@@ -44,97 +36,13 @@ from tensorrepo.formats.exchange.base import (
     source_files,
 )
 from tensorrepo.formats.exchange.child import open_files
-from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.child_main import (
+    ARROW_ERRORS,
+    NULL_ELEMENTS_KEY,
+    TableFile,
+)
 from tensorrepo.formats.exchange.tables.partitions import with_partitions
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
-
-MAX_DEPTH = 64
-STEP_BYTES = 1 << 20  # of Arrow's: as Python's objects they are many times as much
-
-
-def is_nested(kind: pa.DataType) -> bool:
-    """Whether rows are structs, maps or lists."""
-    types = pa.types
-    return bool(types.is_struct(kind) or types.is_map(kind) or is_any_list(kind))
-
-
-def json_says(kind: pa.DataType, depth: int = 0) -> bool:
-    """Whether JSON says every value of an Arrow type, NaN and the infinities aside."""
-    types = pa.types
-    if depth > MAX_DEPTH:
-        return False
-    if types.is_struct(kind):
-        return all(json_says(kind.field(at).type, depth + 1) for at in range(kind.num_fields))
-    if types.is_map(kind):
-        return json_says(kind.key_type, depth + 1) and json_says(kind.item_type, depth + 1)
-    if is_any_list(kind) or types.is_dictionary(kind):
-        return json_says(kind.value_type, depth + 1)
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    moment = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
-    return bool(number or moment or is_text(kind) or types.is_null(kind) or types.is_decimal(kind))
-
-
-def json_texts(array: pa.Array) -> pa.Array:
-    """Rows as JSON. Raises pa.ArrowInvalid: NaN, an infinity, or a map that has a key twice."""
-    step = max(1, STEP_BYTES * len(array) // max(1, array.nbytes))
-    texts: list[str | None] = []
-    for start in range(0, len(array), step):
-        rows = array.slice(start, step).to_pylist()
-        if _holds_map(array.type):
-            rows = [_plain(row, array.type) for row in rows]
-        texts += [None if row is None else _encode(row) for row in rows]
-    return pa.array(texts, pa.large_string())
-
-
-def _encode(value: Any) -> str:
-    try:
-        return _ENCODER.encode(value)
-    except ValueError as error:
-        raise pa.ArrowInvalid(
-            "a value inside is NaN or infinite, which JSON cannot say. Make it null"
-        ) from error
-
-
-def _text(value: Any) -> str:
-    """What JSON has no word for."""
-    if isinstance(value, date | time):  # a datetime is a date
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    raise pa.ArrowInvalid(f"a value inside is {type(value).__name__}, which JSON cannot say")
-
-
-_ENCODER = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_text
-)
-
-
-@cache
-def _holds_map(kind: pa.DataType) -> bool:
-    """Whether a type is a map, or has one inside."""
-    types = pa.types
-    if types.is_struct(kind):
-        return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))
-    return bool(types.is_map(kind)) or (is_nested(kind) and _holds_map(kind.value_type))
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """`value` with objects for maps, which Python gets as pairs."""
-    types = pa.types
-    if value is None or not _holds_map(kind):
-        return value
-    if types.is_struct(kind):
-        fields = (kind.field(at) for at in range(kind.num_fields))
-        return {field.name: _plain(value[field.name], field.type) for field in fields}
-    if not types.is_map(kind):
-        return [_plain(each, kind.value_type) for each in value]
-    pairs = [(key, _plain(item, kind.item_type)) for key, item in value]
-    if not is_text(kind.key_type):
-        return [[_plain(key, kind.key_type), item] for key, item in pairs]
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise pa.ArrowInvalid("a map has a key twice")
-    return found
 
 
 def is_any_list(kind: pa.DataType) -> bool:
@@ -182,7 +90,7 @@ def read_tables(
             raise damage(file, f"differs from {files[0]}: {_difference(first, table.schema)}")
     counts = [table.rows for table in opened.values()]
     with naming_file(path):
-        adapted = adapt(first, columns)
+        adapted = adapt(_with_marks(first, [table.schema for table in opened.values()]), columns)
         schema = Schema(tuple(item.column for item in adapted))
     return OpenedSource(
         schema=schema,
@@ -190,6 +98,16 @@ def read_tables(
         batches=table_batches(opened, adapted),
         origin=origin_of(path, name, files),
     )
+
+
+def _with_marks(first: pa.Schema, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """`first`, with a mark on each list that holds a null number in any of the files."""
+    for at, field in enumerate(first):
+        noted = [schema.field(at).metadata or {} for schema in schemas]
+        if any(NULL_ELEMENTS_KEY in each for each in noted):
+            marked = {**(field.metadata or {}), NULL_ELEMENTS_KEY: b"1"}
+            first = first.set(at, field.with_metadata(marked))
+    return first
 
 
 def table_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -221,7 +139,15 @@ def adapt(schema: pa.Schema, columns: tuple[str, ...] | None) -> list[Adapted]:
         if name not in fields:
             there = ", ".join(map(repr, fields))
             raise NotFoundError(f"holds no column {name!r}; there are {there}")
-    return [_adapt_field(fields[name], features.get(name, {})) for name in chosen]
+    adapted, refused = [], []
+    for name in chosen:
+        try:
+            adapted.append(_adapt_field(fields[name], features.get(name, {})))
+        except UnsupportedError as problem:
+            refused.append(str(problem))
+    if refused:
+        raise UnsupportedError(" ".join(refused))
+    return adapted
 
 
 def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
@@ -243,16 +169,10 @@ def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
 
 
 def adapt_plain(field: pa.Field, stored: pa.DataType) -> Adapted:
-    """The column for Arrow's own type, or one of JSON; `stored` is read in its place."""
+    """The column for Arrow's own type; `stored` is read in its place."""
     plain = pa.field(field.name, stored, field.nullable, field.metadata)
-    try:
-        # An id belongs to the dataset that the file came from, not to the one that it goes to.
-        (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
-    except UnsupportedError:
-        if not json_says(stored):
-            raise
-        column = Column(field.name, Json(), nullable=field.nullable)
-        return Adapted(column, lambda array: json_texts(storage(array)))
+    # An id belongs to the dataset that the file came from, not to the one that it goes to.
+    (column,) = Schema.from_arrow(pa.schema([plain])).without_ids().columns
     if pa.types.is_dictionary(stored):
         return Adapted(column, lambda array: storage(array).dictionary_decode())
     return Adapted(column, lambda array: array if array.type == stored else storage(array))

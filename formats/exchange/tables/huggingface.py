@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -33,20 +33,27 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.dtypes import dtype_name
 from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
     ColumnBatch,
     ColumnLayout,
+    Date,
+    Decimal,
+    Duration,
     Image,
     Json,
+    Null,
     Scalar,
     Schema,
     Tensor,
     Text,
+    Time,
     Timestamp,
 )
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.dataset.schema.values import FixedValues, RaggedValues
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
@@ -85,7 +92,7 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
     With `follow`, for the user's own process alone, pictures that are named by a path are read.
 
     Raises:
-        UnsupportedError: neither a column type nor JSON holds it.
+        UnsupportedError: no column type holds it.
     """
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
     stored = storage_type(field.type)
@@ -508,7 +515,34 @@ def _feature(column: Column) -> _Feature:
             return _plain(column, _value(name), pa.timestamp(unit, zone))
         case Scalar():
             return _plain(column, _value(_dtype(column)), _element(column))
+    if isinstance(column.type, _AS_ARROW):
+        kind = arrow_type(column.type)
+        return _Feature(_form(column, kind), _field(column, kind), lambda array: array)
     return _tensor(column)
+
+
+_AS_ARROW = (Date, Time, Duration, Decimal, Null, *get_args(Nested))
+
+
+def _form(column: Column, kind: pa.DataType) -> Any:
+    """What the features say of an Arrow type, and of those inside of it."""
+    types = pa.types
+    if types.is_map(kind):
+        raise column_refused(column, "datasets has no maps")
+    if types.is_struct(kind):
+        return {each.name: _form(column, each.type) for each in kind.fields}
+    if is_any_list(kind):
+        form = {"feature": _form(column, kind.value_type), "_type": "List"}
+        if types.is_fixed_size_list(kind):
+            return {**form, "length": kind.list_size}
+        return {**form, "_type": "LargeList"}
+    names = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64"}
+    plain = str(kind).replace("[day]", "")
+    if types.is_fixed_size_binary(kind):
+        raise column_refused(column, "datasets has no bytes of fixed size inside of others")
+    if types.is_timestamp(kind) and kind.tz:
+        return _value(f"timestamp[{kind.unit}, tz={kind.tz}]")
+    return _value(names.get(kind, plain))
 
 
 def _plain(column: Column, form: dict[str, Any], kind: pa.DataType) -> _Feature:

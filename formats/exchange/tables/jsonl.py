@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource, grouped, origin_of
 from tensorrepo.formats.exchange.tables.csv import matches_text, open_text
 from tensorrepo.formats.exchange.tables.files import table_files
@@ -99,7 +101,8 @@ def _column(name: str, values: list[Any]) -> Column:
         if pa.types.is_null(inferred):
             inferred = pa.string()
         (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
-        return column
+        if not isinstance(column.type, Nested):  # which JSON says as it is
+            return replace(column, arrow=None)
     return Column(name, Json(), nullable=True)
 
 

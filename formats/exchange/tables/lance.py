@@ -21,7 +21,7 @@ from tensorrepo.formats.dataset.schema.arrow_types import (
     RaggedTensorType,
     arrow_type,
 )
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, type_from_json
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, formed, type_from_json
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -132,7 +132,8 @@ def _adapt(field: pa.Field) -> Adapted:
     if form is None:
         return adapt_feature(field, None, follow=False)
     try:
-        column = Column(field.name, type_from_json(json.loads(form)), field.nullable)
+        kind = type_from_json(json.loads(form))
+        column = formed(Column(field.name, kind, field.nullable), field.type)
     except ValueError as problem:
         raise InvalidInputError(f"column {field.name!r}: {problem}") from problem
     wanted = arrow_type(column.type)

@@ -13,10 +13,11 @@ of Pillow are stored as PNG, without loss.
 
 from __future__ import annotations
 
+import decimal
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from itertools import chain
 from typing import Any
 
@@ -32,14 +33,19 @@ from tensorrepo.formats.dataset.schema.schema import (
     ColumnBatch,
     ColumnLayout,
     ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Image,
     Json,
     Scalar,
     Schema,
     Tensor,
     Text,
+    Time,
     Timestamp,
 )
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Damage,
@@ -124,7 +130,7 @@ def misfit(column: Column, value: Any) -> str:
     if value is None:
         return "" if column.nullable else "is None, and no first value was"
     kind = column.type
-    if isinstance(kind, ClassLabel | Timestamp | Json):
+    if isinstance(kind, ClassLabel | Timestamp | Date | Time | Duration | Decimal | Json | Nested):
         return ""  # the writer looks at the value itself
     found = _kind(value)
     if isinstance(kind, Image):
@@ -211,6 +217,8 @@ def _kind(value: Any) -> ColumnType:
             return Image(codec)
         case datetime():
             return Timestamp("us", "UTC" if value.tzinfo else None)
+        case decimal.Decimal():
+            return Decimal(_DECIMAL_DIGITS, max(0, -int(value.as_tuple().exponent)))
         case np.ndarray():
             return _array_kind(value)
         case list() | dict():
@@ -227,6 +235,9 @@ _SIMPLE: dict[type, ColumnType] = {
     int: Scalar("int64"),
     float: Scalar("float64"),
     complex: Scalar("complex128"),
+    date: Date(),
+    time: Time("us"),
+    timedelta: Duration("us"),
     str: Text(),
     bytes: Bytes(),
     bytearray: Bytes(),
@@ -266,6 +277,8 @@ def _together(name: str, first: ColumnType, other: ColumnType) -> ColumnType:
         ):
             dims = (a if a == b else None for a, b in zip(shape, found, strict=True))
             return Tensor(_wider(name, dtype, held), tuple(dims))
+        case Decimal(scale=one), Decimal(scale=two):
+            return Decimal(_DECIMAL_DIGITS, max(one, two))
         case Scalar(dtype=dtype), Scalar(dtype=held):
             return Scalar(_wider(name, dtype, held))
     raise InvalidInputError(
@@ -291,6 +304,7 @@ def _shown(kind: ColumnType) -> str:
     return type(kind).__name__.lower()
 
 
+_DECIMAL_DIGITS = 38  # of Arrow's decimals of 128 bits: the first values do not tell the last
 FIRST_SAMPLES = 64  # that decide the columns, or fewer when they are large
 _TORCH = "torch.utils.data"
 TorchSample = tuple[int, dict[str, Any]]

@@ -11,28 +11,43 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array, to_arrow_array
+from tensorrepo.formats.dataset.schema.python_values import (
+    json_form,
+    python_values,
+    with_objects,
+)
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
     ColumnLayout,
+    Date,
+    Decimal,
+    Duration,
     Image,
     Json,
     Link,
+    List,
+    Map,
+    Null,
     Scalar,
+    Struct,
     Text,
+    Time,
     Timestamp,
 )
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, RaggedValues
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.formats.exchange.base import BATCH_BYTES, grouped
@@ -48,7 +63,7 @@ def write_parquet(
     """One Parquet file, row groups of about 64 MiB."""
     schema = table.schema.without_ids().to_arrow()
     # Dictionaries and statistics pay for small values only; images would be copied for them.
-    small = Scalar | ClassLabel | Text | Timestamp
+    small = Scalar | ClassLabel | Text | Timestamp | Date | Time | Duration | Decimal
     light = [column.name for column in table.schema.columns if isinstance(column.type, small)]
     with (
         new_file(path, overwrite=overwrite) as temporary,
@@ -78,8 +93,30 @@ def write_arrow(table: ExportTable, path: Path, *, overwrite: bool = False) -> N
         pa.OSFile(str(temporary), "wb") as file,
         pa.ipc.new_file(file, schema) as writer,
     ):
+        dictionaries = _dictionaries(table, schema)
         for batch in _renamed(table, schema):
-            writer.write_batch(batch)
+            arrays = [
+                _recoded(array, dictionaries[name]) if name in dictionaries else array
+                for name, array in zip(schema.names, batch.columns, strict=True)
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _dictionaries(table: ExportTable, schema: pa.Schema) -> dict[str, pa.Array]:
+    """All values of each column that is a dictionary: an Arrow file has one for all batches."""
+    names = [each.name for each in schema if pa.types.is_dictionary(each.type)]
+    found: dict[str, pa.Array] = {}
+    for batch in table.to_batches(names, max_bytes=BATCH_BYTES) if names else ():
+        for name in names:
+            values = batch.column(name).dictionary
+            known = [found[name], values] if name in found else [values]
+            found[name] = pc.unique(pa.chunked_array(known))
+    return found
+
+
+def _recoded(array: pa.Array, dictionary: pa.Array) -> pa.Array:
+    places = pc.index_in(array.dictionary, dictionary).cast(pa.int32())
+    return pa.DictionaryArray.from_arrays(places.take(array.indices), dictionary)
 
 
 def write_csv(
@@ -160,6 +197,8 @@ def _csv_field(column: Column) -> pa.Field:
             return pa.field(column.name, pa.from_numpy_dtype(dtype))
         case Timestamp(unit=unit, zone=zone):
             return pa.field(column.name, pa.timestamp(unit, zone))
+    if isinstance(column.type, _AS_TEXT):
+        return pa.field(column.name, pa.large_string())
     raise column_refused(column, "a cell of a CSV file holds one number or text")
 
 
@@ -169,9 +208,33 @@ def _plain(column: Column, array: pa.Array) -> pa.Array:
         return pa.array(column.type.names, pa.large_string()).take(array)
     if isinstance(column.type, Link):
         return array.storage
+    if isinstance(column.type, Duration | Nested):
+        return pa.array(_texts(column, array), pa.large_string())
     if isinstance(column.type, Scalar) and column.type.dtype in SMALL_FLOATS:
         return to_arrow_array(Scalar("float32"), _widened(column, array))
     return array
+
+
+# Types whose values are text in cells, and in JSON as well if they are not nested.
+_AS_TEXT = (Date, Time, Duration, Decimal, Null, *get_args(Nested))
+
+
+def _texts(column: Column, array: pa.Array) -> list[str | None]:
+    """Durations in ISO 8601, nested values as JSON."""
+    if isinstance(column.type, Duration):
+        return _said(column, array)
+    said = _said(column, array)
+    return [None if row is None else msgspec.json.encode(row).decode() for row in said]
+
+
+def _said(column: Column, array: pa.Array) -> list[Any]:
+    """Values as JSON says them."""
+
+    def refused(what: str) -> NoReturn:
+        raise column_refused(column, f"JSON has no {what}")
+
+    rows = (with_objects(row, array.type) for row in python_values(array))
+    return [json_form(row, refused) for row in rows]
 
 
 def _widened(column: Column, array: pa.Array) -> ColumnValues:
@@ -189,8 +252,10 @@ def _json_converter(column: Column) -> Callable[[pa.Array, int], Sequence[Any]]:
     match column.type:
         case ClassLabel() | Text():
             return lambda array, _: _plain(column, array).to_pylist()
-        case Timestamp():
+        case Timestamp() | Date() | Time() | Decimal() | Null():
             return lambda array, _: array.cast(pa.large_string()).to_pylist()
+        case Duration() | List() | Struct() | Map():
+            return lambda array, _: _said(column, array)
         case Json() | Link():
             return lambda array, _: [
                 None if text is None else msgspec.json.decode(text)

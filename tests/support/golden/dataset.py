@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import decimal
 import random
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime, time
 from typing import Any
 from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.dataset.compact import compact_dataset
@@ -31,15 +33,24 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
+    ColumnType,
+    Date,
+    Decimal,
+    Duration,
     Embedding,
     Image,
     Json,
     Link,
     LinkValue,
+    List,
+    Map,
+    Null,
     Scalar,
     Schema,
+    Struct,
     Tensor,
     Text,
+    Time,
     Timestamp,
 )
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
@@ -263,6 +274,43 @@ def _leaves() -> Case:
     return Case(made.dataset, [row for at, row in enumerate(rows) if at not in (3, 30)])
 
 
+def _types() -> Case:
+    """Types that Arrow has beyond numbers, some in another Arrow form than the usual one."""
+    nested = Struct({"a": "int16", "b": List(Map(Text(), Decimal(5, 2))), "c": List(Date(), 2)})
+    row = {
+        "day": date(2026, 1, 31),
+        "time": time(12, 30, 1),
+        "exact_time": np.timedelta64(86_399_999_999_999, "ns"),
+        "took": np.timedelta64(-5, "ms"),
+        "price": decimal.Decimal("-12.50"),
+        "long": decimal.Decimal("12345678901234567890.12"),
+        "longest": decimal.Decimal(-1),
+        "nothing": None,
+        "id": b"0123456789abcdef",
+        "word": "ä",
+        "some": [1, None, 3],
+        "box": {"a": 1, "b": [[("k", decimal.Decimal("1.50")), ("l", None)], None], "c": None},
+    }
+    kinds: dict[str, tuple[ColumnType, pa.DataType | None]] = {
+        "day": (Date(), pa.date64()),
+        "time": (Time("s"), None),
+        "exact_time": (Time("ns"), None),
+        "took": (Duration("ms"), None),
+        "price": (Decimal(9, 2), pa.decimal256(9, 2)),
+        "long": (Decimal(38, 2), None),
+        "longest": (Decimal(76), None),
+        "nothing": (Null(), None),
+        "id": (Bytes(16), pa.uuid()),
+        "word": (Text(), pa.dictionary(pa.int32(), pa.string())),
+        "some": (List("int8"), pa.list_(pa.int8())),
+        "box": (nested, None),
+    }
+    columns = [Column(name, kind, True, arrow=form) for name, (kind, form) in kinds.items()]
+    rows: Rows = [row, dict.fromkeys(kinds), {**row, "some": [], "box": {"a": None, "b": []}}]
+    rows[2]["box"] = {"a": None, "b": [], "c": [date(1969, 12, 31), None]}
+    return Case(Making(Schema(tuple(columns)), rows).dataset, rows)
+
+
 def small_cuts() -> ExitStack:
     """Boundaries so close that a few fragments make several leaves and indexes."""
     stack = ExitStack()
@@ -287,6 +335,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "columns": _columns,
     "compacted": _compacted,
     "leaves": _leaves,
+    "types": _types,
 }
 
 

@@ -125,7 +125,7 @@ def default_of(kind: Mapping[str, Any], value: Any) -> Any:
 
 def widened(kind: Mapping[str, Any], cell: Any) -> Any:
     """A cell in the element type that its column has now."""
-    if cell is None or kind["type"] in BINARY:
+    if cell is None or kind["type"] in BINARY or "dtype" not in kind:
         return cell
     (dtype, value), wanted = cell, kind.get("dtype", "int64")
     if dtype != wanted:

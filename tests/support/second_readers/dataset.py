@@ -19,6 +19,8 @@ import zstandard
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest as xxh3
 
+from tests.support.second_readers import nested
+
 NAMES = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 NAMES += ["float16", "float32", "float64", "complex64", "complex128"]
 NAMES += ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
@@ -187,6 +189,10 @@ def shown(kind: Mapping[str, Any], cell: Any) -> Any:
     """A cell as its column has it."""
     if cell is None or kind["type"] in BINARY:
         return cell and BINARY[kind["type"]](cell[1])
+    if kind["type"] in nested.NESTED:
+        return nested.nested_row(kind, bytes(cell[1]))
+    if kind["type"] in ("date", "time", "duration", "decimal"):
+        return nested.counted(kind, nested.stored_number(cell[1]))
     dtype, value = cell
     assert dtype == kind.get("dtype", "int64")
     value = value.view(f"<M8[{kind['unit']}]") if kind["type"] == "timestamp" else value

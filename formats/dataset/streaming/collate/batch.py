@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints, is_small_float
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.common.tensors import import_library, is_torch
-from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.convert import as_torch, present, to_torch
 from tensorrepo.formats.dataset.schema.nulls import NullPolicy
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import Timestamp
+from tensorrepo.formats.dataset.schema.types import Decimal, Duration, Null, Time, Timestamp
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -79,7 +79,12 @@ def check_moments(columns: Iterable[Column], output: OutputForm) -> None:
     """
     if output != "jax":
         return
-    moments = [column.name for column in columns if isinstance(column.type, Timestamp)]
+    wide = Timestamp | Duration | Time
+    moments = [
+        column.name
+        for column in columns
+        if isinstance(column.type, wide) and column.storage.dtype == "int64"
+    ]
     if moments and not _jax_is_wide():
         raise InvalidInputError(
             f"column {moments[0]!r} holds moments, which are 64-bit numbers, and JAX would cut "
@@ -174,6 +179,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 Identify = Callable[..., NDArray[Any]]  # of rows, and in a mix of their sources
 
 
+_NO_TENSORS = (Decimal, Null)  # of which torch and JAX get lists of Python's values
 _COPIED_ALONE_STEPS = 256  # longer rows are padded one by one
 
 
@@ -331,6 +337,7 @@ class BatchForm:
     ) -> TypeGuard[FixedValues]:
         """Whether each batch is handed out its part of one array: then this takes little Python."""
         fixed = isinstance(values, FixedValues) and values.valid is None
+        fixed = fixed and not isinstance(column.type, _NO_TENSORS)
         return fixed and self.output in ("torch", "jax") and column.name not in self.encoded
 
     def _put(self, batch: Batch, column: Column, values: ColumnValues | PackedValues) -> None:
@@ -354,9 +361,11 @@ class BatchForm:
 
     def _values(self, column: Column, values: ColumnValues) -> Any:
         if self.output == "arrow":
-            return to_arrow_array(column.type, values)
+            return column_array(column, values)
         if self.output == "numpy":
             return present(column, values, masked=self.nulls.marks(column))
+        if isinstance(column.type, _NO_TENSORS):
+            return list(present(column, values))
         if isinstance(values, FixedValues):
             return self._array(values.values, column.name)
         rows = present(column, values)

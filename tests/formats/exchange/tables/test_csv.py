@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.dataset.schema.schema import Scalar, Schema, Text, Timestamp
+from tensorrepo.formats.dataset.schema.schema import Date, Scalar, Schema, Text
 from tensorrepo.formats.exchange.registry import export
 from tensorrepo.formats.exchange.tables import csv
 from tensorrepo.formats.exchange.tables.csv import read_csv
@@ -34,7 +34,7 @@ def test_types_follow_from_the_values(tmp_path: Path) -> None:
     path = written(tmp_path, "i,f,b,t,d,time\n1,1.5,true,x,2024-01-01,10:20\n")
     kinds = [column.type for column in read_csv(path).schema.columns]
     number, real, flag = Scalar("int64"), Scalar("float64"), Scalar("bool")
-    assert kinds == [number, real, flag, Text(), Timestamp("s"), Text()]
+    assert kinds == [number, real, flag, Text(), Date(), Text()]
 
 
 def test_an_empty_cell_is_null_and_a_quoted_one_is_empty_text(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from tensorrepo.formats.dataset.schema.schema import (
     Column,
     Embedding,
     Image,
-    Json,
+    List,
     Scalar,
     Schema,
+    Struct,
     Tensor,
     Text,
     Timestamp,
@@ -53,11 +54,11 @@ FEATURES: dict[str, Any] = {
     "grows": ({"shape": [None, 2], "dtype": "int8", "_type": "Array2D"},
               pa.list_(pa.list_(pa.int8())), [[[1, 2]], []], Tensor("int8", (None, 2)), None),
     "nested": ({"a": {"dtype": "int32", "_type": "Value"}}, pa.struct([("a", pa.int32())]),
-               [{"a": 1}, None], Json(), None),
-    "words": ({"feature": {}, "_type": "List"}, pa.list_(pa.string()), [["x", "y"], []], Json(),
-              None),
+               [{"a": 1}, None], Struct({"a": "int32"}), None),
+    "words": ({"feature": {}, "_type": "List"}, pa.list_(pa.string()), [["x", "y"], []],
+              List(Text()), None),
     "uneven": ({"feature": {}, "_type": "List"}, pa.list_(pa.list_(pa.int32())), [[[1], [2, 3]],
-               []], Json(), None),
+               []], List(List("int32")), None),
 }  # fmt: skip
 
 

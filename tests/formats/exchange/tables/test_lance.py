@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorrepo.formats.dataset.schema.schema import Bytes, Image, Json, Tensor, Text
+from tensorrepo.formats.dataset.schema.schema import Bytes, Image, Json, Struct, Tensor, Text
 from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import (
     CorruptError,
@@ -87,7 +87,7 @@ def test_foreign_columns_find_their_types(tmp_path: Path) -> None:
         Tensor("float32", (4,)),
         Tensor("float32", (2, 3)),
         Bytes(),
-        Json(),
+        Struct({"a": "int64"}),
         Text(),
     ]
     row = store(reading)[1]

@@ -13,13 +13,14 @@ import pytest
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
+    Date,
     Image,
     Scalar,
     Tensor,
     Text,
     Timestamp,
 )
-from tensorrepo.formats.exchange.tables.arrow import read_parquet
+from tensorrepo.formats.exchange.tables.arrow import read_arrow, read_parquet
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 from tests.support.builders.foreign import png, rows_of, store
 
@@ -51,7 +52,7 @@ def test_foreign_types_become_columns(tmp_path: Path) -> None:
         Bytes(),
         Tensor("float32", (None,)),
         Tensor("int16", (2,)),
-        Timestamp("s"),
+        Date(),
         Timestamp("us", "UTC"),
     ]
     row = rows_of(dataset)[1]
@@ -86,14 +87,20 @@ def test_files_of_a_folder_that_differ_say_in_what(
         read_parquet(tmp_path)
 
 
-def test_columns_that_no_type_holds_are_named_and_can_be_left_out(tmp_path: Path) -> None:
-    columns = {"n": [1], "nested": [{"a": [b"1"]}], "words": [["a", "b"]]}
-    path = written(tmp_path / "t.parquet", columns)
-    with pytest.raises(UnsupportedError, match=r"t\.parquet: column 'nested'.*columns=a,b"):
-        read_parquet(path)
-    assert read_parquet(path, columns=("n",)).schema.names == ("n",)
-    with pytest.raises(NotFoundError, match="no column 'x'; there are 'n', 'nested', 'words'"):
-        read_parquet(path, columns=("x",))
+def test_columns_that_no_type_holds_are_named_together_and_can_be_left_out(tmp_path: Path) -> None:
+    struct = pa.struct([("a", pa.list_(pa.string(), 0))])
+    none = pa.array([None], pa.list_(pa.string(), 0))
+    columns = {"n": [1], "one": none, "two": pa.array([None], struct)}
+    path = tmp_path / "t.arrow"
+    with pa.ipc.new_file(path, pa.table(columns).schema) as file:
+        file.write_table(pa.table(columns))
+    with pytest.raises(
+        UnsupportedError, match=r"t\.arrow: column 'one'.*column 'two'.*columns=a,b"
+    ):
+        read_arrow(path)
+    assert read_arrow(path, columns=("n",)).schema.names == ("n",)
+    with pytest.raises(NotFoundError, match="no column 'x'; there are 'n', 'one', 'two'"):
+        read_arrow(path, columns=("x",))
 
 
 def test_what_hugging_face_says_of_images_and_labels_is_understood(tmp_path: Path) -> None:

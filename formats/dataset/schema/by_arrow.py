@@ -1,0 +1,200 @@
+"""Coercion through Arrow: dates, times, durations, decimals and nested values.
+
+Numpy has no such numbers, or several; Arrow has one of each and takes Python's own. Texts are taken
+for what they say (ISO 8601, decimal digits), counts of another unit where nothing is lost.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from typing import Any, Final, NoReturn, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
+from tensorrepo.formats.dataset.schema.python_values import parse_duration
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.types import (
+    ColumnType,
+    Date,
+    Decimal,
+    Duration,
+    List,
+    Map,
+    Nested,
+    Null,
+    Struct,
+    Time,
+)
+from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues
+from tensorrepo.repo.errors import InvalidInputError
+
+# Types whose Python values Arrow takes in.
+BY_ARROW: Final = (Date, Time, Duration, Decimal, Null, *get_args(Nested))
+_DAY_NS: Final = 86_400 * 10**9
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues:
+    """Values of types that numpy does not hold as such, or not in any one way."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidInputError(
+            f"column {column.name!r}: expected a sequence of rows, found {type(values).__name__}"
+        )
+    target = arrow_type(column.type)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "mM":
+        found = _from_arrow(column, _clock_counts(column, values, first_row), first_row)
+        if found is not None:
+            return found
+    rows = []
+    for at, row in enumerate(_unmasked(values)):
+        try:
+            rows.append(_arrow_value(column.type, row))
+        except TypeError:
+            refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
+    try:
+        found = _from_arrow(column, pa.array(rows, target), first_row)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        found = None
+    return _one_by_one(column, rows, first_row) if found is None else found
+
+
+def _one_by_one(column: Column, rows: list[Any], first_row: int) -> ColumnValues:
+    """Rows that Arrow does not take together, to name the first that it does not take at all."""
+    for at, row in enumerate(rows):
+        try:
+            pa.array([row], arrow_type(column.type))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            refuse_value(
+                column, first_row + at, _wanted(column.type), f"{shown_value(row)} ({error})"
+            )
+    refuse_value(column, first_row, _wanted(column.type), "values of types that do not mix")
+
+
+def _unmasked(values: Any) -> list[Any]:
+    if isinstance(values, np.ma.MaskedArray) or (
+        isinstance(values, np.ndarray) and values.dtype.kind in "mM"
+    ):
+        return [None if _is_missing(row) else row for row in values]
+    return list(values)
+
+
+def _is_missing(row: Any) -> bool:
+    return row is np.ma.masked or (
+        isinstance(row, np.datetime64 | np.timedelta64) and np.isnat(row)
+    )
+
+
+def _arrow_value(kind: ColumnType, row: Any) -> Any:  # noqa: PLR0911  one return for each kind
+    """A row as Arrow takes it: texts as what they say, numpy's counts as whole ones."""
+    match kind:
+        case Date() | Time() | Decimal() | Duration() if isinstance(row, str):
+            found = _parsed(_PARSERS[type(kind)], row)
+            if isinstance(found, np.timedelta64) and isinstance(kind, Time | Duration):
+                return _whole_count(found, kind.unit)
+            return found
+        case Date() if isinstance(row, datetime):
+            is_day = row.time() == time() and row.tzinfo is None
+            return row.date() if is_day else row.isoformat()
+        case Time() | Duration() if isinstance(row, np.timedelta64):
+            return _whole_count(row, kind.unit)
+        case Duration() if isinstance(row, pa.MonthDayNano) and not row.months:  # of SQL
+            return _whole_count(
+                np.timedelta64(row.days * _DAY_NS + row.nanoseconds, "ns"), kind.unit
+            )
+        case Decimal() if isinstance(row, int | np.integer) and not isinstance(row, bool):
+            return decimal.Decimal(int(row))
+        case Map() if isinstance(row, Mapping):
+            return list(row.items())
+        case Struct() | List() | Map() if isinstance(row, np.ndarray):
+            return row.tolist()
+        case List() if isinstance(row, str | bytes):  # in which Arrow sees a list of letters
+            raise TypeError("a list, not text")
+    return row
+
+
+def _parsed_time(text: str) -> time | np.timedelta64:
+    """A time of day; of nanoseconds, which `time` has not, as a duration since midnight."""
+    return parse_duration(text) if text.startswith("PT") else time.fromisoformat(text)
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except (ValueError, ArithmeticError):
+        return text  # which Arrow refuses, and the error shows
+
+
+_PARSERS: Final[dict[type, Callable[[str], Any]]] = {
+    Date: date.fromisoformat,
+    Time: _parsed_time,
+    Decimal: decimal.Decimal,
+    Duration: parse_duration,
+}
+
+
+def _whole_count(row: np.timedelta64, unit: str) -> Any:
+    count = row.astype(f"m8[{unit}]")
+    return int(count.astype(np.int64)) if count == row else str(row)
+
+
+def _clock_counts(column: Column, values: NDArray[Any], first_row: int) -> pa.Array:
+    """Numpy's moments and durations as Arrow's, of a unit that Arrow has."""
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    plain = np.ma.getdata(values)
+    unit = np.datetime_data(plain.dtype)[0]
+    if unit in ("Y", "M", "W", "h", "m"):
+        plain = plain.astype(f"{plain.dtype.kind}8[{'D' if unit in 'YMW' else 's'}]")
+    try:
+        array = pa.array(plain, mask=mask)
+    except (pa.ArrowException, TypeError) as error:
+        refuse_value(column, first_row, _wanted(column.type), f"{plain.dtype} ({error})")
+    return array
+
+
+def _from_arrow(column: Column, array: pa.Array, first_row: int) -> ColumnValues | None:
+    if isinstance(column.type, Time) and pa.types.is_duration(array.type):
+        array = array.cast(pa.duration(column.type.unit)).cast(pa.int64())
+        array = array.cast(pa.int32()) if column.storage.dtype == "int32" else array
+        array = array.view(arrow_type(column.type))
+    found = from_arrow_array(column.type, array)
+    return None if found is None else check_times(column, found, first_row)
+
+
+def check_times(column: Column, values: ColumnValues, first_row: int) -> ColumnValues:
+    if not isinstance(column.type, Time) or not isinstance(values, FixedValues):
+        return values
+    wrong = (values.values < 0) | (values.values >= 86_400 * _PER_SECOND[column.type.unit])
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        found = f"{values.values[row]} {column.type.unit} after midnight"
+        refuse_value(column, first_row + row, "a time within the day", found)
+    return values
+
+
+def _wanted(kind: ColumnType) -> str:
+    match kind:
+        case Date():
+            return "a date, such as 2026-01-31"
+        case Time(unit=unit):
+            return f"a time of day, such as 12:30:00, in whole {unit}"
+        case Duration(unit=unit):
+            return f"a duration in whole {unit}"
+        case Decimal(precision=precision, scale=scale):
+            return f"a decimal of {precision} digits, {scale} of them behind the point"
+    return str(arrow_type(kind))
+
+
+def shown_value(row: Any) -> str:
+    return f"{type(row).__name__} {row!r:.60}" if not isinstance(row, date) else repr(row)
+
+
+def refuse_value(column: Column, row: int, expected: str, found: str) -> NoReturn:
+    raise InvalidInputError(
+        f"row {row}, column {column.name!r}: expected {expected}, found {found:.120}"
+    )
