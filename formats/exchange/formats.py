@@ -5,6 +5,8 @@ One entry for each, in the order in which messages list them. `registry` chooses
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorrepo.formats.exchange.arrays import idx, npy
 from tensorrepo.formats.exchange.base import (
     DAMAGED,
@@ -15,7 +17,9 @@ from tensorrepo.formats.exchange.base import (
     parse_flag,
     parse_names,
 )
+from tensorrepo.formats.exchange.column_choice import EXCLUDE
 from tensorrepo.formats.exchange.images import coco, folder, yolo
+from tensorrepo.formats.exchange.objects import columns, frames, rows
 from tensorrepo.formats.exchange.records import beton, lmdb, mds, mindrecord, tfrecord, webdataset
 from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.tables import arrow, csv, hdf5, huggingface, jsonl, lance, samples
@@ -59,11 +63,12 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "parquet", "Parquet file, or a folder of them",
         arrow.SUFFIXES, arrow.matches_parquet, arrow.read_parquet, write_parquet,
-        (_COLUMNS,), (FormatOption("compression", "zstd, snappy, gzip, lz4 or none"),),
+        (_COLUMNS, EXCLUDE), (FormatOption("compression", "zstd, snappy, gzip, lz4 or none"),),
     ),
     Format(
         "arrow", "Arrow IPC (Feather) file or stream, or a folder of them",
-        arrow.ARROW_SUFFIXES, arrow.matches_arrow, arrow.read_arrow, write_arrow, (_COLUMNS,),
+        arrow.ARROW_SUFFIXES, arrow.matches_arrow, arrow.read_arrow, write_arrow,
+        (_COLUMNS, EXCLUDE),
     ),
     Format(
         "npz", "numpy arrays of equal length, a column each",
@@ -86,7 +91,7 @@ FORMATS: tuple[Format, ...] = (
             FormatOption(
                 "required", "columns that have a value in every row; * for all", parse_names
             ),
-            _COLUMNS, DAMAGED,
+            _COLUMNS, EXCLUDE, DAMAGED,
         ),
         (_DELIMITER,),
     ),
@@ -165,7 +170,7 @@ FORMATS: tuple[Format, ...] = (
         "huggingface", "folder that save_to_disk of Hugging Face's datasets wrote",
         (), huggingface.matches_huggingface,
         huggingface.read_huggingface, huggingface.write_huggingface,
-        (_SPLIT, _COLUMNS), covers=("arrow",),
+        (_SPLIT, _COLUMNS, EXCLUDE), covers=("arrow",),
     ),
     Format(
         "lance", "Lance dataset (needs pylance)",
@@ -179,16 +184,29 @@ FORMATS: tuple[Format, ...] = (
 )
 OBJECTS: tuple[ObjectFormat, ...] = (
     ObjectFormat(
-        "huggingface", "datasets of Hugging Face",
-        huggingface.is_huggingface_object, huggingface.read_huggingface_object, (_COLUMNS,),
+        "huggingface", "a dataset of Hugging Face",
+        huggingface.is_huggingface_object, huggingface.read_huggingface_object,
+        (_COLUMNS, EXCLUDE),
     ),
     ObjectFormat(
-        "torch", "torch's datasets, and objects that give samples by number as they do",
+        "frame", "a data frame, an Arrow table or reader",
+        frames.is_frame, frames.read_frame, (_COLUMNS, EXCLUDE),
+    ),
+    ObjectFormat(
+        "columns", "a mapping of columns",
+        lambda given: isinstance(given, Mapping), columns.read_columns, (_COLUMNS, EXCLUDE),
+    ),
+    ObjectFormat(
+        "torch", "a dataset of torch",
         samples.is_torch_dataset, samples.read_samples,
         (
             FormatOption("names", "of the columns, for samples that are tuples", parse_names),
             FormatOption("image_format", "of Pillow's pictures: png, webp, tiff or bmp"),
-            DAMAGED,
+            DAMAGED, _COLUMNS, EXCLUDE,
         ),
+    ),
+    ObjectFormat(
+        "rows", "an iterable of rows",
+        rows.is_rows, rows.read_rows, (_COLUMNS, EXCLUDE, DAMAGED),
     ),
 )

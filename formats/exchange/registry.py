@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -31,6 +31,7 @@ from tensorrepo.formats.exchange.base import (
     read_ignore,
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import BAD_ZIP
+from tensorrepo.formats.exchange.column_choice import EXCLUDE, ColumnChoice, without
 from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
@@ -63,33 +64,51 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Open
         _candidate(local)  # the same errors for a path that is not there
     else:
         chosen = recognise(local)
-    return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
+    known = chosen.read_options
+    own = any(option.name == EXCLUDE.name for option in known)
+    parsed = _parsed(chosen, known if own else (*known, EXCLUDE), options)
+    left_out = () if own else parsed.pop(EXCLUDE.name, ())
+    return without(chosen.read(local, **parsed), left_out)
 
 
-def read_object(given: object, schema: Schema | None = None, **options: object) -> OpenedSource:
-    """The rows of a library's object: a dataset of torch or of Hugging Face.
+def read_object(
+    given: object,
+    schema: Schema | None = None,
+    types: Mapping[str, TypeLike | Column] | None = None,
+    **options: object,
+) -> OpenedSource:
+    """The rows of an object of Python: a table, columns, rows, a dataset of another library.
 
     Args:
         given: the object.
         schema: the columns that the rows are for, when they are known.
+        types: types of columns whose inferred type is not what is meant, by name.
         options: as the object's kind has them.
 
     Raises:
         InvalidInputError: an object of another kind, an unknown option, or samples that do not fit.
     """
+    known = _object_format(given)
+    parsed = _parsed(known, known.read_options, options)
+    names, exclude = parsed.pop("columns", None), parsed.pop("exclude", ())
+    choice = ColumnChoice(names, exclude, types or {})
+    return known.read(given, schema=schema, choice=choice, **parsed)
+
+
+def _object_format(given: object) -> ObjectFormat:
+    """The kind of an object. Raises InvalidInputError: none that is known."""
     for known in OBJECTS:
         if known.matches(given):
-            parsed = _parsed(known, known.read_options, options)
-            return known.read(given, schema=schema, **parsed)
+            return known
+    hint = ""
+    if hasattr(given, "collect"):
+        hint = " Of a lazy frame, give what its collect() answers."
+    elif hasattr(given, "__array__"):
+        hint = " Give an array a name: {'x': array}."
     raise InvalidInputError(
-        f"cannot read {type(given).__name__}: expected a path, or "
-        + ", or ".join(known.title for known in OBJECTS)
+        f"cannot read {type(given).__name__}: expected a path, "
+        f"{', '.join(known.title for known in OBJECTS)}.{hint}"
     )
-
-
-def reads_object(given: object) -> bool:
-    """Whether `read_object` takes an object of this kind."""
-    return any(known.matches(given) for known in OBJECTS)
 
 
 def export(
@@ -139,9 +158,13 @@ def export(
     return local
 
 
-def takes_option(path: Path | str, format: str | None, name: str) -> bool:  # noqa: A002  # as above
-    """Whether the reader that `read` would choose has an option of that name."""
-    chosen = find_format(format) if format is not None else recognise(_local(path))
+def takes_option(given: object, format: str | None, name: str) -> bool:  # noqa: A002  # as above
+    """Whether the reader of a path or an object has an option of that name."""
+    chosen: Format | ObjectFormat
+    if not isinstance(given, str | Path):
+        chosen = _object_format(given)
+    else:
+        chosen = find_format(format) if format is not None else recognise(_local(given))
     return any(option.name == name for option in chosen.read_options)
 
 

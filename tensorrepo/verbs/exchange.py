@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.lenient import OnMisfit
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text, TypeLike
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
+from tensorrepo.formats.exchange.column_choice import typed, without
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
 from tensorrepo.models.model import Model
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.stage import Stage
@@ -91,17 +96,61 @@ def read(
     format: str | None = None,  # noqa: A002
     **options: Any,
 ) -> OpenedSource:
-    """Open a foreign file or folder, or a library's object, as rows, for `append`.
+    """Open a foreign file or folder, or an object of Python, as rows, for `append`.
 
     Args:
-        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a dataset of
-            torch or of Hugging Face.
+        what: a path (images in class folders, Parquet, CSV, npy, npz, IDX, ...); a data frame of
+            pandas or polars, an Arrow table or reader, a relation of DuckDB; a mapping of columns;
+            an iterable of rows; a dataset of torch, of Hugging Face, or of a repository.
         format: format of a path; None: told by suffix and content.
-        options: options of that format, as the guide to foreign formats lists them.
+        options: options of that format, as the guide to foreign formats lists them; ``columns``
+            and ``exclude`` choose columns of every one.
     """
+    return open_source(what, format, options=options)
+
+
+def open_source(
+    what: object,
+    format: str | None = None,  # noqa: A002
+    *,
+    schema: Schema | None = None,
+    types: Mapping[str, TypeLike | Column] | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_error: OnMisfit = "raise",
+) -> OpenedSource:
+    """Whatever users call data, as rows.
+
+    Args:
+        what: as for `read`, or what `read` opened.
+        format: as for `read`.
+        schema: columns that the rows are for, when they are known.
+        types: types of columns whose inferred type is not what is meant, by name.
+        options: as for `read`; those given as None or empty are left to their defaults.
+        on_error: fate of rows that do not fit; unless it is "raise", those that a reader cannot
+            read, or that are not like its first ones, are passed over.
+    """
+    chosen = {name: value for name, value in (options or {}).items() if value not in (None, ())}
+    if isinstance(what, OpenedSource):
+        return typed(without(what, tuple(chosen.get("exclude", ()))), types or {})
+    if isinstance(what, Dataset):
+        what = pa.RecordBatchReader.from_batches(
+            what.schema.without_ids().to_arrow(), what.to_batches()
+        )
+    if on_error != "raise" and registry.takes_option(what, format, "damaged"):
+        chosen.setdefault("damaged", "skip")
     if isinstance(what, (str, Path)):
-        return registry.read(what, format, **options)
-    return registry.read_object(what, **options)
+        if schema is not None and registry.takes_option(what, format, "text_columns"):
+            # "007" is no number where the dataset has text.
+            chosen.setdefault("text_columns", text_columns(schema))
+        return typed(registry.read(what, format, **chosen), types or {})
+    if format is not None:
+        raise InvalidInputError(f"format {format!r} is of paths; {type(what).__name__} is none")
+    return registry.read_object(what, schema, types, **chosen)
+
+
+def text_columns(schema: Schema) -> list[str]:
+    """Names of the columns that are text."""
+    return [column.name for column in schema.visible.columns if isinstance(column.type, Text)]
 
 
 def export(

@@ -139,7 +139,8 @@ def from_arrow_array(
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if isinstance(column_type, ClassLabel) and is_text(array.type):
-        numbers = pc.index_in(array, pa.array(column_type.names, array.type))
+        texts = array.cast(pa.large_string())  # of views Arrow looks nothing up
+        numbers = pc.index_in(texts, pa.array(column_type.names, texts.type))
         if numbers.null_count != array.null_count:
             return None
         array = numbers

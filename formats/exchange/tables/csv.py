@@ -38,6 +38,7 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -217,6 +218,7 @@ def read_csv(
     null_values: tuple[str, ...] = (),
     text_columns: tuple[str, ...] = (),
     columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
     required: tuple[str, ...] = (),
     damaged: bool = False,
 ) -> OpenedSource:
@@ -230,6 +232,7 @@ def read_csv(
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.
+        exclude: all but these.
         required: columns that have a value in every row, ``*`` for all: a row without one is an
             error. Any other may be null, since only the last row tells.
         damaged: pass over rows with too many cells or too few, or a cell that is not of the type
@@ -249,7 +252,7 @@ def read_csv(
         opened.append(table.schema)
         return table
 
-    reading = read_tables(path, "csv", SUFFIXES, open_one, columns)
+    reading = read_tables(path, "csv", SUFFIXES, open_one, ColumnChoice(columns, exclude))
     with naming_file(path):
         schema = _with_required(reading.schema, required)
     return replace(reading, schema=schema, damage=met)
