@@ -100,6 +100,10 @@ FORMATS: tuple[Format, ...] = (
         jsonl.SUFFIXES, jsonl.matches_jsonl, jsonl.read_jsonl, write_jsonl, (DAMAGED,),
     ),
     Format(
+        "json", "JSON document that is a list of objects, or a folder of such files",
+        jsonl.DOCUMENT_SUFFIXES, jsonl.matches_json, jsonl.read_json, read_options=(DAMAGED,),
+    ),
+    Format(
         "coco", "images with COCO annotations: boxes, segmentation, key points, captions",
         (), coco.matches_coco, coco.read_coco,
         read_options=(

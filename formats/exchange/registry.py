@@ -38,7 +38,7 @@ from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
-_TEXT = frozenset({"csv", "jsonl"})
+_TEXT = frozenset({"csv", "jsonl", "json"})
 _PICKLES = frozenset({".pkl", ".pickle", ".joblib"})
 _MAX_NAMES = 2000  # files of a folder that are looked at to recognise it
 _BY_NAME = {known.name: known for known in FORMATS}
