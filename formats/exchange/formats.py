@@ -20,7 +20,15 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.column_choice import EXCLUDE
 from tensorrepo.formats.exchange.images import coco, folder, yolo
 from tensorrepo.formats.exchange.objects import columns, frames, rows
-from tensorrepo.formats.exchange.records import beton, lmdb, mds, mindrecord, tfrecord, webdataset
+from tensorrepo.formats.exchange.records import (
+    beton,
+    class_folders,
+    lmdb,
+    mds,
+    mindrecord,
+    tfrecord,
+    webdataset,
+)
 from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.tables import arrow, csv, hdf5, huggingface, jsonl, lance, samples
 from tensorrepo.formats.exchange.tables.writers import (
@@ -102,6 +110,20 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "json", "JSON document that is a list of objects, or a folder of such files",
         jsonl.DOCUMENT_SUFFIXES, jsonl.matches_json, jsonl.read_json, read_options=(DAMAGED,),
+    ),
+    Format(
+        "text", "text file, a row a line, or a folder of them, a row a file",
+        class_folders.TEXT_SUFFIXES, class_folders.matches_text, class_folders.read_text,
+        read_options=(
+            FormatOption("by", "what a row is: line or file"),
+            _SPLIT,
+            FormatOption("encoding", "of the text: utf-8, latin-1, ..."),
+            DAMAGED,
+        ),
+    ),
+    Format(
+        "audio", "folder of sounds, kept as their bytes, one folder for each class",
+        (), class_folders.matches_audio, class_folders.read_audio, read_options=(_SPLIT,),
     ),
     Format(
         "coco", "images with COCO annotations: boxes, segmentation, key points, captions",

@@ -38,7 +38,7 @@ from tensorrepo.formats.exchange.output import ExportTable
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
-_TEXT = frozenset({"csv", "jsonl", "json"})
+_TEXT = frozenset({"csv", "jsonl", "json", "text"})
 _PICKLES = frozenset({".pkl", ".pickle", ".joblib"})
 _MAX_NAMES = 2000  # files of a folder that are looked at to recognise it
 _BY_NAME = {known.name: known for known in FORMATS}
@@ -351,7 +351,8 @@ def _unrecognised(candidate: Candidate) -> InvalidInputError:
             return damage(path, f"is a model ({model}). Add it with --model NAME instead")
         if candidate.head.startswith(b"\x80") or path.suffix in _PICKLES:
             return damage(path, "looks like a pickle, which can run any code and is never read")
-    expected = "; ".join(
-        f"{known.title}{f' ({known.suffixes[0]})' if known.suffixes else ''}" for known in FORMATS
+    return damage(
+        path,
+        "is in no format that is known here. Say which it is, --format NAME, in Python format=; "
+        "the guide to foreign formats and `tensorrepo add --help` list them",
     )
-    return damage(path, f"is in no format that is known here. Expected {expected}")
