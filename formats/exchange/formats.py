@@ -18,7 +18,7 @@ from tensorrepo.formats.exchange.base import (
     parse_names,
 )
 from tensorrepo.formats.exchange.column_choice import EXCLUDE
-from tensorrepo.formats.exchange.images import coco, folder, yolo
+from tensorrepo.formats.exchange.images import coco, folder, write_objects, yolo
 from tensorrepo.formats.exchange.objects import columns, frames, rows
 from tensorrepo.formats.exchange.records import (
     beton,
@@ -46,6 +46,7 @@ _MISSING = FormatOption(
 )
 _SAMPLES = FormatOption("samples", "from how many samples types are inferred", parse_count)
 _DELIMITER = FormatOption("delimiter", "between cells")
+_BOXES = FormatOption("boxes", "what boxes hold: pixels, as COCO's, or parts, as YOLO's")
 
 # A row each: name and title, suffixes, what recognises, reads and writes it, options of both.
 # fmt: off
@@ -127,20 +128,20 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "coco", "images with COCO annotations: boxes, segmentation, key points, captions",
-        (), coco.matches_coco, coco.read_coco,
-        read_options=(
+        (), coco.matches_coco, coco.read_coco, write_objects.write_coco,
+        (
             FormatOption("annotations", "the annotation files, joined by image", parse_names),
             FormatOption("images", "the folder that the names of files are relative to"),
             FormatOption("split", "only annotation files with this in their names: val2017"),
             _MISSING, DAMAGED,
         ),
-        covers=("images",),
+        (_BOXES,), covers=("images",),
     ),
     Format(
         "yolo", "images with YOLO labels: a text file of boxes or outlines for each image",
-        (), yolo.matches_yolo, yolo.read_yolo,
-        read_options=(_SPLIT, FormatOption("task", "detect or segment"), _MISSING, DAMAGED),
-        covers=("images",),
+        (), yolo.matches_yolo, yolo.read_yolo, write_objects.write_yolo,
+        (_SPLIT, FormatOption("task", "detect or segment"), _MISSING, DAMAGED),
+        (_BOXES,), covers=("images",),
     ),
     Format(
         "webdataset",

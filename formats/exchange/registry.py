@@ -253,6 +253,10 @@ class _Watched:
     progress: Callable[[int], None]
     done: list[int] = field(default_factory=lambda: [0])
 
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        return self.table.properties
+
     def __len__(self) -> int:
         return len(self.table)
 
