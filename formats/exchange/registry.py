@@ -35,6 +35,7 @@ from tensorrepo.formats.exchange.column_choice import EXCLUDE, ColumnChoice, wit
 from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
+from tensorrepo.formats.exchange.tables.writers import csv_keeps
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
@@ -200,14 +201,26 @@ def find_format(name: str) -> Format:
     return _BY_NAME[name]
 
 
-def default_format(given: ExportTable | Schema) -> str:
+def default_format(given: ExportTable | Schema, source: str = "") -> str:
     """The format in which `checkout` writes a dataset, so that reading it gives the same rows.
 
-    A folder of images when that keeps every column, number and the order; else Parquet. A schema
-    alone cannot tell the order, nor whether file names are unique: give the dataset.
+    A folder of images when that keeps every column, number and the order; CSV when the rows came
+    from CSV and it keeps every value; else Parquet. A schema alone cannot tell the order, nor
+    whether file names are unique: give the dataset.
+
+    Args:
+        given: the dataset.
+        source: name of the format that its rows were read from, if any.
     """
-    suits = images_suit(given) if isinstance(given, Schema) else reads_back(given)
-    return "images" if suits else "parquet"
+    if images_suit(given) if isinstance(given, Schema) else reads_back(given):
+        return "images"
+    schema = given if isinstance(given, Schema) else given.schema
+    return "csv" if source == "csv" and csv_keeps(schema) else "parquet"
+
+
+def can_write(name: str) -> bool:
+    """Whether a dataset can be written in the format of this name."""
+    return name in _BY_NAME and _BY_NAME[name].write is not None
 
 
 def file_name(name: str, format: str) -> str:  # noqa: A002  # the SDK's word

@@ -23,6 +23,7 @@ GUIDES = [
     "runs",
     "model-files",
     "models",
+    "python-data",
     "registry",
     "sampling",
     "sql",
