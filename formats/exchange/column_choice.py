@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from tensorrepo.formats.dataset.schema.schema import (
 from tensorrepo.formats.exchange.base import FormatOption, OpenedSource, parse_names
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
+Made = TypeVar("Made")
 EXCLUDE = FormatOption("exclude", "all columns but these", parse_names)
 
 
@@ -109,7 +110,24 @@ def _narrowed(batches: Iterable[InputBatch], names: list[str]) -> Iterator[Input
             yield [{name: row[name] for name in names if name in row} for row in batch]
 
 
-def refused_columns(problems: Mapping[str, Exception]) -> InvalidInputError | UnsupportedError:
+def each_column(names: Iterable[str], make: Callable[[str], Made]) -> list[Made]:
+    """What `make` gives for each column. What it refuses is refused for all columns at once.
+
+    Raises:
+        InvalidInputError, UnsupportedError: names every column that was refused.
+    """
+    made, problems = [], {}
+    for name in names:
+        try:
+            made.append(make(name))
+        except (InvalidInputError, UnsupportedError) as problem:
+            problems[name] = problem
+    if problems:
+        raise _refused(problems)
+    return made
+
+
+def _refused(problems: Mapping[str, Exception]) -> InvalidInputError | UnsupportedError:
     """One error for all columns of a source that cannot be stored."""
     texts = (
         str(problem).removesuffix(" Cast it, or leave it out.") for problem in problems.values()

@@ -202,11 +202,11 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "lance", "Lance dataset (needs pylance)",
         lance.SUFFIXES, lance.matches_lance, lance.read_lance, lance.write_lance,
-        (_COLUMNS, FormatOption("version", "a version's number or tag, else the latest")),
+        (_COLUMNS, EXCLUDE, FormatOption("version", "a version's number or tag, else the latest")),
     ),
     Format(
         "hdf5", "HDF5 file, its datasets of equal length the columns (needs h5py)",
-        hdf5.SUFFIXES, hdf5.matches_hdf5, hdf5.read_hdf5, read_options=(_COLUMNS,),
+        hdf5.SUFFIXES, hdf5.matches_hdf5, hdf5.read_hdf5, read_options=(_COLUMNS, EXCLUDE),
     ),
 )
 OBJECTS: tuple[ObjectFormat, ...] = (

@@ -33,7 +33,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Values,
 )
 from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSource, grouped
-from tensorrepo.formats.exchange.column_choice import ColumnChoice, refused_columns
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.objects.row_or_batch import is_row
 from tensorrepo.formats.exchange.tables.files import adapt
 from tensorrepo.formats.exchange.tables.samples import (
@@ -178,16 +178,13 @@ def is_of_pandas(given: object, name: str) -> bool:
 
 
 def _parts(given: Mapping[str, Any], choice: ColumnChoice) -> list[_Part]:
-    parts, problems = [], {}
-    for name in choice.of(given):
-        try:
+    def part(name: str) -> _Part:
+        with naming_column(name):
             values = _as_values(given[name])
             declared = choice.declared(name, nullable=not isinstance(values, np.ndarray))
-            parts.append(_part(name, values) if declared is None else _declared(declared, values))
-        except (InvalidInputError, UnsupportedError) as problem:
-            problems[name] = naming_column(name, problem)
-    if problems:
-        raise refused_columns(problems)
+            return _part(name, values) if declared is None else _declared(declared, values)
+
+    parts = each_column(choice.of(given), part)
     if not parts:
         raise InvalidInputError("holds no columns")
     return parts

@@ -376,7 +376,9 @@ def _text_notes(path: Path, dialect: Dialect, inferred: pa.Schema) -> Iterator[s
     ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
     with _reading(path, dialect, everything, ignored) as reader:
         block = next(iter(reader), None)
-    for name in texts if block is not None else []:
+    if block is None:
+        return
+    for name in texts:
         values = block.column(name)
         numeric = pc.match_substring_regex(values, _NUMBER)
         numbers, others = pc.sum(numeric).as_py() or 0, pc.index(numeric, value=False).as_py()

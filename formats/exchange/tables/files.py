@@ -46,7 +46,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
-from tensorrepo.formats.exchange.column_choice import ColumnChoice, refused_columns
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.tables.partitions import with_partitions
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
@@ -224,15 +224,8 @@ def adapt(schema: pa.Schema, choice: ColumnChoice) -> list[Adapted]:
     if len(fields) < len(schema):
         twice = [repr(name) for name, count in Counter(schema.names).items() if count > 1]
         raise InvalidInputError(f"has two columns called {' and '.join(twice)}")
-    adapted, problems = [], {}
-    for name in choice.of(fields, unnamed_index(schema)):
-        try:
-            adapted.append(_adapt_field(fields[name], features.get(name, {})))
-        except UnsupportedError as problem:
-            problems[name] = problem
-    if problems:
-        raise refused_columns(problems)
-    return adapted
+    chosen = choice.of(fields, unnamed_index(schema))
+    return each_column(chosen, lambda name: _adapt_field(fields[name], features.get(name, {})))
 
 
 def unnamed_index(schema: pa.Schema) -> list[str]:

@@ -60,7 +60,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
-from tensorrepo.formats.exchange.column_choice import ColumnChoice, refused_columns, typed
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column, typed
 from tensorrepo.formats.exchange.images.labels import read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.exchange.tables.files import (
@@ -373,16 +373,10 @@ def _adapt(
 ) -> list[Adapted]:
     if twice := [name for name, count in Counter(arrow.names).items() if count > 1]:
         raise InvalidInputError(f"has two columns called {' and '.join(map(repr, twice))}")
-    adapted, problems = [], {}
-    for name in choice.of(arrow.names, unnamed_index(arrow)):
-        try:
-            feature = features.get(name)
-            adapted.append(adapt_feature(arrow.field(name), feature, follow=follow))
-        except UnsupportedError as problem:
-            problems[name] = problem
-    if problems:
-        raise refused_columns(problems)
-    return adapted
+    return each_column(
+        choice.of(arrow.names, unnamed_index(arrow)),
+        lambda name: adapt_feature(arrow.field(name), features.get(name), follow=follow),
+    )
 
 
 def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:

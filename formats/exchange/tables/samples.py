@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -54,7 +54,7 @@ from tensorrepo.formats.exchange.base import (
     first_of,
     grouped,
 )
-from tensorrepo.formats.exchange.column_choice import ColumnChoice, refused_columns
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.images.encode import (
     codec_of_path,
     encode_picture,
@@ -488,30 +488,30 @@ def _iterated(source: _Source) -> Iterator[tuple[int, Any]]:
 
 def _infer(source: _Source, first: Sequence[TorchSample], choice: ColumnChoice) -> Schema:
     names = list(dict.fromkeys(name for _, values in first for name in values))
-    columns, problems = [], {}
+
+    def column(name: str) -> Column:
+        with naming_column(name):
+            return choice.declared(name) or column_of(name, [row.get(name) for _, row in first])
+
     try:
-        for name in choice.of(names):
-            try:
-                columns.append(
-                    choice.declared(name) or column_of(name, [row.get(name) for _, row in first])
-                )
-            except (InvalidInputError, UnsupportedError) as problem:
-                problems[name] = naming_column(name, problem)
-        if problems:
-            raise refused_columns(problems)
+        columns = each_column(choice.of(names), column)
     except Error as problem:
         where = f"among its first {source.unit}s"
         raise damage(source.what, f"{where}: {problem}") from problem
     if source.unit == "row":
-        columns = [replace(column, nullable=True) for column in columns]
+        columns = [replace(each, nullable=True) for each in columns]
     return Schema(tuple(columns))
 
 
-def naming_column(name: str, problem: Exception) -> Exception:
-    """The same error, saying which column it is about."""
-    said = str(problem)
-    known = said.startswith(f"column {name!r}")
-    return problem if known else type(problem)(f"column {name!r} {said}")
+@contextmanager
+def naming_column(name: str) -> Iterator[None]:
+    """Say in errors which column they are about."""
+    try:
+        yield
+    except (InvalidInputError, UnsupportedError) as problem:
+        if str(problem).startswith(f"column {name!r}"):
+            raise
+        raise type(problem)(f"column {name!r} {problem}") from problem
 
 
 def _chosen(samples: Iterable[TorchSample], choice: ColumnChoice) -> Iterator[TorchSample]:
