@@ -58,7 +58,7 @@ def texts(where: Path) -> tr.Dataset:
     drawn = np.random.default_rng(0).integers(0, len(VOCABULARY), (ROWS, WORDS))
     rows = [" ".join(f"word{number}" for number in row) for row in drawn.tolist()]
     with repo.transaction("main") as tx:
-        tx.create_dataset("texts", {"text": tr.Text()}).append({"text": rows})
+        tx.create_dataset("texts", columns={"text": tr.Text()}).append({"text": rows})
     return repo.dataset("texts")
 
 

@@ -28,7 +28,7 @@ def digits(where: Path) -> tr.Dataset:
     found = load_digits()
     columns = {"image": tr.Tensor("uint8", (8, 8)), "label": tr.ClassLabel(tuple("0123456789"))}
     with repo.transaction("main", "scikit-learn's digits") as tx:
-        tx.create_dataset("digits", columns).append(
+        tx.create_dataset("digits", columns=columns).append(
             {"image": found.images[:TRAINED].astype(np.uint8), "label": found.target[:TRAINED]}
         )
     return repo.dataset("digits")

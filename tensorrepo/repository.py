@@ -510,13 +510,14 @@ class Repository(Shown, RepositoryHistory):
         """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""
         return lazy.Runs(self.context)
 
-    def lineage(self, path: str, ref: str = "main", *, all_versions: bool = False) -> Lineage:
+    def lineage(self, path: str, ref: str | None = None, *, all_versions: bool = False) -> Lineage:
         """What something came from, and what came from it, over all commits.
 
         Args:
             path: whole: ``models/net``, ``datasets/photos``, ``runs/exp1``; or a URL.
-            ref: the commit of `path`.
-            all_versions: ask about all that was ever at `path`, not about the version in `ref`.
+            ref: the commit whose version at `path` is meant. None: ancestors are those of the
+                version in ``main``, descendants those of all versions that were ever at `path`.
+            all_versions: ask about the ancestors, too, of all that was ever at `path`.
 
         Example:
             ``repo.lineage("models/net").ancestors().paths``

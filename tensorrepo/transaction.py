@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import RowsOfDataset
-from tensorrepo.datasets.draft import DatasetDraft
+from tensorrepo.datasets.draft import DatasetDraft, Rows
 from tensorrepo.formats.common.arguments import (
     check_instance,
     checked_files,
@@ -19,11 +19,13 @@ from tensorrepo.formats.common.arguments import (
     text,
     wrong,
 )
+from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.dataset.schema.types import TypeLike
+from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.types import TypeLike, as_type, is_type
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
@@ -39,7 +41,7 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_committed, noted_edges
-from tensorrepo.verbs.exchange import AdoptionRequest, adopt
+from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
@@ -50,7 +52,7 @@ from tensorrepo.verbs.models import (
     stage_new,
     to_store,
 )
-from tensorrepo.verbs.provenance import edges_from
+from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view, keep_rows
 
 
@@ -65,39 +67,75 @@ class Transaction:
     message: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     commit: LandedCommit | None = None
+    aborted: bool = False
 
     def create_dataset(
         self,
         name: str,
-        columns: Mapping[str, TypeLike] | Schema,
+        data: Rows | None = None,
         *,
+        columns: Mapping[str, TypeLike | Column] | Schema | None = None,
+        exclude: Iterable[str] = (),
+        on_error: OnMisfit = "raise",
+        codec: str = DEFAULT_CODEC,
         derived_from: Any = (),
         how: Mapping[str, Any] | None = None,
     ) -> DatasetDraft:
-        """A new dataset without rows.
+        """A new dataset: of data, whose columns are inferred, or without rows.
 
         Args:
             name: name by the path grammar; may have folders.
+            data: its rows: a data frame of pandas or polars, an Arrow table or reader, a relation
+                of DuckDB, a dict of arrays or lists, a list, iterator or generator of dicts (the
+                first 1,000 rows decide the columns), a dataset of torch or of Hugging Face, a path,
+                or what `tensorrepo.read` opened. None: none yet.
             columns: name to type: ``{"image": Image("png"), "label": ClassLabel(names)}``, numpy
-                dtypes for scalars, or a schema.
+                dtypes for scalars, or a schema. With data: types of some columns, in place of those
+                inferred; a schema says all of them.
+            exclude: columns of the data that are left out.
+            on_error: fate of rows that do not fit: "raise", "skip" or "null", as for `append`.
+            codec: as for `append`.
             derived_from: a dataset, a model, a stream, ``REF:PATH``, a URL, or several: what its
                 rows are made of.
             how: JSON that says how, such as ``{"sql": "SELECT ..."}``.
 
         Raises:
             ConflictError: there is one of that name.
+            InvalidInputError: columns without a type, or a row that does not fit; names it.
+            UnsupportedError: columns that no column type holds; names all of them.
+
+        Example:
+            ``tx.create_dataset("pets", frame, columns={"photo": tr.Image()}, exclude=["notes"])``
         """
         path = path_in("datasets", name)
         if self.core.entry(path) is not None:
             raise ConflictError(f"{path} exists: use `dataset({name!r})` to change it")
-        if isinstance(columns, Schema):
-            schema = columns
-        else:
-            schema = Schema.of(mapping("columns", columns, "types"))
         edges = edges_from(derived_from, how, repository=self.context.core)
-        link = write_dataset(self.core.objects, schema, (), edges=edges)
+        if data is None:
+            link = write_dataset(self.core.objects, _schema_of(columns), (), edges=edges)
+            self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
+            return self.dataset(name)
+        source = open_source(
+            data,
+            types=_types_of(data, columns),
+            options={"exclude": tuple(exclude)},
+            on_error=parse_on_error(on_error),
+        )
+        misfits = Misfits(on_error)
+        link = write_dataset(
+            self.core.objects,
+            source.schema,
+            source.batches,
+            codec=parse_codec(codec),
+            misfits=misfits,
+            edges=[*origin_of_rows(data, source), *edges],
+        )
         self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
-        return self.dataset(name)
+        for item in source.damage.skipped:
+            misfits.meet(item.row or 0, None, item.reason)
+        draft = self.dataset(name)
+        draft.misfits = misfits
+        return draft.set_properties(**source.properties) if source.properties else draft
 
     def dataset(self, name: str) -> DatasetDraft:
         """An existing dataset, to be changed."""
@@ -389,7 +427,8 @@ class Transaction:
         self.core.stage(path, entry, since=0)
 
     def abort(self) -> None:
-        """Commit nothing."""
+        """Commit nothing; what was staged is forgotten, and the ``with`` ends well."""
+        self.aborted = True
         self.core.abort()
 
     def __enter__(self) -> Self:
@@ -397,7 +436,7 @@ class Transaction:
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         try:
-            if error is None:
+            if error is None and not self.aborted:
                 paths = ", ".join(sorted(self.core.staged)[:5])
                 self.commit = self.core.commit(
                     self.message or f"Change {paths or 'nothing'}",
@@ -430,6 +469,38 @@ class Transaction:
                 f"base {model!r} is of another repository: pull it into this one first"
             )
         return model
+
+
+def _schema_of(columns: Mapping[str, TypeLike | Column] | Schema | None) -> Schema:
+    if columns is None:
+        raise InvalidInputError("a dataset is made of data, or of columns={name: type}")
+    if isinstance(columns, Schema):
+        return columns
+    given = mapping("columns", columns, "types")
+    return Schema(
+        tuple(
+            kind if isinstance(kind, Column) else Column(name, as_type(kind))
+            for name, kind in given.items()
+        )
+    )
+
+
+def _types_of(
+    data: object, columns: Mapping[str, TypeLike | Column] | Schema | None
+) -> Mapping[str, TypeLike | Column]:
+    """Types by name, of columns that the caller says.
+
+    Raises:
+        InvalidInputError: types were given for data.
+    """
+    of_types = isinstance(data, Mapping) and data and all(map(is_type, data.values()))
+    if isinstance(data, Schema) or of_types:
+        raise InvalidInputError(
+            "data has types where rows are expected: create_dataset(name, columns=...)"
+        )
+    if isinstance(columns, Schema):
+        return {column.name: column for column in columns.without_ids().columns}
+    return {} if columns is None else mapping("columns", columns, "types")
 
 
 def begin_transaction(

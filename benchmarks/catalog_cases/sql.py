@@ -34,7 +34,7 @@ def sql(folder: Path, options: Options) -> dict[str, Any]:
     labels = np.random.default_rng(SEED).integers(0, CLASSES, rows)
     with repo.transaction("main", message="rows") as tx:
         columns = {"image": tr.Tensor("uint8", (ROW_BYTES,)), "label": "int64", "at": "int64"}
-        tx.create_dataset("d", columns).append(_batches(labels))
+        tx.create_dataset("d", columns=columns).append(_batches(labels))
     file = folder / "labels.parquet"
     pq.write_table(pa.table({"label": labels}), file)
 

@@ -29,7 +29,7 @@ def changes(folder: Path, options: Options) -> dict[str, Any]:
     rng = np.random.default_rng(SEED)
     with tensorrepo.init(place).transaction("main", message="begin") as change:
         columns = {"x": tensorrepo.Tensor("uint8", (ROW,)), "label": "int64"}
-        change.create_dataset(NAME, columns).append(_batches(rows, rng))
+        change.create_dataset(NAME, columns=columns).append(_batches(rows, rng))
     score = rng.random(rows, np.float32)
     wrong = rng.choice(rows, FIXED, replace=False)
     deleted = rng.choice(rows, rows // 10, replace=False)

@@ -49,7 +49,7 @@ def diff_key(folder: Path, options: Options) -> dict[str, Any]:
     with repository.transaction("main", message="second") as change:
         change.remove("datasets/x")
     with repository.transaction("main", message="third") as change:
-        change.create_dataset("x", COLUMNS).append(_batches(rows, changed=0.01))
+        change.create_dataset("x", columns=COLUMNS).append(_batches(rows, changed=0.01))
     repository.close()
     return _measured(folder, options, key="id")
 
@@ -57,7 +57,7 @@ def diff_key(folder: Path, options: Options) -> dict[str, Any]:
 def _written(folder: Path, rows: int) -> tensorrepo.Repository:
     repository = tensorrepo.init(folder / "repository")
     with repository.transaction("main", message="first") as change:
-        change.create_dataset("x", COLUMNS).append(_batches(rows))
+        change.create_dataset("x", columns=COLUMNS).append(_batches(rows))
     repository.create_tag("v1", "main")
     return repository
 

@@ -80,7 +80,7 @@ def _store(place: Path, rows: Callable[[], Any], columns: dict[str, Any] | None 
     repository = tensorrepo.init(place)
     with repository.transaction("main", message="ingest") as change:
         found = rows()
-        change.create_dataset("x", columns or found.schema).append(found)
+        change.create_dataset("x", columns=columns or found.schema).append(found)
     repository.close()
     seconds = time.perf_counter() - begun
     shutil.rmtree(place)

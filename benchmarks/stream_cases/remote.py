@@ -130,7 +130,7 @@ def _store(place: Path, values: np.ndarray) -> None:
     step = max(1, 16 * MIB // values[0].nbytes)
     types = {"x": Tensor(values.dtype, values.shape[1:]), "y": "int64"}
     with repository.transaction(message="Rows") as change:
-        draft = change.create_dataset("x", types)
+        draft = change.create_dataset("x", columns=types)
         for at in range(0, len(values), step):
             draft.append({"x": values[at : at + step], "y": labels[at : at + step]})
 

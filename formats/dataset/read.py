@@ -161,6 +161,10 @@ class StoredDataset:
         return self.root.schema
 
     @property
+    def properties(self) -> dict[str, Any]:
+        return self.root.properties
+
+    @property
     def rows(self) -> int:
         """Rows that are not deleted: what all numbers of rows here count."""
         return self.root.rows - self.root.deleted

@@ -5,6 +5,8 @@ One entry for each, in the order in which messages list them. `registry` chooses
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tensorrepo.formats.exchange.arrays import idx, npy
 from tensorrepo.formats.exchange.base import (
     DAMAGED,
@@ -15,8 +17,18 @@ from tensorrepo.formats.exchange.base import (
     parse_flag,
     parse_names,
 )
-from tensorrepo.formats.exchange.images import coco, folder, yolo
-from tensorrepo.formats.exchange.records import beton, lmdb, mds, mindrecord, tfrecord, webdataset
+from tensorrepo.formats.exchange.column_choice import EXCLUDE
+from tensorrepo.formats.exchange.images import coco, folder, write_objects, yolo
+from tensorrepo.formats.exchange.objects import columns, frames, rows
+from tensorrepo.formats.exchange.records import (
+    beton,
+    class_folders,
+    lmdb,
+    mds,
+    mindrecord,
+    tfrecord,
+    webdataset,
+)
 from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.tables import arrow, csv, hdf5, huggingface, jsonl, lance, samples
 from tensorrepo.formats.exchange.tables.writers import (
@@ -34,6 +46,7 @@ _MISSING = FormatOption(
 )
 _SAMPLES = FormatOption("samples", "from how many samples types are inferred", parse_count)
 _DELIMITER = FormatOption("delimiter", "between cells")
+_BOXES = FormatOption("boxes", "what boxes hold: pixels, as COCO's, or parts, as YOLO's")
 
 # A row each: name and title, suffixes, what recognises, reads and writes it, options of both.
 # fmt: off
@@ -59,13 +72,13 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "parquet", "Parquet file, or a folder of them",
         arrow.SUFFIXES, arrow.matches_parquet, arrow.read_parquet, write_parquet,
-        (_COLUMNS,), (FormatOption("compression", "zstd, snappy, gzip, lz4 or none"),),
+        (_COLUMNS, EXCLUDE), (FormatOption("compression", "zstd, snappy, gzip, lz4 or none"),),
         keeps_forms=True,
     ),
     Format(
         "arrow", "Arrow IPC (Feather) file or stream, or a folder of them",
-        arrow.ARROW_SUFFIXES, arrow.matches_arrow, arrow.read_arrow, write_arrow, (_COLUMNS,),
-        keeps_forms=True,
+        arrow.ARROW_SUFFIXES, arrow.matches_arrow, arrow.read_arrow, write_arrow,
+        (_COLUMNS, EXCLUDE), keeps_forms=True,
     ),
     Format(
         "npz", "numpy arrays of equal length, a column each",
@@ -88,7 +101,7 @@ FORMATS: tuple[Format, ...] = (
             FormatOption(
                 "required", "columns that have a value in every row; * for all", parse_names
             ),
-            _COLUMNS, DAMAGED,
+            _COLUMNS, EXCLUDE, DAMAGED,
         ),
         (_DELIMITER,),
     ),
@@ -97,21 +110,39 @@ FORMATS: tuple[Format, ...] = (
         jsonl.SUFFIXES, jsonl.matches_jsonl, jsonl.read_jsonl, write_jsonl, (DAMAGED,),
     ),
     Format(
-        "coco", "images with COCO annotations: boxes, segmentation, key points, captions",
-        (), coco.matches_coco, coco.read_coco,
+        "json", "JSON document that is a list of objects, or a folder of such files",
+        jsonl.DOCUMENT_SUFFIXES, jsonl.matches_json, jsonl.read_json, read_options=(DAMAGED,),
+    ),
+    Format(
+        "text", "text file, a row a line, or a folder of them, a row a file",
+        class_folders.TEXT_SUFFIXES, class_folders.matches_text, class_folders.read_text,
         read_options=(
+            FormatOption("by", "what a row is: line or file"),
+            _SPLIT,
+            FormatOption("encoding", "of the text: utf-8, latin-1, ..."),
+            DAMAGED,
+        ),
+    ),
+    Format(
+        "audio", "folder of sounds, kept as their bytes, one folder for each class",
+        (), class_folders.matches_audio, class_folders.read_audio, read_options=(_SPLIT,),
+    ),
+    Format(
+        "coco", "images with COCO annotations: boxes, segmentation, key points, captions",
+        (), coco.matches_coco, coco.read_coco, write_objects.write_coco,
+        (
             FormatOption("annotations", "the annotation files, joined by image", parse_names),
             FormatOption("images", "the folder that the names of files are relative to"),
             FormatOption("split", "only annotation files with this in their names: val2017"),
             _MISSING, DAMAGED,
         ),
-        covers=("images",),
+        (_BOXES,), covers=("images",),
     ),
     Format(
         "yolo", "images with YOLO labels: a text file of boxes or outlines for each image",
-        (), yolo.matches_yolo, yolo.read_yolo,
-        read_options=(_SPLIT, FormatOption("task", "detect or segment"), _MISSING, DAMAGED),
-        covers=("images",),
+        (), yolo.matches_yolo, yolo.read_yolo, write_objects.write_yolo,
+        (_SPLIT, FormatOption("task", "detect or segment"), _MISSING, DAMAGED),
+        (_BOXES,), covers=("images",),
     ),
     Format(
         "webdataset",
@@ -167,31 +198,44 @@ FORMATS: tuple[Format, ...] = (
         "huggingface", "folder that save_to_disk of Hugging Face's datasets wrote",
         (), huggingface.matches_huggingface,
         huggingface.read_huggingface, huggingface.write_huggingface,
-        (_SPLIT, _COLUMNS), covers=("arrow",),
+        (_SPLIT, _COLUMNS, EXCLUDE), covers=("arrow",),
     ),
     Format(
         "lance", "Lance dataset (needs pylance)",
         lance.SUFFIXES, lance.matches_lance, lance.read_lance, lance.write_lance,
-        (_COLUMNS, FormatOption("version", "a version's number or tag, else the latest")),
+        (_COLUMNS, EXCLUDE, FormatOption("version", "a version's number or tag, else the latest")),
         keeps_forms=True,
     ),
     Format(
         "hdf5", "HDF5 file, its datasets of equal length the columns (needs h5py)",
-        hdf5.SUFFIXES, hdf5.matches_hdf5, hdf5.read_hdf5, read_options=(_COLUMNS,),
+        hdf5.SUFFIXES, hdf5.matches_hdf5, hdf5.read_hdf5, read_options=(_COLUMNS, EXCLUDE),
     ),
 )
 OBJECTS: tuple[ObjectFormat, ...] = (
     ObjectFormat(
-        "huggingface", "datasets of Hugging Face",
-        huggingface.is_huggingface_object, huggingface.read_huggingface_object, (_COLUMNS,),
+        "huggingface", "a dataset of Hugging Face",
+        huggingface.is_huggingface_object, huggingface.read_huggingface_object,
+        (_COLUMNS, EXCLUDE),
     ),
     ObjectFormat(
-        "torch", "torch's datasets, and objects that give samples by number as they do",
+        "frame", "a data frame, an Arrow table or reader",
+        frames.is_frame, frames.read_frame, (_COLUMNS, EXCLUDE),
+    ),
+    ObjectFormat(
+        "columns", "a mapping of columns",
+        lambda given: isinstance(given, Mapping), columns.read_columns, (_COLUMNS, EXCLUDE),
+    ),
+    ObjectFormat(
+        "torch", "a dataset of torch",
         samples.is_torch_dataset, samples.read_samples,
         (
             FormatOption("names", "of the columns, for samples that are tuples", parse_names),
             FormatOption("image_format", "of Pillow's pictures: png, webp, tiff or bmp"),
-            DAMAGED,
+            DAMAGED, _COLUMNS, EXCLUDE,
         ),
+    ),
+    ObjectFormat(
+        "rows", "an iterable of rows",
+        rows.is_rows, rows.read_rows, (_COLUMNS, EXCLUDE, DAMAGED),
     ),
 )

@@ -10,10 +10,10 @@ import gzip
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from tensorrepo.formats.exchange.base import BATCH_BYTES
 from tensorrepo.repo.errors import (
@@ -35,6 +35,11 @@ class ExportTable(Protocol):
 
     @property
     def schema(self) -> Schema: ...
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Notes of the whole, such as names of classes."""
+        ...
 
     def __len__(self) -> int: ...
 

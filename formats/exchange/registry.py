@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.arrow import in_usual_form
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, TypeLike
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Candidate,
@@ -31,14 +31,16 @@ from tensorrepo.formats.exchange.base import (
     read_ignore,
 )
 from tensorrepo.formats.exchange.checkpoints.zip_ranges import BAD_ZIP
+from tensorrepo.formats.exchange.column_choice import EXCLUDE, ColumnChoice, without
 from tensorrepo.formats.exchange.formats import FORMATS, OBJECTS
 from tensorrepo.formats.exchange.images.folder import images_suit, is_image, reads_back
 from tensorrepo.formats.exchange.output import ExportTable
+from tensorrepo.formats.exchange.tables.writers import csv_keeps
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.suggest import did_you_mean
 
 HEAD_BYTES = 1028  # the longest header of an IDX file
-_TEXT = frozenset({"csv", "jsonl"})
+_TEXT = frozenset({"csv", "jsonl", "json", "text"})
 _PICKLES = frozenset({".pkl", ".pickle", ".joblib"})
 _MAX_NAMES = 2000  # files of a folder that are looked at to recognise it
 _BY_NAME = {known.name: known for known in FORMATS}
@@ -64,33 +66,51 @@ def read(path: Path | str, format: str | None = None, **options: object) -> Open
         _candidate(local)  # the same errors for a path that is not there
     else:
         chosen = recognise(local)
-    return chosen.read(local, **_parsed(chosen, chosen.read_options, options))
+    known = chosen.read_options
+    own = any(option.name == EXCLUDE.name for option in known)
+    parsed = _parsed(chosen, known if own else (*known, EXCLUDE), options)
+    left_out = () if own else parsed.pop(EXCLUDE.name, ())
+    return without(chosen.read(local, **parsed), left_out)
 
 
-def read_object(given: object, schema: Schema | None = None, **options: object) -> OpenedSource:
-    """The rows of a library's object: a dataset of torch or of Hugging Face.
+def read_object(
+    given: object,
+    schema: Schema | None = None,
+    types: Mapping[str, TypeLike | Column] | None = None,
+    **options: object,
+) -> OpenedSource:
+    """The rows of an object of Python: a table, columns, rows, a dataset of another library.
 
     Args:
         given: the object.
         schema: the columns that the rows are for, when they are known.
+        types: types of columns whose inferred type is not what is meant, by name.
         options: as the object's kind has them.
 
     Raises:
         InvalidInputError: an object of another kind, an unknown option, or samples that do not fit.
     """
+    known = _object_format(given)
+    parsed = _parsed(known, known.read_options, options)
+    names, exclude = parsed.pop("columns", None), parsed.pop("exclude", ())
+    choice = ColumnChoice(names, exclude, types or {})
+    return known.read(given, schema=schema, choice=choice, **parsed)
+
+
+def _object_format(given: object) -> ObjectFormat:
+    """The kind of an object. Raises InvalidInputError: none that is known."""
     for known in OBJECTS:
         if known.matches(given):
-            parsed = _parsed(known, known.read_options, options)
-            return known.read(given, schema=schema, **parsed)
+            return known
+    hint = ""
+    if hasattr(given, "collect"):
+        hint = " Of a lazy frame, give what its collect() answers."
+    elif hasattr(given, "__array__"):
+        hint = " Give an array a name: {'x': array}."
     raise InvalidInputError(
-        f"cannot read {type(given).__name__}: expected a path, or "
-        + ", or ".join(known.title for known in OBJECTS)
+        f"cannot read {type(given).__name__}: expected a path, "
+        f"{', '.join(known.title for known in OBJECTS)}.{hint}"
     )
-
-
-def reads_object(given: object) -> bool:
-    """Whether `read_object` takes an object of this kind."""
-    return any(known.matches(given) for known in OBJECTS)
 
 
 def export(
@@ -141,9 +161,13 @@ def export(
     return local
 
 
-def takes_option(path: Path | str, format: str | None, name: str) -> bool:  # noqa: A002  # as above
-    """Whether the reader that `read` would choose has an option of that name."""
-    chosen = find_format(format) if format is not None else recognise(_local(path))
+def takes_option(given: object, format: str | None, name: str) -> bool:  # noqa: A002  # as above
+    """Whether the reader of a path or an object has an option of that name."""
+    chosen: Format | ObjectFormat
+    if not isinstance(given, str | Path):
+        chosen = _object_format(given)
+    else:
+        chosen = find_format(format) if format is not None else recognise(_local(given))
     return any(option.name == name for option in chosen.read_options)
 
 
@@ -178,14 +202,26 @@ def find_format(name: str) -> Format:
     return _BY_NAME[name]
 
 
-def default_format(given: ExportTable | Schema) -> str:
+def default_format(given: ExportTable | Schema, source: str = "") -> str:
     """The format in which `checkout` writes a dataset, so that reading it gives the same rows.
 
-    A folder of images when that keeps every column, number and the order; else Parquet. A schema
-    alone cannot tell the order, nor whether file names are unique: give the dataset.
+    A folder of images when that keeps every column, number and the order; CSV when the rows came
+    from CSV and it keeps every value; else Parquet. A schema alone cannot tell the order, nor
+    whether file names are unique: give the dataset.
+
+    Args:
+        given: the dataset.
+        source: name of the format that its rows were read from, if any.
     """
-    suits = images_suit(given) if isinstance(given, Schema) else reads_back(given)
-    return "images" if suits else "parquet"
+    if images_suit(given) if isinstance(given, Schema) else reads_back(given):
+        return "images"
+    schema = given if isinstance(given, Schema) else given.schema
+    return "csv" if source == "csv" and csv_keeps(schema) else "parquet"
+
+
+def can_write(name: str) -> bool:
+    """Whether a dataset can be written in the format of this name."""
+    return name in _BY_NAME and _BY_NAME[name].write is not None
 
 
 def file_name(name: str, format: str) -> str:  # noqa: A002  # the SDK's word
@@ -230,6 +266,10 @@ class _Watched:
     schema: Schema
     progress: Callable[[int, int], None]
     done: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        return self.table.properties
 
     def __len__(self) -> int:
         return len(self.table)
@@ -339,7 +379,8 @@ def _unrecognised(candidate: Candidate) -> InvalidInputError:
             return damage(path, f"is a model ({model}). Add it with --model NAME instead")
         if candidate.head.startswith(b"\x80") or path.suffix in _PICKLES:
             return damage(path, "looks like a pickle, which can run any code and is never read")
-    expected = "; ".join(
-        f"{known.title}{f' ({known.suffixes[0]})' if known.suffixes else ''}" for known in FORMATS
+    return damage(
+        path,
+        "is in no format that is known here. Say which it is, --format NAME, in Python format=; "
+        "the guide to foreign formats and `tensorrepo add --help` list them",
     )
-    return damage(path, f"is in no format that is known here. Expected {expected}")

@@ -247,17 +247,30 @@ class FindingList(RecordList[Finding]):
 class Lineage(Shown):
     """Of one thing. See `Repository.lineage`."""
 
-    def __init__(self, context: Context, start: LineageNode, keys: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        start: LineageNode,
+        keys: tuple[str, ...],
+        below: tuple[str, ...] | None = None,
+    ) -> None:
         """Made by `Repository.lineage`."""
         self.start = start
         self._context = context
-        self._keys = keys
+        self._keys = keys  # of the versions whose ancestors are asked for
+        self._below = below or keys  # of those whose descendants are
 
     @classmethod
     def of(
-        cls, context: Context, path: str, ref: str = "main", *, all_versions: bool = False
+        cls,
+        context: Context,
+        path: str,
+        ref: str | None = None,
+        *,
+        all_versions: bool = False,
+        at: str = "main",
     ) -> Lineage:
-        """See `Repository.lineage`."""
+        """See `Repository.lineage`; `at` is the commit that is looked at where no `ref` is said."""
         flag("all_versions", all_versions)
         if "://" in text("path", path):
             place = public_place(path)
@@ -265,12 +278,14 @@ class Lineage(Shown):
         if path.startswith("runs/"):
             run = Runs(context)[path.removeprefix("runs/")]
             return cls(context, LineageNode("run", run.id, path, None, True), (run.id,))
-        path = _whole_path(context, path, ref)
-        start = _stored(context, path, ref)
-        if not all_versions:
-            return cls(context, start, (start.key,))
+        path = _whole_path(context, path, ref or at)
+        start = _stored(context, path, ref or at)
+        own = (start.key,)
+        if ref is not None and not all_versions:
+            return cls(context, start, own)
         with catalog_of(context).reading() as connection:
-            return cls(context, start, tuple(core.versions_of(connection, path)))
+            every = tuple({*own, *core.versions_of(connection, path)})
+        return cls(context, start, every if all_versions else own, every)
 
     def ancestors(
         self, *, depth: int | None = None, relations: Iterable[str] | str = ()
@@ -289,7 +304,11 @@ class Lineage(Shown):
     def descendants(
         self, *, depth: int | None = None, relations: Iterable[str] | str = ()
     ) -> Kinship:
-        """What came from it; arguments are those of `ancestors`."""
+        """What came from it; arguments are those of `ancestors`.
+
+        Of a name without a ref: from any version that was ever there, since what was trained on
+        last week's version of a dataset was trained on that dataset.
+        """
         return self._walk(depth, relations, up=False)
 
     def saw_deleted(self) -> SawDeletedList:
@@ -385,8 +404,9 @@ class Lineage(Shown):
         most = None if depth is None else whole("depth", depth, 1)
         with catalog_of(self._context).reading() as connection:
             _check_relations(connection, words)
-            steps = core.walk(connection, self._keys, up=up, depth=most, relations=words)
-        return Kinship(self.start, tuple(steps), up, self._keys)
+            keys = self._keys if up else self._below
+            steps = core.walk(connection, keys, up=up, depth=most, relations=words)
+        return Kinship(self.start, tuple(steps), up, keys)
 
     def _need(self, kind: str) -> None:
         if self.start.kind != kind:
@@ -562,6 +582,8 @@ def _tree(beyond: Mapping[str, list[LineageStep]], start: str, *, up: bool) -> I
         indent, step, last = waiting.pop()
         node = step.origin if up else step.subject
         told = [f"{name} {value}" for name, value in step.details.items() if name in _SHOWN]
+        if not (up or indent) and step.origin.key != start:
+            told.insert(0, f"version {step.origin.key:.12}")
         below = beyond.get(node.key, [])
         again = node.key in shown and bool(below)
         title = ", ".join([f"{step.relation} {_title(node)}", *told])

@@ -433,6 +433,12 @@ def show_written(call: CommandCall, written: list[WrittenFiles]) -> None:
         shown = one.path.relative_to(session.here.root) if inside else one.path
         count = output.counted(one.files, "file")
         output.line(f"wrote {shown} ({one.format}, {count}, {output.bytes_text(one.bytes)})")
+        if one.source:
+            name = one.entry.removeprefix("datasets/")
+            output.note(
+                f"note: {name} came as {one.source}, which may not hold all that it has: "
+                f"`tensorrepo export {name} --to PATH --format {one.source}` tries"
+            )
 
 
 def model_export_command(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from typer import Argument, Exit, Option
 
+from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, json_pair
@@ -245,7 +246,7 @@ def lineage_command(
         Option("--relation", metavar="WORD", help="Only over these edges; repeatable."),
     ] = None,
     all_versions: Annotated[
-        bool, Option("--all-versions", help="Of all that was ever at PATH.")
+        bool, Option("--all-versions", help="Ancestors of all that was ever at PATH.")
     ] = False,
     dot: Annotated[bool, Option("--dot", help="For Graphviz.")] = False,
     draw: Annotated[
@@ -305,8 +306,12 @@ def _lineage_of(
 ) -> Lineage:
     if "://" in text or text.startswith("runs/"):
         return handle.lineage(text)
-    ref, path = split_path(text) if ":" in text else (session.default_ref, text)
-    return handle.lineage(path or "", session.resolve(ref).digest, all_versions=all_versions)
+    if ":" in text:
+        ref, path = split_path(text)
+        digest = session.resolve(ref).digest
+        return lazy.Lineage.of(handle.context, path or "", digest, all_versions=all_versions)
+    at = session.resolve(session.default_ref).digest
+    return lazy.Lineage.of(handle.context, text, all_versions=all_versions, at=at)
 
 
 def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:

@@ -115,12 +115,12 @@ def add_command(
     With --dataset the rows of several come one after the other. All of them are staged, or none.
 
     Datasets: a folder of images (a folder for each class, or with a table of labels), COCO, YOLO,
-    Parquet, Arrow, CSV, JSON lines, npy, npz, IDX (as MNIST), HDF5, Lance, Hugging Face datasets,
-    WebDataset, TFRecord, MDS, LMDB, beton, MindRecord. Models: safetensors, PyTorch checkpoints,
-    npz. The format is told by content, or by --format. A name that exists needs
-    --append, --upsert, --sync, --mirror or --replace: rows keep their ids, and what did not change
-    is not stored again. What `checkout` wrote knows its name, and means --sync. A long
-    one that was cut off goes on where it was: give the same command again.
+    Parquet, Arrow, CSV, JSON, JSON lines, text, sounds, npy, npz, IDX (as MNIST), HDF5, Lance,
+    Hugging Face datasets, WebDataset, TFRecord, MDS, LMDB, beton, MindRecord. Models: safetensors,
+    PyTorch checkpoints, npz. The format is told by content, or by --format. A name that exists
+    needs --append, --upsert, --sync, --mirror or --replace: rows keep their ids, and what did not
+    change is not stored again. What `checkout` wrote knows its name, and means --sync. A long one
+    that was cut off goes on where it was: give the same command again.
 
     Examples:
         tensorrepo add photos/ --dataset photos

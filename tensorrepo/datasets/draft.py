@@ -4,18 +4,15 @@ Every verb stores what changes at once, in bounded memory, and stages the new ve
 seen by others before the transaction commits.
 
 `append` takes one batch, many batches or single rows. A batch maps columns to many values, a row
-maps columns to one value each. Which of them a mapping is, the types of the columns tell: the value
-of a scalar column is a number in a row, and a list or array of numbers in a batch.
+maps columns to one value each. Which of them a mapping is, the types of the columns tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Any, Concatenate, ParamSpec, Self, cast
-
-import numpy as np
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self
 
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
 from tensorrepo.formats.common.arguments import byte_size, check_instance, chosen, encodable, flag
@@ -25,114 +22,27 @@ from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import NewValues
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit
+from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
 from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, as_type
-from tensorrepo.formats.dataset.schema.types import ColumnLayout, TypeLike
+from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.exchange import registry
-from tensorrepo.formats.exchange.base import BATCH_BYTES, OpenedSource
+from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
+from tensorrepo.verbs.exchange import open_source
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import Synced, SyncOptions, sync
 
 P = ParamSpec("P")
-_ROW_BYTES = 64  # what a row costs beside its values
-
-
-def batches_of(schema: Schema, given: object) -> Iterable[InputBatch]:
-    """What a user appends, as batches of bounded bytes.
-
-    Args:
-        schema: columns of the dataset.
-        given: a mapping of columns, a list of row mappings, Arrow, a `OpenedSource`, a dataset of
-            torch or of Hugging Face, or an iterable of batches or of row mappings.
-
-    Raises:
-        InvalidInputError: none of these.
-    """
-    if isinstance(given, OpenedSource):
-        return given.batches
-    if registry.reads_object(given):
-        return registry.read_object(given, schema=schema).batches
-    if isinstance(given, Mapping):
-        return (
-            [{name: [value] for name, value in given.items()}] if is_row(schema, given) else [given]
-        )
-    if hasattr(given, "schema"):  # an Arrow table or batch
-        return [cast("InputBatch", given)]
-    if not hasattr(given, "__iter__") or isinstance(given, (str, bytes)):
-        raise _refused(given)
-    return _from_iterable(schema, cast("Iterable[Any]", given))
-
-
-def is_row(schema: Schema, given: Mapping[str, Any]) -> bool:
-    """Whether a mapping is one row, and not a batch of columns."""
-    for column in schema.columns:
-        value = given.get(column.name)
-        if value is not None and (told := _is_one(column, value)) is not None:
-            return told
-    return False
-
-
-def _is_one(column: Column, value: Any) -> bool | None:
-    """Whether `value` is one value of the column; None where it cannot be told."""
-    storage = column.storage
-    if storage.layout is ColumnLayout.BINARY:
-        return isinstance(value, (str, bytes, bytearray, memoryview, np.ndarray, Mapping))
-    if storage.layout is ColumnLayout.FIXED:
-        return bool(np.ndim(value) == len(storage.shape))
-    shapes = {np.ndim(item) for item in value} if isinstance(value, (list, tuple)) else set()
-    return isinstance(value, np.ndarray) if not shapes else shapes != {len(storage.shape)}
-
-
-def _from_iterable(schema: Schema, given: Iterable[Any]) -> Iterator[InputBatch]:
-    items = iter(given)
-    first = next(items, None)
-    if first is None:
-        return
-    everything = chain([first], items)
-    if isinstance(first, Mapping) and is_row(schema, first):
-        yield from _grouped(everything)
-        return
-    for item in everything:
-        if not isinstance(item, (Mapping, list, tuple)) and not hasattr(item, "schema"):
-            raise _refused(item)
-        yield item
-
-
-def _refused(given: object) -> InvalidInputError:
-    return InvalidInputError(
-        f"cannot append {type(given).__name__}: expected a mapping of columns, an iterable of "
-        "rows, Arrow, or what tensorrepo.read opened"
-    )
-
-
-def _grouped(rows: Iterable[Mapping[str, Any]]) -> Iterator[InputBatch]:
-    """Rows in lists of about `BATCH_BYTES`."""
-    group: list[Mapping[str, Any]] = []
-    size = 0
-    for row in rows:
-        group.append(row)
-        size += _ROW_BYTES + sum(map(_bytes_of, row.values())) if isinstance(row, Mapping) else 0
-        if size >= BATCH_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _bytes_of(value: Any) -> int:
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
-    return int(getattr(value, "nbytes", 8 * len(value) if hasattr(value, "__len__") else 8))
+# What `tensorrepo.read` takes or opened: data frames and Arrow by what they can do, hence `object`.
+Rows = OpenedSource | InputBatch | Iterable[Any] | str | Path | object
 
 
 @dataclass(slots=True, repr=False)
@@ -172,7 +82,7 @@ class DatasetDraft:
 
     def append(
         self,
-        rows: OpenedSource | InputBatch | Iterable[InputBatch],
+        rows: Rows,
         *,
         on_error: OnMisfit = "raise",
         codec: str = DEFAULT_CODEC,
@@ -183,9 +93,10 @@ class DatasetDraft:
         """Add rows behind those that are there. They are stored at once, in bounded memory.
 
         Args:
-            rows: a dict of columns, an iterable of row dicts or of batches, an Arrow table or
-                batch, a dataset of torch or of Hugging Face, or what `tensorrepo.read` opened.
-                Pass many small batches as one iterable: each call makes a fragment of its own.
+            rows: a data frame, an Arrow table or reader, a dict of columns, an iterable of row
+                dicts or of batches, a dataset of torch or of Hugging Face, a path, or what
+                `tensorrepo.read` opened. Images are bytes, pictures of Pillow, arrays of pixels or
+                paths. Pass many small batches as one iterable: each call makes a fragment.
             on_error: fate of rows that do not fit: "raise", "skip" the row, or "null" the value;
                 `misfits` then tells of them.
             codec: "auto" tries a sample of every page; "zstd", "shuffle" and "bitpack" are kept
@@ -203,13 +114,14 @@ class DatasetDraft:
         self.misfits = Misfits(on_error)
         stored = self.stored
         schema = stored.schema.without_ids()
+        source = open_source(rows, schema=schema, on_error=parse_on_error(on_error))
         link = write_dataset(
             self.stage.objects,
             schema,
-            batches_of(schema, rows),
+            source.batches,
             base=stored,
             edges=[
-                *origin_of_rows(rows),
+                *origin_of_rows(rows, source),
                 *edges_from(derived_from, how, repository=self.repository),
             ],
             misfits=self.misfits,
@@ -265,7 +177,7 @@ class DatasetDraft:
 
     def upsert(
         self,
-        rows: OpenedSource | InputBatch | Iterable[InputBatch],
+        rows: Rows,
         key: str | Sequence[str],
         *,
         codec: str = DEFAULT_CODEC,
@@ -283,8 +195,8 @@ class DatasetDraft:
         Raises:
             InvalidInputError: a row that does not fit, or a key that is null or given twice.
         """
-        batches = batches_of(self.schema, rows)
-        return self._apply(upsert, key, batches, codec=parse_codec(codec), progress=progress)
+        source = open_source(rows, schema=self.schema)
+        return self._apply(upsert, key, source.batches, codec=parse_codec(codec), progress=progress)
 
     def sync(
         self,

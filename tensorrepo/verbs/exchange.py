@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tensorrepo import this_machine
 from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.lenient import OnMisfit
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text, TypeLike
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
+from tensorrepo.formats.exchange.column_choice import typed, without
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
 from tensorrepo.formats.exchange.remote import RemoteSource, fetch
 from tensorrepo.models.model import Model
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.verbs.stage import Stage
 
 SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
@@ -117,22 +122,82 @@ def read(
     format: str | None = None,  # noqa: A002
     **options: Any,
 ) -> OpenedSource:
-    """Open a foreign file or folder, or a library's object, as rows, for `append`.
+    """Open a foreign file or folder, or an object of Python, as rows, for `append`.
 
     Args:
-        what: a path or URL (images in class folders, Parquet, CSV, npy, npz, IDX, ...), or a
-            dataset of torch or of Hugging Face. What a URL names is copied to this machine's cache
-            folder while its rows are read.
+        what: a path or URL (images in class folders, Parquet, CSV, npy, npz, IDX, ...); a data
+            frame of pandas or polars, an Arrow table or reader, a relation of DuckDB; a mapping of
+            columns; an iterable of rows; a dataset of torch, of Hugging Face, or of a repository.
+            What a URL names is copied to this machine's cache folder while its rows are read.
         format: format of a path; None: told by suffix and content.
-        options: options of that format, as the guide to foreign formats lists them.
+        options: options of that format, as the guide to foreign formats lists them; ``columns``
+            and ``exclude`` choose columns of every one.
     """
+    return open_source(what, format, options=options)
+
+
+def open_source(
+    what: object,
+    format: str | None = None,  # noqa: A002
+    *,
+    schema: Schema | None = None,
+    types: Mapping[str, TypeLike | Column] | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_error: OnMisfit = "raise",
+) -> OpenedSource:
+    """Whatever users call data, as rows.
+
+    Args:
+        what: as for `read`, or what `read` opened.
+        format: as for `read`.
+        schema: columns that the rows are for, when they are known.
+        types: types of columns whose inferred type is not what is meant, by name.
+        options: as for `read`; those given as None or empty are left to their defaults.
+        on_error: fate of rows that do not fit; unless it is "raise", those that a reader cannot
+            read, or that are not like its first ones, are passed over.
+    """
+    chosen = {name: value for name, value in (options or {}).items() if value not in (None, ())}
+    if isinstance(what, OpenedSource):
+        return typed(without(what, tuple(chosen.get("exclude", ()))), types or {})
+    if isinstance(what, Dataset):
+        what = pa.RecordBatchReader.from_batches(
+            what.schema.without_ids().to_arrow(), what.to_batches()
+        )
     if isinstance(what, str) and is_remote(what):
-        source = fetch_source(what, this_machine.machine())
-        with source.named():
-            return source.described(registry.read(source.path, format, **options))
+        remote = fetch_source(what, this_machine.machine())
+        with remote.named():
+            given = _options_for(remote.path, format, chosen, schema, on_error)
+            return typed(remote.described(registry.read(remote.path, format, **given)), types or {})
     if isinstance(what, (str, Path)):
-        return registry.read(local_path(what), format, **options)
-    return registry.read_object(what, **options)
+        place = local_path(what)
+        given = _options_for(place, format, chosen, schema, on_error)
+        return typed(registry.read(place, format, **given), types or {})
+    if format is not None:
+        raise InvalidInputError(f"format {format!r} is of paths; {type(what).__name__} is none")
+    given = _options_for(what, None, chosen, None, on_error)
+    return registry.read_object(what, schema, types, **given)
+
+
+def _options_for(
+    what: object,
+    format_name: str | None,
+    chosen: Mapping[str, Any],
+    schema: Schema | None,
+    on_error: OnMisfit,
+) -> dict[str, Any]:
+    """Options of a reader, with those that the rows' fate and the known columns ask for."""
+    found = dict(chosen)
+    if on_error != "raise" and registry.takes_option(what, format_name, "damaged"):
+        found.setdefault("damaged", "skip")
+    if schema is not None and registry.takes_option(what, format_name, "text_columns"):
+        # "007" is no number where the dataset has text.
+        found.setdefault("text_columns", text_columns(schema))
+    return found
+
+
+def text_columns(schema: Schema) -> list[str]:
+    """Names of the columns that are text."""
+    return [column.name for column in schema.visible.columns if isinstance(column.type, Text)]
 
 
 def export(

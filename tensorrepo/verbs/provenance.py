@@ -30,10 +30,13 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
 
 
-def origin_of_rows(given: object) -> Iterator[ProvenanceEdge]:
-    """The edge of what `tensorrepo.read` opened, and of a dataset of a repository."""
-    if isinstance(given, OpenedSource):
-        yield edge_of_reading(given)
+def origin_of_rows(given: object, source: OpenedSource) -> Iterator[ProvenanceEdge]:
+    """The edge of what users gave: a path, what `tensorrepo.read` opened, or a dataset.
+
+    An object in memory came from nowhere that could be named.
+    """
+    if isinstance(given, OpenedSource | str | Path):
+        yield edge_of_reading(source)
     elif isinstance(given, Dataset):
         yield from edges_from(given, repository=None)
 

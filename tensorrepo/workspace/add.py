@@ -35,7 +35,6 @@ from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
-from tensorrepo.formats.dataset.schema.types import Text
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
@@ -60,7 +59,7 @@ from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.verbs.exchange import AdoptionRequest, adopt, fetch_source
+from tensorrepo.verbs.exchange import AdoptionRequest, adopt, fetch_source, text_columns
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
 from tensorrepo.verbs.stage import Stage
@@ -177,8 +176,8 @@ def _ways_on(request: AddRequest) -> str:
 SMALL_FILE_BYTES = 1 << 20
 
 
-def add_files(stage: WorkspaceStage, request: AddRequest) -> list[Added]:
-    """Store a file, or each file of a folder, as it is."""
+def add_files(stage: WorkspaceStage, request: AddRequest) -> list[tuple[Added, AddRequest, Digest]]:
+    """Store a file, or each file of a folder, as it is; with each, what its path holds now."""
     if request.options or request.format:
         raise InvalidInputError("--file stores files as they are: it takes no format, no options")
     parts = _files_of(request)
@@ -188,9 +187,11 @@ def add_files(stage: WorkspaceStage, request: AddRequest) -> list[Added]:
     added = []
     for one in requests:
         size = one.source.stat().st_size
-        stage.stage(one.path, _put_file(stage.objects, one.source))
+        entry = _put_file(stage.objects, one.source)
+        stage.stage(one.path, entry)
         stage.describe(one.path, size_bytes=size, source=one.place)
-        added.append(Added(one.path, 0, size, stage.drop_if_unchanged(one.path)))
+        told = Added(one.path, 0, size, stage.drop_if_unchanged(one.path))
+        added.append((told, one, entry.digest))
     return added
 
 
@@ -385,13 +386,17 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     if not request.source.exists():
         raise NotFoundError(f"there is no {request.source} to add")
     check_path(request.path)
+    if request.space == "files":
+        with begin_stage(session) as stage:
+            stored = add_files(stage, request)
+        for _, one, digest in stored:
+            _track(session, one, digest)
+        return [told for told, _, _ in stored]
     with begin_stage(session) as stage:
-        if request.space == "files":
-            return add_files(stage, request)
         existing = existing_entry(stage, request)
         adder = _add_dataset if request.space == "datasets" else _add_model
-        stored = adder(stage, request, existing, progress)
-        entry, added = stored.entry, stored.added
+        made = adder(stage, request, existing, progress)
+        entry, added = made.entry, made.added
         if added.changed:
             is_dataset = entry.kind is Kind.DATASET
             rows = len(open_dataset(stage.objects, entry.digest)) if is_dataset else 0
@@ -399,8 +404,8 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
             stage.describe(request.path, rows=rows, size_bytes=added.bytes, source=request.place)
     if added.changed:
         forget_unfinished(session, request.path)
-    if added.changed or stored.source is not None:
-        _track(session, request, stored.source or entry.digest)
+    if added.changed or made.source is not None:
+        _track(session, request, made.source or entry.digest)
     return [added]
 
 
@@ -481,9 +486,8 @@ def _options(
     if existing is not None and registry.takes_option(
         request.source, request.format, "text_columns"
     ):
-        stored = open_dataset(stage.objects, existing.digest).schema.visible
-        texts = [column.name for column in stored.columns if isinstance(column.type, Text)]
-        given.setdefault("text_columns", texts)
+        stored = open_dataset(stage.objects, existing.digest)
+        given.setdefault("text_columns", text_columns(stored.schema))
     if request.on_error == "raise" or "damaged" in given:
         return given
     skips = registry.takes_option(request.source, request.format, "damaged")

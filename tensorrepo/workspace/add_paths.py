@@ -24,7 +24,8 @@ def tracked_request(session: WorkspaceSession, source: Path) -> AddRequest | Non
     for path, tracked in session.here.tracked().items():
         if (root / path).resolve() == place:
             space, _, name = tracked.entry.partition("/")
-            return AddRequest(source, space, name, AddMode.SYNC, tracked.format)
+            written = None if space == "files" else tracked.format
+            return AddRequest(source, space, name, AddMode.SYNC, written)
     return None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tensorrepo.formats.common.provenance import IMPORTED_FROM, edges_of
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.exchange import registry
@@ -17,6 +18,7 @@ from tensorrepo.formats.exchange.checkpoints.models import (
     usual_format,
 )
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.formats.exchange.tables.writers import csv_keeps
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
@@ -40,13 +42,14 @@ Progress: TypeAlias = Callable[[int, int], None]  # of units done, and those in 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """One entry that was written out."""
+    """One entry that was written out; `source` is the format that it came in, where it differs."""
 
     entry: str
     path: Path
     format: str
     files: int
     bytes: int
+    source: str = ""
 
 
 def switch(
@@ -173,6 +176,11 @@ def update_tracked(session: WorkspaceSession) -> tuple[list[WrittenFiles], list[
             skipped.append(path)
             continue
         target = workspace.root / path
+        if tracked.format == "csv" and not csv_keeps(
+            _rows(session.repository.objects, entry, None).schema
+        ):
+            skipped.append(path)  # it has columns now that no CSV file holds
+            continue
         written.append(_write(session, tracked.entry, entry, target, tracked.format))
         _remember(session, tracked.entry, entry, target, tracked.format)
     return written, skipped
@@ -196,6 +204,12 @@ def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: 
     written = Tracked(tracked.entry, entry.digest, tracked.format, describe_files(place))
     here.write_tracked({**others, path: written})
     return True
+
+
+def _is_csv(session: WorkspaceSession, entry: Entry) -> bool:
+    """Whether an entry still has no column but those that a CSV file holds."""
+    is_rows = entry.kind in (Kind.DATASET, Kind.VIEW)
+    return is_rows and csv_keeps(_rows(session.repository.objects, entry, None).schema)
 
 
 def write_entry(
@@ -249,7 +263,12 @@ def _write(
         session.repository.objects, entry, target, format_name,
         overwrite=True, outside=session.outside, progress=progress,
     )  # fmt: skip
-    return _written(path, target, format_name)
+    written = _written(path, target, format_name)
+    if entry.kind is not Kind.DATASET:
+        return written
+    source = _source_format(open_dataset(session.repository.objects, entry.digest))
+    differs = source != format_name and registry.can_write(source)
+    return replace(written, source=source) if differs else written
 
 
 def _written(path: str, target: Path, format_name: str) -> WrittenFiles:
@@ -277,12 +296,19 @@ def _rows(objects: ObjectSource, entry: Entry, outside: Outside | None) -> Store
 def _place(objects: ObjectSource, entry: Entry, place: Path) -> tuple[Path, str]:
     """Where an entry goes and in which format: what `add` would read back as the same."""
     if entry.kind in (Kind.DATASET, Kind.VIEW):
-        usual = registry.default_format(_rows(objects, entry, None))
+        rows = _rows(objects, entry, None)
+        usual = registry.default_format(rows, _source_format(rows))
         return place.with_name(registry.file_name(place.name, usual)), usual
     if entry.kind is Kind.MODEL:
         usual = usual_format(open_model(objects, entry))
         return place.with_name(model_file_name(place.name, usual)), usual
     return place, "file"
+
+
+def _source_format(dataset: StoredDataset) -> str:
+    """The format of the files that the rows of a dataset were first read from; "": none."""
+    edges = (edge for edge in edges_of(dataset.root.lineage) if edge.relation == IMPORTED_FROM)
+    return next((str(edge.details.get("format", "")) for edge in edges), "")
 
 
 def _refuse_changed(session: WorkspaceSession, target: Path, *, force: bool) -> None:

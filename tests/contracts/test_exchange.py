@@ -111,6 +111,10 @@ class Failing:
     def schema(self) -> Schema:
         return self.dataset.schema
 
+    @property
+    def properties(self) -> dict[str, Any]:
+        return self.dataset.properties
+
     def __len__(self) -> int:
         return len(self.dataset)
 

@@ -32,7 +32,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     repo = tr.init(tmp_path_factory.mktemp("store") / "r", author="Ada <ada@example.org>")
     columns = {"x": tr.Tensor("float32", (16,)), "y": "int64"}
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", columns).append(
+        tx.create_dataset("points", columns=columns).append(
             {"x": np.zeros((ROWS, 16), "f4"), "y": np.arange(ROWS)}, page_bytes=1024
         )
     return repo
@@ -87,7 +87,7 @@ def test_shares_of_a_step_differ_by_at_most_one_row(steps: list[dict[str, Any]])
 def grown(tmp_path: Path) -> tr.Repository:
     repo = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", {"x": "float32", "y": "int64"}).append(
+        tx.create_dataset("points", columns={"x": "float32", "y": "int64"}).append(
             {"x": np.zeros(10), "y": np.arange(10)}
         )
     with repo.transaction("main") as tx:

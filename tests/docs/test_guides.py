@@ -26,6 +26,7 @@ GUIDES = [
     "runs",
     "model-files",
     "models",
+    "python-data",
     "registry",
     "sampling",
     "seeing",

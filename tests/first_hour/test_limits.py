@@ -33,10 +33,10 @@ def test_many_objects_are_read_with_few_descriptors_and_addresses(tmp_path: Path
     repository = tr.init(tmp_path / "r", author="Ada <ada@example.org>")
     with repository.transaction(message="Many") as tx:
         for number in range(80):
-            draft = tx.create_dataset(f"d{number}", {"x": tr.Tensor("float32", (1024,))})
+            draft = tx.create_dataset(f"d{number}", columns={"x": tr.Tensor("float32", (1024,))})
             draft.append({"x": np.full((8, 1024), number, "f4")})
         rows = np.repeat(np.arange(32768, dtype="f4")[:, None], 1024, axis=1)
-        tx.create_dataset("large", {"x": tr.Tensor("float32", (1024,))}).append({"x": rows})
+        tx.create_dataset("large", columns={"x": tr.Tensor("float32", (1024,))}).append({"x": rows})
     command = [sys.executable, "-c", READ_ALL, str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

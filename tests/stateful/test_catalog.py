@@ -97,7 +97,7 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
         with self.repo.transaction(branch, f"write {path}") as change:
             name = path.removeprefix("datasets/")
             if change.core.entry(path) is None:
-                change.create_dataset(name, {"x": "int64", "y": "float32"})
+                change.create_dataset(name, columns={"x": "int64", "y": "float32"})
             change.dataset(name).append([{"x": step, "y": step / 3}])
 
     @rule(run=st.sampled_from(["r", "s"]), step=STEPS)

@@ -164,7 +164,7 @@ def test_links_are_resolved_below_what_is_allowed(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name * 3)
     links = [str(tmp_path / "a"), {"url": str(tmp_path / "b"), "start": 1, "size": 3}]
     with repo.transaction("main") as tx:
-        tx.create_dataset("photos", {"photo": Link()}).append({"photo": links})
+        tx.create_dataset("photos", columns={"photo": Link()}).append({"photo": links})
     assert repo.dataset("photos")["photo"][0].url == str(tmp_path / "a")
     with pytest.raises(tr.PermissionDenied):
         repo.dataset("photos").resolve("photo")

@@ -325,7 +325,7 @@ def test_a_label_that_is_nan_is_refused_with_its_row(full: Shell) -> None:
 
 def append_labels(repo: tr.Repository, labels: np.ndarray[Any, Any]) -> None:
     with repo.transaction("main") as tx:
-        ds = tx.create_dataset("labelled", {"label": tr.ClassLabel(("cat", "dog"))})
+        ds = tx.create_dataset("labelled", columns={"label": tr.ClassLabel(("cat", "dog"))})
         ds.append({"label": labels})
 
 

@@ -21,7 +21,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     catalog = tmp_path_factory.mktemp("catalog") / "catalog.db"
     made = tr.open(made.url, author=made.author, catalog=f"sqlite:///{catalog}")
     with made.transaction() as tx:
-        tx.create_dataset("points", {"x": "float32"}).append({"x": np.arange(9, dtype="f4")})
+        tx.create_dataset("points", columns={"x": "float32"}).append(
+            {"x": np.arange(9, dtype="f4")}
+        )
         tx.save_model("net", WEIGHTS)
     return made
 
@@ -35,7 +37,7 @@ def _save(repo: tr.Repository, **given: Any) -> None:
 
 
 def _draft(repo: tr.Repository, name: str, **given: Any) -> None:
-    repo.transaction().create_dataset(name, {"x": "float32"}, **given)
+    repo.transaction().create_dataset(name, columns={"x": "float32"}, **given)
 
 
 def _points(repo: tr.Repository) -> Any:
@@ -65,7 +67,10 @@ WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     "owners": ("model is one", lambda repo: repo.catalog.owners(5, "w")),
     "source": ("source is a model", lambda repo: repo.registry.register("net", 5)),
     "catalog": ("catalog is the URL", lambda repo: tr.open(repo.url, catalog=5).catalog.url),
-    "columns": ("columns is a mapping", lambda repo: repo.transaction().create_dataset("q", 5)),
+    "columns": (
+        "columns is a mapping",
+        lambda repo: repo.transaction().create_dataset("q", columns=5),
+    ),
     "content": ("content is bytes", lambda repo: repo.transaction().save_file("q", "text")),
     "alpha": ("alpha is a finite number", lambda repo: repo.repack_models(alpha="x")),
     "bases": ("depth is a whole number", lambda repo: repo.repack_models(depth=None)),
@@ -176,7 +181,9 @@ def test_a_name_that_a_dataset_and_a_view_share_is_asked_about() -> None:
     made = tr.init(f"memory://shared-{uuid4()}", author="Ada <ada@example.org>")
     for name in ("points", "other"):
         with made.transaction() as tx:
-            tx.create_dataset(name, {"x": "float32"}).append({"x": np.arange(9, dtype="f4")})
+            tx.create_dataset(name, columns={"x": "float32"}).append(
+                {"x": np.arange(9, dtype="f4")}
+            )
         made.view("other", sql="SELECT row_id FROM points") if name == "points" else None
     with pytest.raises(tr.InvalidInputError, match="both a dataset and a view"):
         made.sql("SELECT * FROM other")

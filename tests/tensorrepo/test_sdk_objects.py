@@ -29,14 +29,14 @@ def repo(tmp_path: Path) -> tr.Repository:
 def test_a_torch_dataset_is_read_and_appended(repo: tr.Repository) -> None:
     with repo.transaction("main") as tx:
         reading = tr.read(Points(), names=("point", "label"))
-        tx.create_dataset("points", reading.schema).append(reading)
+        tx.create_dataset("points", columns=reading.schema).append(reading)
     assert repo.dataset("points")["point"][:].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
 def test_samples_without_names_take_those_of_the_dataset(repo: tr.Repository) -> None:
     columns = {"point": tr.Tensor("float32", (2,)), "label": tr.ClassLabel(("low", "high"))}
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", columns).append(Points())
+        tx.create_dataset("points", columns=columns).append(Points())
     assert repo.dataset("points")["label"][:].tolist() == [0, 1, 0]
 
 

@@ -16,7 +16,9 @@ from tensorrepo.connect import Machine, page_cache, world
 def numbers(tmp_path: Path) -> tr.Dataset:
     repo = tr.init(str(tmp_path / "repo"), author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("numbers", tr.Schema.of({"x": "int64"})).append({"x": np.arange(100)})
+        tx.create_dataset("numbers", columns=tr.Schema.of({"x": "int64"})).append(
+            {"x": np.arange(100)}
+        )
     return repo.dataset("numbers")
 
 
@@ -46,7 +48,9 @@ def test_a_wrong_argument_is_named_as_it_was_written(
 def test_the_state_of_another_dataset_of_the_commit_is_named(tmp_path: Path) -> None:
     repo = tr.open(str(tmp_path / "repo"), author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("others", tr.Schema.of({"x": "int64"})).append({"x": np.arange(9)})
+        tx.create_dataset("others", columns=tr.Schema.of({"x": "int64"})).append(
+            {"x": np.arange(9)}
+        )
     state = repo.dataset("others").stream(batch_size=8).state_dict()
     found = repo.dataset("numbers").stream(batch_size=8)
     with pytest.raises(

@@ -26,7 +26,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
     photos = [jpeg(smooth(40, 50, seed=at)) for at in range(COUNT)]
     photos[BROKEN] = photos[BROKEN][:-400]
     with repo.transaction("main") as tx:
-        draft = tx.create_dataset("photos", {"photo": tr.Image("jpeg"), "label": "int64"})
+        draft = tx.create_dataset("photos", columns={"photo": tr.Image("jpeg"), "label": "int64"})
         draft.append({"photo": photos, "label": np.arange(COUNT)})
     return repo.dataset("photos")
 

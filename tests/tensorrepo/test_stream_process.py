@@ -37,7 +37,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
         tr.Column("ragged", tr.Tensor("int16", (None,))),
     )
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", tr.Schema(columns)).append(
+        tx.create_dataset("points", columns=tr.Schema(columns)).append(
             [
                 {
                     "point": np.array([at, -at], "f4"),
@@ -210,7 +210,7 @@ def test_a_transform_of_a_notebook_is_refused_with_words(
 def test_a_repository_in_this_processs_memory_is_refused_when_a_stream_is_opened() -> None:
     repo = tr.init("memory://alone", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("d", {"x": "int64"}).append({"x": np.arange(10)})
+        tx.create_dataset("d", columns={"x": "int64"}).append({"x": np.arange(10)})
     with pytest.raises(tr.InvalidInputError, match="memory://alone lies in the memory of this"):
         repo.dataset("d").stream(batch_size=5, loading=tr.Loading(workers="process"))
 

@@ -214,7 +214,8 @@ def from_arrow_array(
     if isinstance(column_type, _BY_FORM) or _has_size(column_type):
         return _from_form(column_type, array)
     if isinstance(column_type, ClassLabel) and is_text(array.type):
-        numbers = pc.index_in(array, pa.array(column_type.names, array.type))
+        texts = array.cast(pa.large_string())  # of views Arrow looks nothing up
+        numbers = pc.index_in(texts, pa.array(column_type.names, texts.type))
         if numbers.null_count != array.null_count:
             return None
         array = numbers

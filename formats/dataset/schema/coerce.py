@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -47,6 +47,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Bytes,
     ClassLabel,
     ColumnLayout,
+    ColumnType,
     Embedding,
     Image,
     Json,
@@ -71,6 +72,7 @@ from tensorrepo.formats.dataset.schema.values import (
     offsets_of,
     range_of,
 )
+from tensorrepo.formats.images.encode import ACCEPTED, encode_image
 from tensorrepo.formats.images.headers import ImageHeader
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -298,9 +300,7 @@ def _to_moments(
 
 
 def _coerce_binary(column: Column, rows: list[Any], first_row: int) -> BinaryValues:
-    encode = _ENCODERS.get(type(column.type), _encode_bytes)
-    if isinstance(column.type, Bytes) and column.type.size is not None:
-        encode = partial(_encode_sized, column.type.size)
+    encode = _encoder(column.type)
     parts: list[bytes | None] = []
     for at, row in enumerate(rows):
         try:
@@ -312,11 +312,22 @@ def _coerce_binary(column: Column, rows: list[Any], first_row: int) -> BinaryVal
     return binary_of(parts)
 
 
+def _encoder(column_type: ColumnType) -> Callable[[Any], bytes]:
+    if isinstance(column_type, Image):
+        return partial(encode_image, codec=column_type.codec)
+    if isinstance(column_type, Bytes) and column_type.size is not None:
+        return partial(_encode_sized, column_type.size)
+    encode: Callable[[Any], bytes] = _ENCODERS.get(type(column_type), _encode_bytes)
+    return encode
+
+
 def _encode_bytes(row: Any) -> bytes:
     if isinstance(row, bytes):
         return row
     if isinstance(row, bytearray | memoryview):
         return bytes(row)
+    if isinstance(row, np.ndarray) and row.dtype == np.uint8 and row.ndim == 1:
+        return row.tobytes()
     raise TypeError(shown_value(row))
 
 
@@ -333,13 +344,27 @@ def _encode_text(row: Any) -> bytes:
     return row.encode()
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def _plain_json(value: Any) -> Any:
+    """Arrays and numbers of numpy, alone or inside a JSON value."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r:.60}, which JSON cannot say")
+
+
+_JSON = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_json
+)
 _ENCODERS: dict[type, Any] = {
     Text: _encode_text,
     Json: lambda row: _JSON.encode(row).encode(),
     Link: lambda row: encode_link(as_link(row)),
 }
-_EXPECTED = {Text: "text", Json: "a JSON value", Link: "a link: a URL, its fields or a LinkValue"}
+_EXPECTED = {
+    Text: "text",
+    Json: "a JSON value",
+    Link: "a link: a URL, its fields or a LinkValue",
+    Image: ACCEPTED,
+}
 
 
 def _check_json(column: Column, values: ColumnValues, first_row: int) -> None:

@@ -5,8 +5,8 @@ to torch and from it with their bits, those of types that numpy has not by itsel
 
 Users see fixed columns as numpy arrays (masked where some are null), ragged and tiled ones as lists
 of arrays, text, JSON, links, bytes and nested values as lists of Python values; null is None.
-Dates, moments and durations are numpy's own, decimals and times of day Python's. Encoded images stay
-bytes: `decode_image` turns one into an array where pillow is installed.
+Dates, moments and durations are numpy's own, decimals and times of day Python's. Encoded images
+stay bytes: `decode_image` turns one into an array where pillow is installed.
 """
 
 from __future__ import annotations

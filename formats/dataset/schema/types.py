@@ -293,6 +293,16 @@ def as_type(given: TypeLike) -> ColumnType:
     return Scalar(dtype_name(given))
 
 
+def is_type(given: object) -> bool:
+    """Whether `as_type` takes it for a type; a column of values is none."""
+    if isinstance(given, _Type):
+        return True
+    try:
+        return isinstance(given, str | type | np.dtype) and bool(dtype_name(given))
+    except InvalidInputError:
+        return False
+
+
 def storage_of(column_type: ColumnType) -> Storage:
     """How rows of this type are stored."""
     match column_type:

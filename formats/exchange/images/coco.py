@@ -43,15 +43,13 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.images.labels import (
     MISSING_ADVICE,
-    JsonSpan,
     find_image,
     image_batches,
     image_column,
     name_key,
-    read_record,
-    scan,
 )
 from tensorrepo.formats.exchange.images.walk import ImageFile
+from tensorrepo.formats.exchange.json_records import JsonSpan, read_record, scan
 from tensorrepo.repo.errors import NotFoundError
 
 _HEAD_BYTES = 1 << 16

@@ -143,7 +143,7 @@ def _read_folders(
     path: Path, ignore: Ignore, split: str | None, labels: str, *, examined: bool
 ) -> OpenedSource:
     survey = survey_folder(path, ignore, examined=examined)
-    plan = make_plan(set(survey.places), _read_classes(path), labels)
+    plan = make_plan(set(survey.places), read_classes(path), labels)
     places = _places_of(path, survey, plan, split)
     rows = sum(place.rows for place in places.values())
     return OpenedSource(
@@ -220,7 +220,8 @@ def is_image(candidate: Candidate) -> bool:
     return not candidate.is_folder and codec_of(candidate.head) is not None
 
 
-def _read_classes(path: Path) -> tuple[str, ...]:
+def read_classes(path: Path) -> tuple[str, ...]:
+    """The names in `classes.txt` of a folder, in its order; none without that file."""
     listing = path / CLASSES_FILE
     if not listing.is_file():
         return ()

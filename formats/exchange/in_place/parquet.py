@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.pages.page import DIRECTORY, padded
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, ColumnLayout, Image, Schema
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS
+from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.in_place.scan import AdoptedFragment, AdoptedSource, FileScan
 from tensorrepo.formats.exchange.tables.files import adapt
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
@@ -115,11 +116,12 @@ def scan_parquet(source: AdoptedSource, columns: tuple[str, ...] | None) -> File
     try:
         metadata = read_metadata(source.file(), source.url)
         schema = metadata.schema.to_arrow_schema()
-        adapted = adapt(schema, columns)
+        adapted = adapt(schema, ColumnChoice(columns))
     except CorruptError as error:
         raise InvalidInputError(str(error)) from error
     except UnsupportedError as error:
-        raise UnsupportedError(f"{source.url}: {error} Choose others: columns=a,b") from error
+        said = str(error).partition(" Cast them, or")[0]
+        raise UnsupportedError(f"{source.url}: {said} Choose others: columns=a,b") from error
     except ARROW_ERRORS as error:
         raise damage(source.url, f"has a damaged schema: {error}") from error
     found = Schema(tuple(item.column for item in adapted))

@@ -9,8 +9,10 @@ converted by column; only where that fails, value by value. Slower than `csv`, a
 damaged rows shall be skipped.
 
 Types are inferred from the first block (4 MiB) and then enforced: a later value that does not fit
-is an error that names its line and column, never a silent change of type. An empty cell is null, a
-quoted empty one is empty text; other words for "missing" are told by `null_values`.
+is an error that names its line and column, never a silent change of type. A column of numbers that
+a value of that block makes text is told, with the line. Of names that a header has twice the later
+ones get a number. An empty cell is null, a quoted empty one is empty text; other words for
+"missing" are told by `null_values`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 import traceback
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +40,7 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -206,6 +209,7 @@ BLOCK_BYTES = 4 << 20  # of one batch, of the part that types are inferred from,
 _DELIMITERS = ",;\t|"
 _ROW = re.compile(r"Row #(\d+)")
 _COLUMN = re.compile(r"CSV column #(\d+)")
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 
 
 def read_csv(
@@ -217,6 +221,7 @@ def read_csv(
     null_values: tuple[str, ...] = (),
     text_columns: tuple[str, ...] = (),
     columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
     required: tuple[str, ...] = (),
     damaged: bool = False,
 ) -> OpenedSource:
@@ -230,6 +235,7 @@ def read_csv(
         null_values: words that stand for a missing value, besides the empty cell.
         text_columns: columns kept as text although they look like numbers ("007").
         columns: only these.
+        exclude: all but these.
         required: columns that have a value in every row, ``*`` for all: a row without one is an
             error. Any other may be null, since only the last row tells.
         damaged: pass over rows with too many cells or too few, or a cell that is not of the type
@@ -242,18 +248,20 @@ def read_csv(
         raise InvalidInputError(f"encoding {encoding!r} is unknown") from problem
     files = Dialect(delimiter, header, encoding, ("", *null_values), text_columns)
     opened: list[pa.Schema] = []
+    notes: list[str] = []
 
     def open_one(file: Path) -> TableFile:
         # What the first file's columns turned out to be holds for all.
-        table = _open(file, files, opened[0] if opened else None, met)
+        table = _open(file, files, opened[0] if opened else None, met, notes)
         opened.append(table.schema)
         return table
 
-    reading = read_tables(path, "csv", SUFFIXES, open_one, columns)
+    reading = read_tables(path, "csv", SUFFIXES, open_one, ColumnChoice(columns, exclude))
     with naming_file(path):
         schema = _with_required(reading.schema, required)
     # A cell is text, whichever of its types Arrow read it as.
-    return replace(reading, schema=schema.without_forms(), damage=met)
+    told = (*reading.notes, *notes)
+    return replace(reading, schema=schema.without_forms(), damage=met, notes=told)
 
 
 def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
@@ -303,19 +311,86 @@ class Dialect:
     encoding: str
     null_values: tuple[str, ...]
     text_columns: tuple[str, ...]
+    names: tuple[str, ...] | None = None  # in place of a header that has one of them twice
 
 
-def _open(path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage) -> TableFile:
+def _open(
+    path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage, notes: list[str]
+) -> TableFile:
     with refusals(path, "CSV file", *ARROW_ERRORS):
         dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
         # What is passed over here is met again, and told, when rows are read.
         ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
-        with _reading(path, dialect, {}, ignored if met.skip else None) as reader:
-            inferred = reader.schema
+        inferred = _inferred(path, dialect, ignored if met.skip else None)
+        if len(set(inferred.names)) < len(inferred):
+            dialect = replace(dialect, names=_numbered(inferred.names))
+            notes += _twice_notes(path, inferred.names, dialect.names or ())
+            inferred = _inferred(path, dialect, ignored if met.skip else None)
         types = _types(path, inferred, dialect, known)
+        if known is None:
+            notes += _text_notes(path, dialect, inferred)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
     return TableFile(schema, None, lambda: _batches(path, dialect, types, names, met))
+
+
+def _inferred(path: Path, dialect: Dialect, passed: RowsOfOtherWidth | None) -> pa.Schema:
+    """The columns as the first block shows them."""
+    try:
+        with _reading(path, dialect, {}, passed) as reader:
+            return reader.schema
+    except pa.ArrowInvalid as problem:
+        if _ROW.search(str(problem)):
+            raise _explained(path, [], str(problem)) from problem
+        raise
+
+
+def _numbered(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of columns, those that came before with a number behind them."""
+    taken, numbered = set(names), []
+    for at, name in enumerate(names):
+        number, free = 1, name
+        while free in numbered or (free in taken and name in names[:at]):
+            number, free = number + 1, f"{name}_{number + 1}"
+        numbered.append(free)
+    return tuple(numbered)
+
+
+def _twice_notes(path: Path, found: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    for at, (name, called) in enumerate(zip(found, names, strict=True), 1):
+        if name != called:
+            yield f"{path}: column {at} is called {name!r} as one before it: it is {called!r} here"
+
+
+def _text_notes(path: Path, dialect: Dialect, inferred: pa.Schema) -> Iterator[str]:
+    """Of columns that are text, although most of their first values are numbers: the first odd one.
+
+    Only the first block has decided what they are.
+    """
+    texts = [
+        field.name
+        for field in inferred
+        if pa.types.is_string(field.type) and field.name not in dialect.text_columns
+    ]
+    if not texts:
+        return
+    everything = dict.fromkeys(inferred.names, pa.string())
+    ignored = RowsOfOtherWidth(path, Damage(skip=True), header=dialect.header)
+    with _reading(path, dialect, everything, ignored) as reader:
+        block = next(iter(reader), None)
+    if block is None:
+        return
+    for name in texts:
+        values = block.column(name)
+        numeric = pc.match_substring_regex(values, _NUMBER)
+        numbers, others = pc.sum(numeric).as_py() or 0, pc.index(numeric, value=False).as_py()
+        if others >= 0 and 2 * numbers > len(values) - values.null_count:
+            line = _line_of(path, ignored.number(others) + 1 + dialect.header)
+            value = values[others].as_py()
+            yield (
+                f"column {name!r} is text because of line {line} of {path}: {value!r:.40} among "
+                f"numbers. If it stands for a missing value: null_values={value:.40}"
+            )
 
 
 def _column_names(found: Iterable[str]) -> list[str]:
@@ -329,8 +404,6 @@ def _types(
     """The type of each column: as inferred, except what has no column type of its own."""
     types: dict[str, pa.DataType] = {}
     for field in inferred:
-        if field.name in types:
-            raise damage(path, f"has two columns called {field.name!r}")
         if pa.types.is_binary(field.type):
             raise damage(
                 path,
@@ -372,7 +445,9 @@ def _reader(
             use_threads=False,
             block_size=BLOCK_BYTES,
             encoding=dialect.encoding,
-            autogenerate_column_names=not dialect.header,
+            column_names=dialect.names,
+            skip_rows=int(dialect.header and dialect.names is not None),
+            autogenerate_column_names=not dialect.header and dialect.names is None,
         ),
         pa_csv.ParseOptions(
             delimiter=dialect.delimiter, newlines_in_values=True, invalid_row_handler=passed

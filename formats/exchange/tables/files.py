@@ -8,6 +8,7 @@ dataset has; every batch is validated, since Arrow itself trusts offsets, and cu
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from tensorrepo.formats.exchange.child_main import (
     NULL_ELEMENTS_KEY,
     TableFile,
 )
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.tables.partitions import with_partitions
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
@@ -50,6 +52,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 _HUGGING_FACE = b"huggingface"
+_UNNAMED = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def read_tables(
     name: str,
     suffixes: tuple[str, ...],
     open_file: Callable[[Path], TableFile] | None,
-    columns: tuple[str, ...] | None,
+    choice: ColumnChoice,
 ) -> OpenedSource:
     """One file, or the files with these suffixes in a folder, as one dataset.
 
@@ -75,7 +78,7 @@ def read_tables(
 
     Raises:
         InvalidInputError: no such files, a damaged one, or schemas that differ.
-        UnsupportedError: a column that no column type holds; choose others with `columns`.
+        UnsupportedError: columns that no column type holds; names all of them.
     """
     files = table_files(path, suffixes)
     if open_file is None:
@@ -90,13 +93,14 @@ def read_tables(
             raise damage(file, f"differs from {files[0]}: {_difference(first, table.schema)}")
     counts = [table.rows for table in opened.values()]
     with naming_file(path):
-        adapted = adapt(_with_marks(first, [table.schema for table in opened.values()]), columns)
+        adapted = adapt(_with_marks(first, [table.schema for table in opened.values()]), choice)
         schema = Schema(tuple(item.column for item in adapted))
     return OpenedSource(
         schema=schema,
         rows=None if None in counts else sum(count or 0 for count in counts),
         batches=table_batches(opened, adapted),
         origin=origin_of(path, name, files),
+        notes=tuple(_index_notes(first, schema)),
     )
 
 
@@ -123,31 +127,39 @@ def has_table_files(candidate: Candidate, suffixes: tuple[str, ...]) -> bool:
     )
 
 
-def adapt(schema: pa.Schema, columns: tuple[str, ...] | None) -> list[Adapted]:
+def adapt(schema: pa.Schema, choice: ColumnChoice) -> list[Adapted]:
     """How the chosen fields of a foreign schema become columns.
 
     Data sets published by Hugging Face say in their metadata which columns are images and what
-    their classes are called; that is understood.
+    their classes are called; that is understood. The unnamed index of a pandas table is no column.
+
+    Raises:
+        NotFoundError: chosen columns that are not there; names all of them.
+        UnsupportedError: columns that no column type holds; names all of them.
     """
     features = features_of(schema)
     fields = {field.name: field for field in schema}
     if len(fields) < len(schema):
-        name, _ = Counter(schema.names).most_common(1)[0]
-        raise InvalidInputError(f"has two columns called {name!r}")
-    chosen = list(fields) if columns is None else columns
-    for name in chosen:
-        if name not in fields:
-            there = ", ".join(map(repr, fields))
-            raise NotFoundError(f"holds no column {name!r}; there are {there}")
-    adapted, refused = [], []
-    for name in chosen:
-        try:
-            adapted.append(_adapt_field(fields[name], features.get(name, {})))
-        except UnsupportedError as problem:
-            refused.append(str(problem))
-    if refused:
-        raise UnsupportedError(" ".join(refused))
-    return adapted
+        twice = [repr(name) for name, count in Counter(schema.names).items() if count > 1]
+        raise InvalidInputError(f"has two columns called {' and '.join(twice)}")
+    chosen = choice.of(fields, unnamed_index(schema))
+    return each_column(chosen, lambda name: _adapt_field(fields[name], features.get(name, {})))
+
+
+def unnamed_index(schema: pa.Schema) -> list[str]:
+    """The columns in which pandas keeps an index that nobody gave a name."""
+    try:
+        form = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        levels = form.get("index_columns", [])
+        return [level for level in levels if isinstance(level, str) and _UNNAMED.fullmatch(level)]
+    except (ValueError, AttributeError, TypeError):
+        return []
+
+
+def _index_notes(found: pa.Schema, schema: Schema) -> Iterator[str]:
+    for name in unnamed_index(found):
+        if name not in schema:
+            yield f"left out {name!r}, the unnamed index of a pandas table; columns=... takes it"
 
 
 def _adapt_field(field: pa.Field, feature: Mapping[str, Any]) -> Adapted:
@@ -255,6 +267,6 @@ def naming_file(path: Path) -> Iterator[None]:
     except InvalidInputError as problem:
         raise InvalidInputError(f"{path}: {problem}") from problem
     except UnsupportedError as problem:
-        raise UnsupportedError(f"{path}: {problem} Choose others: columns=a,b") from problem
+        raise UnsupportedError(f"{path}: {problem}") from problem
     except ARROW_ERRORS as problem:  # a name that is not UTF-8, an extension that lies
         raise damage(path, f"has a damaged schema: {problem}") from problem

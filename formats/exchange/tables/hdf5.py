@@ -43,6 +43,7 @@ from tensorrepo.formats.exchange.child_main import (
     HDF5_NOTES_KEY,
     TableFile,
 )
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.repo.errors import UnsupportedError
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -50,12 +51,15 @@ SUFFIXES = (".h5", ".hdf5", ".he5", ".hdf")
 _ROOM_BYTES = 1 << 20  # small datasets may be larger than what is stored of them: fill values
 
 
-def read_hdf5(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSource:
+def read_hdf5(
+    path: Path, *, columns: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
+) -> OpenedSource:
     """The datasets of a file that have the same number of rows.
 
     Args:
         path: the file.
         columns: only these; needed when datasets have different numbers of rows.
+        exclude: all but these.
 
     Raises:
         UnsupportedError: h5py is not installed, or a type that no column holds.
@@ -68,8 +72,9 @@ def read_hdf5(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSo
     with refusals(path, "HDF5 file", ValueError, TypeError, KeyError):
         notes = [str(note) for note in json.loads(table.schema.metadata[HDF5_NOTES_KEY])]
         facts = {field.name: json.loads(field.metadata[HDF5_FACTS_KEY]) for field in table.schema}
-        types = {name: _column_type(path, name, each) for name, each in facts.items()}
-        schema = Schema(tuple(Column(name, kind) for name, kind in types.items()))
+        chosen = ColumnChoice(exclude=exclude).of(facts)
+        types = each_column(chosen, lambda name: _column_type(path, name, facts[name]))
+        schema = Schema(tuple(map(Column, chosen, types)))
     return OpenedSource(
         schema=schema,
         rows=table.rows,

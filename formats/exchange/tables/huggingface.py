@@ -16,6 +16,7 @@ Images stay encoded; JSON and moments go as text and as Arrow's timestamps.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -66,6 +67,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column, typed
 from tensorrepo.formats.exchange.images.labels import read_text
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, new_folder
 from tensorrepo.formats.exchange.tables.files import (
@@ -77,6 +79,7 @@ from tensorrepo.formats.exchange.tables.files import (
     null_below_zero,
     storage,
     table_batches,
+    unnamed_index,
 )
 from tensorrepo.formats.exchange.tables.samples import read_samples
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -239,7 +242,11 @@ class _Split:
 
 
 def read_huggingface(
-    path: Path, *, split: str | None = None, columns: tuple[str, ...] | None = None
+    path: Path,
+    *,
+    split: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
 ) -> OpenedSource:
     """A folder that `save_to_disk` wrote.
 
@@ -247,6 +254,7 @@ def read_huggingface(
         path: the folder of a dataset, or of a dict of them.
         split: only this one of a dict; else column `split` tells them apart.
         columns: only these.
+        exclude: all but these.
 
     Raises:
         InvalidInputError: a damaged folder, splits that differ, a picture that is only named.
@@ -254,17 +262,17 @@ def read_huggingface(
         UnsupportedError: a feature that no column type holds.
     """
     with refusals(path, "dataset", *ARROW_ERRORS):
-        return _read(path, _splits(path, split), columns)
+        return _read(path, _splits(path, split), ColumnChoice(columns, exclude))
 
 
-def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) -> OpenedSource:
+def _read(path: Path, splits: Sequence[str], choice: ColumnChoice) -> OpenedSource:
     opened = {name: _open_split(path / name) for name in splits}
     first = opened[splits[0]]
     for name, other in opened.items():
         if other.schema.names != first.schema.names or other.schema.types != first.schema.types:
             raise damage(path, f"splits {splits[0]!r} and {name!r} differ. Say one: split=...")
     with naming_file(path):
-        adapted = _adapt(first.schema, first.features, columns, follow=False)
+        adapted = _adapt(first.schema, first.features, choice, follow=False)
         schema = _with_split(Schema(tuple(item.column for item in adapted)), splits)
     files = [file for one in opened.values() for file in one.files]
     return OpenedSource(
@@ -278,25 +286,25 @@ def _read(path: Path, splits: Sequence[str], columns: tuple[str, ...] | None) ->
 def read_huggingface_object(
     given: Any,
     *,
-    columns: tuple[str, ...] | None = None,
+    choice: ColumnChoice,
     schema: Schema | None = None,
 ) -> OpenedSource:
     """A `Dataset` or `IterableDataset` in memory, on disk or streamed.
 
     Args:
         given: the object; of a `DatasetDict` choose one: ``given["train"]``.
-        columns: only these.
+        choice: columns that are wanted, and their types.
         schema: the columns, when they are known.
     """
     if isinstance(given, Mapping):
         raise InvalidInputError(f"is several datasets, choose one: {', '.join(map(str, given))}")
     if given.features is None:  # a stream whose columns nobody knows yet
-        return read_samples(given, schema=schema)
+        return read_samples(given, schema=schema, choice=choice)
     features = given.features.to_dict()
     arrow = given.features.arrow_schema
-    adapted = _adapt(arrow, features, columns, follow=True)
+    adapted = _adapt(arrow, features, choice, follow=True)
     what = type(given).__name__
-    return OpenedSource(
+    source = OpenedSource(
         schema=Schema(tuple(item.column for item in adapted)),
         rows=len(given) if hasattr(given, "__len__") else None,
         batches=_object_batches(given, adapted, what),
@@ -304,6 +312,7 @@ def read_huggingface_object(
             what, "huggingface", 0, int(getattr(given, "size_in_bytes", None) or 0)
         ),
     )
+    return typed(source, choice.types)
 
 
 def matches_huggingface(candidate: Candidate) -> bool:
@@ -367,18 +376,14 @@ def _check_name(where: Path, name: str) -> None:
 
 
 def _adapt(
-    arrow: pa.Schema,
-    features: Mapping[str, Any],
-    columns: tuple[str, ...] | None,
-    *,
-    follow: bool,
+    arrow: pa.Schema, features: Mapping[str, Any], choice: ColumnChoice, *, follow: bool
 ) -> list[Adapted]:
-    chosen = arrow.names if columns is None else columns
-    for name in chosen:
-        if arrow.names.count(name) != 1:
-            there = ", ".join(map(repr, arrow.names))
-            raise NotFoundError(f"holds no column {name!r} of its own; there are {there}")
-    return [adapt_feature(arrow.field(name), features.get(name), follow=follow) for name in chosen]
+    if twice := [name for name, count in Counter(arrow.names).items() if count > 1]:
+        raise InvalidInputError(f"has two columns called {' and '.join(map(repr, twice))}")
+    return each_column(
+        choice.of(arrow.names, unnamed_index(arrow)),
+        lambda name: adapt_feature(arrow.field(name), features.get(name), follow=follow),
+    )
 
 
 def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:

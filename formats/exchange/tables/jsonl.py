@@ -1,18 +1,23 @@
-"""JSON lines: reader.
+"""JSON lines, and JSON documents that are a list of objects: reader.
 
 Types are inferred from the first lines (1 MiB) and then enforced, with line and column in the
 error. What no column type holds (objects, lists of text or of lists) becomes a column of JSON. A
-key that only later lines have is an error; one that a line lacks is null.
+key that only later lines have is an error; one that a line lacks is null. Folders called
+``name=value`` are columns.
+
+A document is walked record by record, never read whole. It may be an object as well, one key of
+which leads to the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,14 +26,34 @@ from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
 from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource, grouped, origin_of
+from tensorrepo.formats.exchange.json_records import read_record, scan
 from tensorrepo.formats.exchange.tables.csv import matches_text, open_text
 from tensorrepo.formats.exchange.tables.files import table_files
+from tensorrepo.formats.exchange.tables.partitions import partition_values
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
-Line = tuple[Path, int, dict[str, Any]]
+DOCUMENT_SUFFIXES = (".json",)
+_BLANK = b" \t\r\n\xef\xbb\xbf"  # and the mark that some programs begin UTF-8 with
+_MAX_BETWEEN_BYTES = 1 << 16
+
+
+class JsonRow(NamedTuple):
+    """An object and where it stands: the `number`, from 1, of a line or record of a file."""
+
+    file: Path
+    number: int
+    value: dict[str, Any]
+    unit: str = "line"
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+Walk = Callable[[Path, Damage], Iterator[tuple[JsonRow, int]]]
 
 
 def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
@@ -38,17 +63,52 @@ def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
         path: file or folder.
         damaged: pass over lines that cannot be read, or that do not fit the first ones.
     """
-    files = table_files(path, SUFFIXES)
-    first = next(grouped(_lines(files[:1], Damage(skip=damaged)), BLOCK_BYTES), [])
+    return _read(path, "jsonl", table_files(path, SUFFIXES), _lines, damaged=damaged)
+
+
+def read_json(path: Path, *, damaged: bool = False) -> OpenedSource:
+    """A JSON document that is a list of objects, or all those of a folder.
+
+    Args:
+        path: file or folder.
+        damaged: pass over records that do not fit the first ones.
+
+    Raises:
+        InvalidInputError: no list of objects, or several of them.
+    """
+    return _read(path, "json", table_files(path, DOCUMENT_SUFFIXES), _records, damaged=damaged)
+
+
+def matches_json(candidate: Candidate) -> bool:
+    """A file called so that begins a list, or a folder of nothing but files called so."""
+    if not candidate.is_folder:
+        called = candidate.path.name.lower().endswith(DOCUMENT_SUFFIXES)
+        return called and candidate.head.lstrip(_BLANK)[:1] == b"["
+    return all(name.suffix.lower() in DOCUMENT_SUFFIXES for name in candidate.names)
+
+
+def _read(
+    path: Path, name: str, files: Sequence[Path], walk: Walk, *, damaged: bool
+) -> OpenedSource:
+    first = next(grouped(walk(files[0], Damage(skip=damaged)), BLOCK_BYTES), [])
     if not first:
         raise damage(files[0], "holds no JSON objects")
-    schema = infer_schema(path, [row for _, _, row in first])
+    schema = infer_schema(path, [row.value for row in first])
+    told = partition_values(path, files, schema.names)
+    beside: list[dict[str, Any]] = [{}] * len(files) if told is None else told.to_pylist()
+    if told is not None:
+        schema = Schema((*schema.columns, *Schema.from_arrow(told.schema).columns))
     met = Damage(skip=damaged)
+    rows = (
+        (row._replace(value={**row.value, **more}), size)
+        for file, more in zip(files, beside, strict=True)
+        for row, size in walk(file, met)
+    )
     return OpenedSource(
         schema=schema,
         rows=None,
-        batches=_batches(schema, files, met),
-        origin=origin_of(path, "jsonl", files),
+        batches=_batches(schema, rows, met),
+        origin=origin_of(path, name, files),
         damage=met,
     )
 
@@ -57,33 +117,58 @@ def matches_jsonl(candidate: Candidate) -> bool:
     return matches_text(candidate, SUFFIXES)
 
 
-def _batches(schema: Schema, files: Sequence[Path], met: Damage) -> Iterator[ColumnBatch]:
-    for block in grouped(_lines(files, met), BLOCK_BYTES):
+def _batches(
+    schema: Schema, rows: Iterator[tuple[JsonRow, int]], met: Damage
+) -> Iterator[ColumnBatch]:
+    for block in grouped(rows, BLOCK_BYTES):
         batch = _batch(schema, block)
         if batch is None:
             misfits = _misfits(schema, block)
             for at in sorted(misfits):
-                met.meet(block[at][0], block[at][1] - 1, misfits[at])
+                met.meet(block[at].file, block[at].number - 1, misfits[at])
             fitting = [line for at, line in enumerate(block) if at not in misfits]
             batch = _batch(schema, fitting)
         if batch is None:
-            raise damage(block[0][0], "a column mixes types that do not go together")
+            raise damage(block[0].file, "a column mixes types that do not go together")
         if any(map(len, batch.values())):
             yield batch
 
 
-def _lines(files: Sequence[Path], met: Damage) -> Iterator[tuple[Line, int]]:
+def _lines(file: Path, met: Damage) -> Iterator[tuple[JsonRow, int]]:
     """Each line that is an object, and its bytes."""
-    for file in files:
-        with refusals(file, "file of JSON lines"), open_text(file) as stream:
-            for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
-                if text.strip():
-                    try:
-                        where, fault = f"{file}, line {number}", "is not a JSON object"
-                        row = decode_json(where, text, dict[str, Any], fault)
-                        yield (file, number, row), len(text)
-                    except InvalidInputError as problem:
-                        met.meet(file, number - 1, problem)
+    with refusals(file, "file of JSON lines"), open_text(file) as stream:
+        for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
+            if text.strip():
+                try:
+                    where, fault = f"{file}, line {number}", "is not a JSON object"
+                    row = decode_json(where, text, dict[str, Any], fault)
+                    yield JsonRow(file, number, row), len(text)
+                except InvalidInputError as problem:
+                    met.meet(file, number - 1, problem)
+
+
+def _records(file: Path, _: Damage) -> Iterator[tuple[JsonRow, int]]:
+    """Each object of the list that a document is, and its bytes."""
+    with refusals(file, "JSON file"), file.open("rb") as stream:
+        end, key = 0, None
+        for number, span in enumerate(scan(file), 1):
+            if key is not None and span.key != key:
+                raise damage(file, f"has records under {key!r} and {span.key!r}; expected one list")
+            between = _part(stream, end, span.start)
+            if not (between.strip(_BLANK) in (b",", b"[") or (span.key and key is None)):
+                where = f"{file}, before record {number}"
+                raise damage(where, f"expected a list of objects, found {between[:40]!r}")
+            end, key = span.stop, span.key
+            row = read_record(file, stream, span, dict[str, Any])
+            yield JsonRow(file, number, row, "record"), span.stop - span.start
+        rest = _part(stream, end, file.stat().st_size).strip(_BLANK)
+        if end and not rest.startswith(b"]"):
+            raise damage(file, f"expected a list of objects, found {rest[:40]!r} behind the last")
+
+
+def _part(stream: IO[bytes], start: int, stop: int) -> bytes:
+    """Bytes ``[start, stop)`` of a file, at most those that stand between two records."""
+    return os.pread(stream.fileno(), min(stop - start, _MAX_BETWEEN_BYTES), start)
 
 
 def infer_schema(path: Path, rows: Sequence[dict[str, Any]]) -> Schema:
@@ -106,14 +191,14 @@ def _column(name: str, values: list[Any]) -> Column:
     return Column(name, Json(), nullable=True)
 
 
-def _batch(schema: Schema, block: Sequence[Line]) -> ColumnBatch | None:
+def _batch(schema: Schema, block: Sequence[JsonRow]) -> ColumnBatch | None:
     """The lines as columns; None when one of them does not fit."""
     names = set(schema.names)
-    if any(row.keys() - names for _, _, row in block):
+    if any(row.value.keys() - names for row in block):
         return None
     batch: dict[str, Any] = {}
     for column in schema.columns:
-        cells = [row.get(column.name) for _, _, row in block]
+        cells = [row.value.get(column.name) for row in block]
         as_json = isinstance(column.type, Json)
         values = cells if as_json else _fitting(cells, _arrow_type(column))
         if values is None:
@@ -126,24 +211,24 @@ def _arrow_type(column: Column) -> pa.DataType:
     return Schema((column,)).to_arrow().field(0).type
 
 
-def _misfits(schema: Schema, block: Sequence[Line]) -> dict[int, InvalidInputError]:
+def _misfits(schema: Schema, block: Sequence[JsonRow]) -> dict[int, InvalidInputError]:
     """What is wrong with each line that does not fit, by its place in the block."""
     names = set(schema.names)
     misfits = {}
-    for at, (file, number, row) in enumerate(block):
-        for name in row.keys() - names:
-            misfits[at] = damage(f"{file}, line {number}", f"has a new key {name!r}")
+    for at, row in enumerate(block):
+        for name in row.value.keys() - names:
+            misfits[at] = damage(row.where, f"has a new key {name!r}")
     for column in schema.columns:
         if isinstance(column.type, Json):
             continue
         wanted = _arrow_type(column)
         kinds: dict[type, list[int]] = {}
-        for at, (_, _, row) in enumerate(block):
-            kinds.setdefault(type(row.get(column.name)), []).append(at)
-        values = [row.get(column.name) for _, _, row in block]
+        values = [row.value.get(column.name) for row in block]
+        for at, value in enumerate(values):
+            kinds.setdefault(type(value), []).append(at)
         for at in chain.from_iterable(_unfit(values, kind, wanted) for kind in kinds.values()):
-            where = f"{block[at][0]}, line {block[at][1]}, column {column.name!r}"
-            what = f"{values[at]!r:.80} is no {wanted}, the type of the first lines"
+            where = f"{block[at].where}, column {column.name!r}"
+            what = f"{values[at]!r:.80} is no {wanted}, the type of the first {block[at].unit}s"
             misfits.setdefault(at, damage(where, what))
     return misfits
 

@@ -31,6 +31,7 @@ from tensorrepo.formats.exchange.base import (
 )
 from tensorrepo.formats.exchange.child import open_files
 from tensorrepo.formats.exchange.child_main import LANCE_VERSION_KEY
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.output import ExportTable, new_folder
 from tensorrepo.formats.exchange.tables.files import Adapted, naming_file, table_batches
 from tensorrepo.formats.exchange.tables.huggingface import adapt_feature
@@ -41,13 +42,18 @@ _VERSIONS = "_versions"
 
 
 def read_lance(
-    path: Path, *, columns: tuple[str, ...] | None = None, version: int | str | None = None
+    path: Path,
+    *,
+    columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
+    version: int | str | None = None,
 ) -> OpenedSource:
     """A Lance dataset as it is now, or as it was.
 
     Args:
         path: its folder.
         columns: only these.
+        exclude: all but these.
         version: a version's number, or a tag; None: the latest.
 
     Raises:
@@ -59,7 +65,8 @@ def read_lance(
         raise damage(path, f"is no Lance dataset: it has no folder {_VERSIONS}")
     table = open_files("lance", [path], columns=columns, version=version)[path]
     with naming_file(path):
-        adapted = [_adapt(field) for field in table.schema]
+        chosen = ColumnChoice(exclude=exclude).of(table.schema.names)
+        adapted = each_column(chosen, lambda name: _adapt(table.schema.field(name)))
     shown = (table.schema.metadata or {}).get(LANCE_VERSION_KEY, b"").decode()
     return OpenedSource(
         schema=Schema(tuple(item.column for item in adapted)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
@@ -17,22 +17,32 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 def with_partitions(folder: Path, opened: Mapping[Path, TableFile]) -> dict[Path, TableFile]:
     """Files of a folder with a column for each ``name=value`` folder that they lie in.
 
-    A column is int64 where all values are integers, else text, and null where a file lies in no
-    such folder. Where files have a column of that name themselves, it is theirs.
+    Where files have a column of that name themselves, it is theirs.
     """
-    told = [_pairs(folder, file) for file in opened]
-    if not any(told):
-        return dict(opened)
     own = {name for table in opened.values() for name in table.schema.names}
-    names = [name for name in dict.fromkeys(chain.from_iterable(told)) if name not in own]
-    if not names:
+    values = partition_values(folder, list(opened), own)
+    if values is None:
         return dict(opened)
-    columns = {name: _column([pairs.get(name, _NULL) for pairs in told]) for name in names}
-    values = pa.RecordBatch.from_pydict(columns)
     return {
         file: _partitioned(table, values.slice(at, 1))
         for at, (file, table) in enumerate(opened.items())
     }
+
+
+def partition_values(
+    folder: Path, files: Sequence[Path], own: Collection[str]
+) -> pa.RecordBatch | None:
+    """Columns of the ``name=value`` folders that files lie in, a row a file; None without any.
+
+    A column is int64 where all values are integers, else text, and null where a file lies in no
+    such folder. Names that are the files' `own` are left out.
+    """
+    told = [_pairs(folder, file) for file in files]
+    names = [name for name in dict.fromkeys(chain.from_iterable(told)) if name not in own]
+    if not names:
+        return None
+    columns = {name: _column([pairs.get(name, _NULL) for pairs in told]) for name in names}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _partitioned(table: TableFile, values: pa.RecordBatch) -> TableFile:

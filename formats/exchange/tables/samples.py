@@ -13,39 +13,39 @@ of Pillow are stored as PNG, without loss.
 
 from __future__ import annotations
 
-import decimal
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
+from tensorrepo.formats.dataset.schema.arrow_forms import is_list
+from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
-    ClassLabel,
     Column,
     ColumnBatch,
     ColumnLayout,
     ColumnType,
-    Date,
-    Decimal,
-    Duration,
+    Embedding,
     Image,
     Json,
     Scalar,
     Schema,
     Tensor,
     Text,
-    Time,
     Timestamp,
 )
-from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import (
     BATCH_BYTES,
     Damage,
@@ -55,16 +55,17 @@ from tensorrepo.formats.exchange.base import (
     first_of,
     grouped,
 )
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
+from tensorrepo.formats.images.encode import (
+    codec_of_path,
+    encode_picture,
+    is_picture,
+)
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
-# Pillow's modes that a format keeps to the last bit.
-LOSSLESS = {
-    "png": frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"}),
-    "webp": frozenset({"RGB"}),  # it drops transparency that hides nothing
-    "tiff": frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I", "F", "CMYK", "LAB"}),
-    "bmp": frozenset({"1", "L", "P", "RGB"}),
-}
-_SAVE_OPTIONS: dict[str, dict[str, Any]] = {"webp": {"lossless": True, "exact": True}}
+_VALUE_BYTES: Final = 64  # of an object of Python, beside what it holds
+# Python's objects of which Arrow, and not numpy, knows the type.
+_ARROW_VALUES: Final = (date, time, timedelta, Decimal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ def plain(value: object, image_format: str) -> Any:
     """
     if hasattr(value, "detach") and hasattr(value, "numpy"):
         return _from_tensor(value)
-    if hasattr(value, "save") and hasattr(value, "mode") and hasattr(value, "getbands"):
-        return _from_picture(value, image_format)
+    if is_picture(value):
+        return Picture(encode_picture(value, image_format), image_format)
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, list | tuple):
@@ -113,16 +114,71 @@ def plain(value: object, image_format: str) -> Any:
     return value
 
 
-def column_of(name: str, values: Sequence[Any]) -> Column:
+def column_of(name: str, values: Iterable[Any]) -> Column:
     """The column of the first values; None makes it nullable. Raises InvalidInputError: a mix."""
-    given = [value for value in values if value is not None]
-    kinds = list(dict.fromkeys(map(_kind, given)))
+    kinds: dict[ColumnType, None] = {}
+    of_arrow: list[Any] = []
+    lists: list[list[Any]] = []
+    nullable = has_empty = False
+    for value in values:
+        if value is None:
+            nullable = True
+        elif isinstance(value, list) and not value:
+            has_empty = True  # of numbers, or of anything: the others tell
+        elif isinstance(value, _ARROW_VALUES) and not isinstance(value, datetime):
+            of_arrow.append(value)
+        elif isinstance(value, list):
+            lists.append(value)
+        else:
+            kinds[kind_of(value)] = None
+    if of_arrow:
+        kinds[_arrow_kind(name, of_arrow)] = None
+    if lists:
+        kinds[_list_kind(name, lists, alone=not kinds)] = None
+    elif has_empty:
+        rows = (isinstance(kind, Tensor) and len(kind.shape) == 1 for kind in kinds)
+        kinds[Tensor("bool", (None,)) if kinds and all(rows) else Json()] = None
     if not kinds:
-        raise InvalidInputError(f"column {name!r}: every first value is None, so it has no type")
-    joined = kinds[0]
-    for kind in kinds[1:]:
+        raise InvalidInputError(
+            f"column {name!r}: every first value is None, so it has no type. "
+            f"Say it: create_dataset(..., columns={{{name!r}: ...}})"
+        )
+    joined, *others = kinds
+    for kind in others:
         joined = _together(name, joined, kind)
-    return Column(name, joined, nullable=len(given) < len(values))
+    return Column(name, joined, nullable)
+
+
+def _list_kind(name: str, values: Sequence[list[Any]], *, alone: bool) -> ColumnType:
+    """The column type of lists that are no arrays: that of Arrow's lists, else JSON."""
+    with suppress(UnsupportedError, pa.ArrowException, OverflowError):
+        arrow = pa.infer_type(values)
+        # Arrow gives all objects the same keys; as JSON each keeps its own.
+        if alone and not _holds_struct(arrow):
+            return infer_type(arrow, name)
+    for value in values:
+        _check_json(value)
+    return Json()
+
+
+def _holds_struct(arrow: pa.DataType) -> bool:
+    """Whether a type is a struct, or a list with one inside."""
+    while not pa.types.is_struct(arrow):
+        if not is_list(arrow):
+            return False
+        arrow = arrow.value_type
+    return True
+
+
+def _arrow_kind(name: str, values: Sequence[Any]) -> ColumnType:
+    """The column type of dates, times, durations and decimals, as that of Arrow's values."""
+    try:
+        arrow = pa.infer_type(values)
+        if pa.types.is_decimal128(arrow):  # the first values do not tell the last
+            arrow = pa.decimal128(_DECIMAL_DIGITS, arrow.scale)
+        return infer_type(arrow, name)
+    except pa.ArrowException as problem:
+        raise InvalidInputError(f"column {name!r}: {problem}") from problem
 
 
 def misfit(column: Column, value: Any) -> str:
@@ -130,9 +186,13 @@ def misfit(column: Column, value: Any) -> str:
     if value is None:
         return "" if column.nullable else "is None, and no first value was"
     kind = column.type
-    if isinstance(kind, ClassLabel | Timestamp | Date | Time | Duration | Decimal | Json | Nested):
+    if not isinstance(kind, Scalar | Tensor | Embedding | Text | Bytes | Image):
         return ""  # the writer looks at the value itself
-    found = _kind(value)
+    if isinstance(kind, Image) and isinstance(value, np.ndarray | str | os.PathLike):
+        return ""  # as does the encoder
+    if isinstance(value, list) and not value and column.storage.shape == (None,):
+        return ""
+    found = kind_of(value)
     if isinstance(kind, Image):
         fits = isinstance(found, Image | Bytes)
         return "" if fits else f"is {_shown(found)}, the column has images"
@@ -147,12 +207,26 @@ def misfit(column: Column, value: Any) -> str:
 
 
 def stored_form(column: Column, value: Any) -> Any:
-    """A value as the writer takes it."""
+    """A value as the writer takes it; of a path, the bytes of its image.
+
+    Raises:
+        InvalidInputError: a path of no file.
+    """
     if isinstance(value, Picture):
         return value.data
+    if isinstance(value, str | os.PathLike) and isinstance(column.type, Image):
+        return image_file(Path(value))
     if isinstance(value, np.ndarray) and isinstance(column.type, Json):
         return value.tolist()
     return value
+
+
+def image_file(path: Path) -> bytes:
+    """The bytes of an image's file. Raises InvalidInputError: it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise InvalidInputError(f"{path}: {problem.strerror or problem}") from problem
 
 
 def size_of(value: Any) -> int:
@@ -161,7 +235,11 @@ def size_of(value: Any) -> int:
         return len(value.data)
     if isinstance(value, str | bytes | bytearray):
         return len(value)
-    return int(getattr(value, "nbytes", 64))
+    if isinstance(value, Mapping):
+        return _VALUE_BYTES + sum(map(size_of, value.values()))
+    if isinstance(value, list | tuple):
+        return _VALUE_BYTES + sum(map(size_of, value))
+    return int(getattr(value, "nbytes", _VALUE_BYTES))
 
 
 def _from_tensor(tensor: Any) -> Any:
@@ -183,21 +261,6 @@ def _bits(tensor: Any, problem: Exception) -> Any:
     return np.asarray(tensor.contiguous().view(raw).numpy()).view(dtype)
 
 
-def _from_picture(picture: Any, image_format: str) -> Picture:
-    modes = LOSSLESS.get(image_format)
-    if modes is None:
-        raise InvalidInputError(f"image_format is {' or '.join(LOSSLESS)}, got {image_format!r}")
-    if picture.mode not in modes:
-        fitting = [name for name, held in LOSSLESS.items() if picture.mode in held]
-        hint = f"say image_format={fitting[0]}" if fitting else "convert it first"
-        raise InvalidInputError(
-            f"{image_format} would not keep a picture of mode {picture.mode!r} exactly; {hint}"
-        )
-    file = io.BytesIO()
-    picture.save(file, image_format.upper(), **_SAVE_OPTIONS.get(image_format, {}))
-    return Picture(file.getvalue(), image_format)
-
-
 def _joined(parts: list[Any]) -> Any:
     """Nested numbers as one array where they are even; else the list that they are."""
     if parts and all(isinstance(part, bool | int | float | complex | np.ndarray) for part in parts):
@@ -210,15 +273,15 @@ def _joined(parts: list[Any]) -> Any:
     return [part.tolist() if isinstance(part, np.ndarray) else part for part in parts]
 
 
-def _kind(value: Any) -> ColumnType:
+def kind_of(value: Any) -> ColumnType:
     """The column type of one value."""
     match value:
         case Picture(codec=codec):
             return Image(codec)
+        case os.PathLike() if (by_name := codec_of_path(value)) is not None:
+            return Image(by_name)
         case datetime():
             return Timestamp("us", "UTC" if value.tzinfo else None)
-        case decimal.Decimal():
-            return Decimal(_DECIMAL_DIGITS, max(0, -int(value.as_tuple().exponent)))
         case np.ndarray():
             return _array_kind(value)
         case list() | dict():
@@ -235,9 +298,6 @@ _SIMPLE: dict[type, ColumnType] = {
     int: Scalar("int64"),
     float: Scalar("float64"),
     complex: Scalar("complex128"),
-    date: Date(),
-    time: Time("us"),
-    timedelta: Duration("us"),
     str: Text(),
     bytes: Bytes(),
     bytearray: Bytes(),
@@ -277,8 +337,6 @@ def _together(name: str, first: ColumnType, other: ColumnType) -> ColumnType:
         ):
             dims = (a if a == b else None for a, b in zip(shape, found, strict=True))
             return Tensor(_wider(name, dtype, held), tuple(dims))
-        case Decimal(scale=one), Decimal(scale=two):
-            return Decimal(_DECIMAL_DIGITS, max(one, two))
         case Scalar(dtype=dtype), Scalar(dtype=held):
             return Scalar(_wider(name, dtype, held))
     raise InvalidInputError(
@@ -304,10 +362,11 @@ def _shown(kind: ColumnType) -> str:
     return type(kind).__name__.lower()
 
 
-_DECIMAL_DIGITS = 38  # of Arrow's decimals of 128 bits: the first values do not tell the last
-FIRST_SAMPLES = 64  # that decide the columns, or fewer when they are large
+_DECIMAL_DIGITS: Final = 38  # of Arrow's decimals of 128 bits
+FIRST_SAMPLES = 1000  # that decide the columns, or fewer when they are large
 _TORCH = "torch.utils.data"
 TorchSample = tuple[int, dict[str, Any]]
+SampleUnit = Literal["sample", "row"]
 
 
 def read_samples(
@@ -317,8 +376,14 @@ def read_samples(
     image_format: str = "png",
     damaged: bool = False,
     schema: Schema | None = None,
+    choice: ColumnChoice = ColumnChoice(),  # noqa: B008  # frozen
+    unit: SampleUnit = "sample",
+    what: str = "",
 ) -> OpenedSource:
-    """The samples of a torch dataset as rows.
+    """The samples of a torch dataset, or rows of Python, as rows.
+
+    Columns of samples are nullable if a first sample lacks a value; those of rows always, since
+    only the last one tells.
 
     Args:
         given: has ``__getitem__`` and ``__len__``, or ``__iter__``.
@@ -326,33 +391,57 @@ def read_samples(
         image_format: "png", "webp", "tiff" or "bmp", for pictures of Pillow.
         damaged: pass over samples that raise, or that do not fit the first ones.
         schema: the columns, when they are known; else the first samples tell.
+        choice: columns that are wanted, and their types.
+        unit: word for one of them.
+        what: word for the whole in messages; "": the name of its class.
 
     Raises:
         InvalidInputError: no samples, or a sample that does not fit; names its number.
     """
     met = Damage(skip=damaged)
+    source = _Source(given, unit, what or type(given).__name__)
     called = names or (schema.names if schema is not None else None)
-    samples = _samples(given, called, image_format, met)
+    samples = _samples(source, called, image_format, met)
     if schema is None:
         sizes = ((each, sum(map(size_of, each[1].values()))) for each in samples)
         first = first_of(sizes, FIRST_SAMPLES, BATCH_BYTES)
         if not first:
-            raise damage(_what(given), "has no samples")
-        schema = _infer(given, first)
+            raise damage(source.what, f"has no {unit}s")
+        schema = _infer(source, first, choice)
         samples = chain(first, samples)
     sized = hasattr(given, "__len__") and not damaged
     return OpenedSource(
         schema=schema,
         rows=len(given) if sized else None,
-        batches=_batches(given, schema, samples, met),
-        origin=ImportOrigin(_what(given), "torch", 0, 0),
+        batches=_batches(source, schema, _chosen(samples, choice), met),
+        origin=ImportOrigin(source.what, "torch", 0, 0),
         damage=met,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What gives samples, and what messages call one of them."""
+
+    given: Any
+    unit: SampleUnit
+    what: str
+
+    def at(self, number: int) -> str:
+        return f"{self.what}, {self.unit} {number}"
+
+    def named(self, number: int, problem: Exception) -> InvalidInputError:
+        said = (
+            str(problem) if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"
+        )
+        return damage(self.at(number), said)
+
+
 def is_torch_dataset(given: object) -> bool:
     """Whether an object is one of torch's datasets, or gives samples by number as they do."""
-    if isinstance(given, Mapping | Sequence | set | frozenset) or hasattr(given, "schema"):
+    # Not asked of the object: a lazy frame would work to answer.
+    has_schema = hasattr(type(given), "schema") or "schema" in getattr(given, "__dict__", {})
+    if has_schema or isinstance(given, Mapping | Sequence | set | frozenset):
         return False
     if any(kind.__module__.startswith(_TORCH) for kind in type(given).__mro__):
         return True
@@ -362,92 +451,108 @@ def is_torch_dataset(given: object) -> bool:
 
 
 def _samples(
-    given: Any, names: tuple[str, ...] | None, image_format: str, met: Damage
+    source: _Source, names: tuple[str, ...] | None, image_format: str, met: Damage
 ) -> Iterator[TorchSample]:
-    for number, sample in _numbered(given, met):
+    for number, sample in _numbered(source, met):
         try:
             values = name_values(sample, names)
             yield number, {name: plain(value, image_format) for name, value in values.items()}
         except Error as problem:
-            met.meet(_at(given, number), number, _named(given, number, problem))
+            met.meet(source.at(number), number, source.named(number, problem))
 
 
-def _numbered(given: Any, met: Damage) -> Iterator[tuple[int, Any]]:
+def _numbered(source: _Source, met: Damage) -> Iterator[tuple[int, Any]]:
     """Samples as the dataset gives them. What its own code raises is met as damage."""
+    given = source.given
     if not (hasattr(given, "__getitem__") and hasattr(given, "__len__")):
-        yield from _iterated(given)
+        yield from _iterated(source)
         return
     for number in range(len(given)):
         try:
             sample = given[number]
         except Exception as problem:  # noqa: BLE001  # the user's code may raise anything
-            met.meet(_at(given, number), number, _named(given, number, problem))
+            met.meet(source.at(number), number, source.named(number, problem))
             continue
         yield number, sample
 
 
-def _iterated(given: Any) -> Iterator[tuple[int, Any]]:
+def _iterated(source: _Source) -> Iterator[tuple[int, Any]]:
     """Samples of an iterable: after an exception it has no next one."""
     number = 0
-    samples = iter(given)
+    samples = iter(source.given)
     while True:
         try:
             sample = next(samples)
         except StopIteration:
             return
         except Exception as problem:
-            raise _named(given, number, problem) from problem
+            raise source.named(number, problem) from problem
         yield number, sample
         number += 1
 
 
-def _infer(given: Any, first: Sequence[TorchSample]) -> Schema:
+def _infer(source: _Source, first: Sequence[TorchSample], choice: ColumnChoice) -> Schema:
     names = list(dict.fromkeys(name for _, values in first for name in values))
+
+    def column(name: str) -> Column:
+        with naming_column(name):
+            return choice.declared(name) or column_of(name, [row.get(name) for _, row in first])
+
     try:
-        columns = [column_of(name, [values.get(name) for _, values in first]) for name in names]
+        columns = each_column(choice.of(names), column)
     except Error as problem:
-        raise damage(_what(given), f"among its first samples: {problem}") from problem
+        where = f"among its first {source.unit}s"
+        raise damage(source.what, f"{where}: {problem}") from problem
+    if source.unit == "row":
+        columns = [replace(each, nullable=True) for each in columns]
     return Schema(tuple(columns))
 
 
+@contextmanager
+def naming_column(name: str) -> Iterator[None]:
+    """Say in errors which column they are about."""
+    try:
+        yield
+    except (InvalidInputError, UnsupportedError) as problem:
+        if str(problem).startswith(f"column {name!r}"):
+            raise
+        raise type(problem)(f"column {name!r} {problem}") from problem
+
+
+def _chosen(samples: Iterable[TorchSample], choice: ColumnChoice) -> Iterator[TorchSample]:
+    for number, values in samples:
+        yield number, {name: value for name, value in values.items() if choice.wants(name)}
+
+
 def _batches(
-    given: Any, schema: Schema, samples: Iterator[TorchSample], met: Damage
+    source: _Source, schema: Schema, samples: Iterator[TorchSample], met: Damage
 ) -> Iterator[ColumnBatch]:
     def fitting() -> Iterator[tuple[dict[str, Any], int]]:
         for number, values in samples:
-            if problem := _problem(schema.columns, values):
-                met.meet(_at(given, number), number, damage(_at(given, number), problem))
+            try:
+                row = _fitted(schema.columns, values)
+            except InvalidInputError as problem:
+                met.meet(source.at(number), number, source.named(number, problem))
                 continue
-            row = {c.name: stored_form(c, values.get(c.name)) for c in schema.columns}
-            yield row, sum(map(size_of, values.values()))
+            yield row, sum(map(size_of, row.values()))
 
     for rows in grouped(fitting()):
         yield columns_of(rows, schema.names)
 
 
-def _problem(columns: Sequence[Column], values: Mapping[str, Any]) -> str:
-    """Why a sample does not fit the columns; "" when it does."""
+def _fitted(columns: Sequence[Column], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample as the writer takes it. Raises InvalidInputError: why it does not fit."""
     known = {column.name for column in columns}
     if unknown := values.keys() - known:
-        return f"has {min(unknown)!r}, which no first sample had"
+        raise InvalidInputError(f"has {min(unknown)!r}, which no first one had")
+    row = {}
     for column in columns:
+        value = values.get(column.name)
         try:
-            wrong = misfit(column, values.get(column.name))
-        except InvalidInputError as problem:
-            wrong = str(problem)
-        if wrong:
-            return f"column {column.name!r} {wrong}"
-    return ""
-
-
-def _what(given: object) -> str:
-    return type(given).__name__
-
-
-def _at(given: object, number: int) -> str:
-    return f"{_what(given)}, sample {number}"
-
-
-def _named(given: object, number: int, problem: Exception) -> InvalidInputError:
-    said = str(problem) if isinstance(problem, Error) else f"{type(problem).__name__}: {problem}"
-    return damage(_at(given, number), said)
+            problem = misfit(column, value)
+            row[column.name] = None if problem else stored_form(column, value)
+        except InvalidInputError as error:
+            problem = str(error)
+        if problem:
+            raise InvalidInputError(f"column {column.name!r} {problem}")
+    return row

@@ -42,6 +42,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Map,
     Null,
     Scalar,
+    Schema,
     Struct,
     Text,
     Time,
@@ -146,6 +147,24 @@ def write_csv(
                 )
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def csv_keeps(schema: Schema) -> bool:
+    """Whether a CSV file keeps every value of such columns: they are what one is read as."""
+    columns = schema.visible.columns
+    # A row whose only cell is empty is no line.
+    return len(columns) > 1 and all(_csv_keeps(column) for column in columns)
+
+
+def _csv_keeps(column: Column) -> bool:
+    match column.type:
+        case Scalar(dtype=dtype):
+            return dtype in ("int64", "float64", "bool")
+        case Timestamp(zone=zone):
+            return zone is None
+        case Text():
+            return True
+    return False
 
 
 def write_jsonl(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:

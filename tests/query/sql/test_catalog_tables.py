@@ -24,10 +24,12 @@ def repo() -> tr.Repository:
     wave = np.where(numbers < 9, np.nan, numbers).astype("f4")
     with made.transaction() as tx:
         columns = {"id": "uint64", "wave": "float32", "v": tr.Tensor("float32", (100,))}
-        rows = tx.create_dataset("points", columns)
+        rows = tx.create_dataset("points", columns=columns)
         rows.append({"id": numbers.astype("u8"), "wave": wave, "v": np.zeros((ROWS, 100), "f4")})
-        tx.create_dataset("small", {"n": "int8"}).append({"n": np.arange(-3, 4, dtype="i1")})
-        tx.create_dataset("empty", {"n": "int8"})
+        tx.create_dataset("small", columns={"n": "int8"}).append(
+            {"n": np.arange(-3, 4, dtype="i1")}
+        )
+        tx.create_dataset("empty", columns={"n": "int8"})
     made.create_tag("v1")
     with made.transaction() as tx:
         tx.dataset("points").update([7], {"v": np.ones((1, 100), "f4")}).delete("id == 3")

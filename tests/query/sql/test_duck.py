@@ -34,8 +34,8 @@ def repo() -> tr.Repository:
             "text": tr.Text(),
             "points": tr.Tensor("float32", (None, 2)),
         }
-        tx.create_dataset("fashion", columns).append(rows)
-        tx.create_dataset("deep/er-name", {"a": "int64"}).append({"a": [1, 2]})
+        tx.create_dataset("fashion", columns=columns).append(rows)
+        tx.create_dataset("deep/er-name", columns={"a": "int64"}).append({"a": [1, 2]})
     made.create_tag("v1")
     with made.transaction("main", message="second") as tx:
         tx.dataset("fashion").delete(tr.col("label") == 2)
@@ -201,8 +201,8 @@ def test_names_that_differ_in_case_alone_are_refused(repo: tr.Repository) -> Non
 def test_columns_that_differ_in_case_alone_are_refused() -> None:
     made = tr.init("memory://sql-case", author="Ada <ada@example.org>")
     with made.transaction("main", message="first") as tx:
-        tx.create_dataset("t", {"A": "int64", "a": "int64"}).append({"A": [1], "a": [2]})
-        tx.create_dataset("ids", {"ROW_ID": "int64"}).append({"ROW_ID": [7]})
+        tx.create_dataset("t", columns={"A": "int64", "a": "int64"}).append({"A": [1], "a": [2]})
+        tx.create_dataset("ids", columns={"ROW_ID": "int64"}).append({"ROW_ID": [7]})
     with pytest.raises(tr.InvalidInputError, match="does not tell column 'A' of t from 'a'"):
         made.sql("SELECT a FROM t")
     assert list(made.sql("SELECT * FROM ids")) == [{"ROW_ID": 7}]
@@ -262,8 +262,8 @@ def test_what_is_spilt_is_for_its_owner_and_goes_with_the_connection() -> None:
 def test_a_name_with_a_dot_is_not_that_of_a_space() -> None:
     repo = tr.init("memory://dots", author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("t", {"a": "int64"}).append({"a": [1, 2]})
-        tx.create_dataset("datasets.t", {"a": "int64"}).append({"a": [1, 2, 3]})
+        tx.create_dataset("t", columns={"a": "int64"}).append({"a": [1, 2]})
+        tx.create_dataset("datasets.t", columns={"a": "int64"}).append({"a": [1, 2, 3]})
     query = 'SELECT (SELECT count(*) FROM datasets.t) a, (SELECT count(*) FROM "datasets.t") b'
     assert list(repo.sql(query)) == [{"a": 2, "b": 3}]
 
@@ -281,7 +281,7 @@ def large() -> tr.Repository:
         "b": rng.random((2, 4, 96, 96), dtype="f4"),
     }
     with made.transaction("main") as tx:
-        tx.create_dataset("images", columns).append(rows)
+        tx.create_dataset("images", columns=columns).append(rows)
     return made
 
 

@@ -23,7 +23,7 @@ MEGABYTE = 1 << 20
 def repo() -> tr.Repository:
     made = tr.init(f"memory://sandbox-{uuid4()}", author="Ada <ada@example.org>")
     with made.transaction("main", message="numbers") as tx:
-        tx.create_dataset("numbers", {"n": "int64"}).append({"n": np.arange(20_000)})
+        tx.create_dataset("numbers", columns={"n": "int64"}).append({"n": np.arange(20_000)})
     return made
 
 

@@ -25,7 +25,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tr.Repository:
     made = tr.init(tmp_path / "repo", author=ADA)
     with made.transaction("main", "one of each") as change:
         change.save_model("net", {"w": np.ones((8, 8), "f4")}, metrics={"loss": 0.5})
-        rows = change.create_dataset("points", {"x": "uint64", "label": tr.Text()})
+        rows = change.create_dataset("points", columns={"x": "uint64", "label": tr.Text()})
         rows.append([{"x": 2**64 - 1, "label": "a"}, {"x": 7, "label": "b"}])
     return made
 

@@ -24,7 +24,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     made = tr.init(f"memory://lineage-{uuid4()}", author=ADA)
     made = tr.open(made.url, author=ADA, catalog=f"sqlite:///{catalog}")
     with made.transaction() as tx:
-        tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(COLUMNS)
+        tx.create_dataset("points", columns={"x": "float32", "label": "int64"}).append(COLUMNS)
     with made.run("exp1", params={"lr": 0.1}) as run:
         list(made.dataset("points").stream(batch_size=8, seed=3))
         run.log_metric("loss", float("nan"))
@@ -55,9 +55,9 @@ def test_ancestors_go_through_parents_and_runs_to_data(repository: tr.Repository
 def test_descendants_of_data_are_found_of_one_version_and_of_all(
     repository: tr.Repository,
 ) -> None:
-    now = repository.lineage("datasets/points").descendants()
+    now = repository.lineage("datasets/points", "main").descendants()
     then = repository.lineage("datasets/points", "v1").descendants(relations=["trained-on"])
-    ever = repository.lineage("datasets/points", all_versions=True).descendants()
+    ever = repository.lineage("datasets/points").descendants()
     assert now.paths == ["models/tuned"]
     assert then.paths == ["models/net", "runs/exp1"]
     assert sorted(ever.paths) == ["models/net", "models/tuned", "runs/exp1"]
@@ -85,7 +85,7 @@ def test_a_model_of_a_version_that_is_not_stored_is_named_with_what_is_unknown(
     for one, rows in ((made, 30), (elsewhere, 40)):
         with one.transaction() as tx:
             columns = {name: values[:rows] for name, values in COLUMNS.items()}
-            tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(columns)
+            tx.create_dataset("points", columns={"x": "float32", "label": "int64"}).append(columns)
     with made.transaction() as tx:
         tx.save_model("net", WEIGHTS, derived_from=[elsewhere.dataset("points")])
         tx.save_model("other", WEIGHTS, derived_from=[made.dataset("points")])
@@ -172,11 +172,11 @@ def test_what_a_dataset_was_made_of_is_told_by_who_made_it_and_by_what_was_read(
     made = tr.open(tr.init("memory://derived", author=ADA).url, author=ADA, catalog="sqlite://")
     with made.transaction() as tx:
         read = tr.read(tmp_path / "points.csv")
-        tx.create_dataset("points", read.schema).append(read)
+        tx.create_dataset("points", columns=read.schema).append(read)
     points = made.dataset("points")
     with made.transaction() as tx:
         half = tx.create_dataset(
-            "half", {"x": "float32"}, derived_from=points, how={"function": "half"}
+            "half", columns={"x": "float32"}, derived_from=points, how={"function": "half"}
         )
         half.append({"x": points["x"][:] / 2}, derived_from=[points.stream(batch_size=1)])
         with pytest.raises(tr.Error, match="derived_from takes"):

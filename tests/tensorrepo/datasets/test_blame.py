@@ -19,7 +19,7 @@ def repo(tmp_path: Path) -> tr.Repository:
     """datasets/people on main, with three rows."""
     opened = tr.init(tmp_path / "store", author=ADA)
     with opened.transaction(message="Start") as tx:
-        draft = tx.create_dataset("people", {"name": tr.Text(), "age": "int64"})
+        draft = tx.create_dataset("people", columns={"name": tr.Text(), "age": "int64"})
         draft.append({"name": ["ann", "bea", "cyd"], "age": [30, 31, 32]})
     return opened
 

@@ -20,7 +20,7 @@ def people(tmp_path: Path) -> tr.Dataset:
     """Four rows; of the second and third nothing is known but their number."""
     repo = tr.init(tmp_path / "store", author="Ada <ada@lab>")
     with repo.transaction("main") as tx:
-        draft = tx.create_dataset("people", {"n": "int64"}).append({"n": np.arange(4)})
+        draft = tx.create_dataset("people", columns={"n": "int64"}).append({"n": np.arange(4)})
         draft.add_column("age", "int16", nullable=True).update([0, 3], {"age": [7, 8]})
         draft.add_column("born", tr.Timestamp("s", "UTC"), nullable=True)
         draft.update([0, 3], {"born": [datetime(1970, 1, 2, tzinfo=UTC)] * 2})

@@ -23,7 +23,7 @@ COLUMNS = {
 def repo(tmp_path: Path) -> tr.Repository:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction(message="ten rows") as tx:
-        tx.create_dataset("pets", COLUMNS).append(
+        tx.create_dataset("pets", columns=COLUMNS).append(
             {
                 "name": [f"n{at}" for at in range(10)],
                 "label": np.arange(10) % 2,
@@ -59,7 +59,7 @@ def test_rows_are_appended_in_pages_of_a_size(
     repo: tr.Repository, size: int | str | None, pages: int
 ) -> None:
     with repo.transaction() as tx:
-        draft = tx.create_dataset("numbers", {"n": "int64"})
+        draft = tx.create_dataset("numbers", columns={"n": "int64"})
         draft.append({"n": np.arange(1000)}, page_bytes=size)
     assert column_index(repo.dataset("numbers").stored, "n").pages == pages
 

@@ -17,7 +17,7 @@ from tests.support.processes.forked import fork_streams
 def filled(url: str, name: str, rows: range) -> tr.Dataset:
     repo = tr.init(url, author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        draft = tx.create_dataset(name, tr.Schema.of({"x": "int64"}))
+        draft = tx.create_dataset(name, columns=tr.Schema.of({"x": "int64"}))
         draft.append({"x": np.arange(rows.start, rows.stop)})
     return repo.dataset(name)
 

@@ -46,7 +46,7 @@ def filled(url: str, **options: Any) -> tr.Dataset:
         tr.Column("y", tr.ClassLabel(("low", "high")), nullable=True),
     )
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", tr.Schema(columns)).append(
+        tx.create_dataset("points", columns=tr.Schema(columns)).append(
             [
                 {"x": np.full(4, at, "f4"), "y": None if at % 5 == 0 else at % 2}
                 for at in range(ROWS)

@@ -31,7 +31,7 @@ def repo(tmp_path: Path) -> tr.Repository:
     with made.transaction("main", message="first") as tx:
         columns = {"label": "int64", "x": tr.Tensor("float32", (2,))}
         rows = {"label": np.arange(40) % 5, "x": np.arange(80, dtype="f4").reshape(40, 2)}
-        tx.create_dataset("fashion", columns).append(rows)
+        tx.create_dataset("fashion", columns=columns).append(rows)
     return made
 
 
@@ -158,7 +158,7 @@ def pictures(tmp_path: Path) -> tr.Repository:
     with made.transaction("main", message="first") as tx:
         columns = {"n": "int64", "x": tr.Tensor("uint8", (3, 96, 96))}
         rows = {"n": np.arange(6), "x": np.arange(6 * 3 * 96 * 96).reshape(6, 3, 96, 96) % 251}
-        tx.create_dataset("large", columns).append(rows)
+        tx.create_dataset("large", columns=columns).append(rows)
     return made
 
 

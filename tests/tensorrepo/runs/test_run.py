@@ -35,8 +35,8 @@ FRESH = iter(range(1000))
 def repository() -> tr.Repository:
     made = tr.init(f"memory://runs-{os.getpid()}-{next(FRESH)}", author=ADA)
     with made.transaction() as tx:
-        tx.create_dataset("points", {"x": "float32", "label": "int64"}).append(COLUMNS)
-        tx.create_dataset("valid", {"x": "float32", "label": "int64"}).append(COLUMNS)
+        tx.create_dataset("points", columns={"x": "float32", "label": "int64"}).append(COLUMNS)
+        tx.create_dataset("valid", columns={"x": "float32", "label": "int64"}).append(COLUMNS)
         tx.save_model("base", WEIGHTS)
     return made
 
@@ -67,7 +67,7 @@ def test_a_run_says_what_was_read_and_made(repository: tr.Repository) -> None:
             pass
         with repository.transaction() as tx:
             tx.save_model("net", WEIGHTS)
-            tx.create_dataset("made", {"x": "float32"})
+            tx.create_dataset("made", columns={"x": "float32"})
         repository.model("net")  # its own: no input
     found = repository.runs()["exp1"]
     assert relations(found.inputs) == [("trained-on", "datasets/points"), ("used", "models/base")]

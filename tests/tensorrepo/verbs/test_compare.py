@@ -22,7 +22,7 @@ def changed(shell: Shell) -> Shell:
     rows = [{"id": at, "label": 0, "image": b"\x89PNG" + bytes(at)} for at in range(5)]
     repo = shell.repository()
     with repo.transaction("main", "First") as tx:
-        tx.create_dataset("pets", columns).append(rows)
+        tx.create_dataset("pets", columns=columns).append(rows)
     repo.create_tag("v1", "main")
     with repo.transaction("main", "Second") as tx:
         pets = tx.dataset("pets")
@@ -98,7 +98,7 @@ def test_a_key_matches_rows_that_were_written_anew(changed: Shell) -> None:
         tx.remove("datasets/pets")
     columns = {"id": "int64", "label": ClassLabel(("cat", "dog")), "image": Image()}
     with repo.transaction("main", "Fourth") as tx:
-        tx.create_dataset("pets", columns).append(now)
+        tx.create_dataset("pets", columns=columns).append(now)
     assert _lines(changed("diff", "main~2", "main", "--key", "id")) == []
     lines = _lines(changed("diff", "v1", "main", "--key", "id", "--columns", "label"))
     assert lines == ["~ label: 'cat' -> 'dog'", "- label='cat'", "+ label='dog'"]
@@ -109,8 +109,8 @@ def several(changed: Shell) -> Shell:
     """Tag v1, and main in which three datasets changed; datasets/b has no id, datasets/z has."""
     repo = changed.repository()
     with repo.transaction("main", "Third") as tx:
-        tx.create_dataset("b", {"other": "float32"}).append({"other": [1.0]})
-        tx.create_dataset("z", {"id": "int64"}).append({"id": [5]})
+        tx.create_dataset("b", columns={"other": "float32"}).append({"other": [1.0]})
+        tx.create_dataset("z", columns={"id": "int64"}).append({"id": [5]})
     return changed
 
 

@@ -166,6 +166,7 @@ def test_an_error_of_our_rows_is_not_blamed_on_lance(tmp_path: Path) -> None:
 
     class Failing:
         schema = dataset.schema
+        properties = dataset.properties
 
         def __len__(self) -> int:
             return 1

@@ -109,22 +109,25 @@ def test_none_makes_a_column_nullable() -> None:
 @pytest.mark.parametrize(
     ("late", "message"),
     [
-        ({"a": np.zeros(4), "b": 1}, r"sample 70: column 'a' has shape \(4,\), the column \(3,\)"),
-        ({"a": "text", "b": 1}, "sample 70: column 'a' is text"),
-        ({"a": None, "b": 1}, "sample 70: column 'a' is None"),
-        ({"a": np.zeros(3)}, "sample 70: column 'b' is None"),
-        ({"a": np.zeros(3), "b": 1, "c": 2}, "sample 70: has 'c'"),
-        ({"a": object(), "b": 1}, "sample 70: column 'a' holds object"),
-        (KeyError("gone"), "sample 70: KeyError: 'gone'"),
+        (
+            {"a": np.zeros(4), "b": 1},
+            r"sample 1070: column 'a' has shape \(4,\), the column \(3,\)",
+        ),
+        ({"a": "text", "b": 1}, "sample 1070: column 'a' is text"),
+        ({"a": None, "b": 1}, "sample 1070: column 'a' is None"),
+        ({"a": np.zeros(3)}, "sample 1070: column 'b' is None"),
+        ({"a": np.zeros(3), "b": 1, "c": 2}, "sample 1070: has 'c'"),
+        ({"a": object(), "b": 1}, "sample 1070: column 'a' holds object"),
+        (KeyError("gone"), "sample 1070: KeyError: 'gone'"),
     ],
 )
 def test_a_late_misfit_is_named_or_passed_over(late: Any, message: str) -> None:
-    samples = Samples([{"a": np.zeros(3), "b": 1}] * 70 + [late])
+    samples = Samples([{"a": np.zeros(3), "b": 1}] * 1070 + [late])
     with pytest.raises(InvalidInputError, match=message):
         store(read_samples(samples))
     reading = read_samples(samples, damaged=True)
-    assert len(store(reading)) == 70
-    assert [item.row for item in reading.damage.skipped] == [70]
+    assert len(store(reading)) == 1070
+    assert [item.row for item in reading.damage.skipped] == [1070]
 
 
 def test_no_samples_are_refused() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.exchange.images import labels
-from tensorrepo.formats.exchange.images.labels import read_record, scan
+from tensorrepo.formats.exchange import json_records
+from tensorrepo.formats.exchange.json_records import read_record, scan
 from tensorrepo.repo.errors import InvalidInputError
 
 texts = st.text(alphabet='ab"\\{}[],: \né', max_size=6)
@@ -33,7 +33,7 @@ def test_every_record_is_found_wherever_pieces_end(
     path = tmp_path_factory.mktemp("scan") / "a.json"
     path.write_text(json.dumps(lists, ensure_ascii=False), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "PIECE_BYTES", piece)
+        patch.setattr(json_records, "PIECE_BYTES", piece)
         found = records_of(path)
     assert found == [(key, record) for key, items in lists.items() for record in items]
 

@@ -1,0 +1,321 @@
+"""Mappings of columns as rows: arrays of numpy, torch, pandas, polars and Arrow, and lists.
+
+Each column is told by itself. What Arrow takes goes the way of all Arrow fields; arrays of numpy
+are what they are; of lists of pictures, arrays and nested lists every value is looked at, without
+being encoded, and values are converted batch by batch.
+
+Columns of arrays are not nullable, unless masked. All others are: lists may lack a value anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tensorrepo.formats.common.damage import damage
+from tensorrepo.formats.common.tensors import is_torch
+from tensorrepo.formats.dataset.schema.arrow_forms import is_text
+from tensorrepo.formats.dataset.schema.lenient import batch_part
+from tensorrepo.formats.dataset.schema.schema import (
+    Bytes,
+    Column,
+    ColumnBatch,
+    Image,
+    InputBatch,
+    Schema,
+    Text,
+    Values,
+)
+from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSource, grouped
+from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
+from tensorrepo.formats.exchange.objects.row_or_batch import is_row
+from tensorrepo.formats.exchange.tables.files import adapt
+from tensorrepo.formats.exchange.tables.samples import (
+    column_of,
+    image_file,
+    kind_of,
+    naming_column,
+    plain,
+    size_of,
+    stored_form,
+)
+from tensorrepo.formats.images.encode import is_picture
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
+
+_SIZED = 64  # values of a list that are weighed
+_BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One column: its values in memory, and what makes the writer's values of some of them."""
+
+    column: Column
+    values: Any
+    convert: Callable[[Any], Values]
+    row_bytes: int
+
+
+def read_columns(
+    given: Mapping[str, Any],
+    *,
+    choice: ColumnChoice,
+    schema: Schema | None = None,
+    what: str = "",
+) -> OpenedSource:
+    """Columns by name, of equal length, as rows; or one row, where `schema` tells that it is one.
+
+    Args:
+        given: arrays, Arrow arrays, series, tensors or lists.
+        choice: columns that are wanted, and their types.
+        schema: the columns, when they are known.
+        what: word for the whole in messages.
+
+    Raises:
+        InvalidInputError: columns of different lengths, or without a type; names all of them.
+        UnsupportedError: columns that no column type holds; names all of them.
+    """
+    what = what or type(given).__name__
+    origin = ImportOrigin(what, "columns", 0, 0)
+    if schema is not None:
+        batch = {name: given[name] for name in choice.of(given)}
+        if is_row(schema, batch):
+            batch = {name: [value] for name, value in batch.items()}
+        values = {name: _as_values(each) for name, each in batch.items()}
+        return OpenedSource(schema, None, with_image_files(schema, iter([values])), origin)
+    try:
+        parts = _parts({str(name): value for name, value in given.items()}, choice)
+    except (InvalidInputError, UnsupportedError, NotFoundError) as problem:
+        raise type(problem)(f"{what}: {problem}") from problem
+    lengths = {part.column.name: len(part.values) for part in parts}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name!r}: {rows}" for name, rows in lengths.items())
+        raise damage(what, f"columns of one dataset have equally many rows, found {listed}")
+    found = Schema(tuple(part.column for part in parts))
+    batches = with_image_files(found, _batches(parts))
+    return OpenedSource(found, len(parts[0].values), batches, origin)
+
+
+def with_image_files(schema: Schema, batches: Iterable[InputBatch]) -> Iterator[InputBatch]:
+    """Batches of a user's own objects, with the images whose paths they have, in bounded bytes.
+
+    Of foreign files this would be a hole: whoever wrote one could have any file read. A path of
+    no file stays, and is refused by the writer, which names its row.
+    """
+    images = [column.name for column in schema.columns if isinstance(column.type, Image)]
+    for batch in batches:
+        parts = _with_files(batch, images) if images else None
+        yield from [batch] if parts is None else parts
+
+
+def _with_files(batch: InputBatch, images: list[str]) -> Iterator[InputBatch] | None:
+    """Parts of a batch, with the bytes of files; None where it has no paths."""
+    if isinstance(batch, pa.RecordBatch | pa.Table):
+        batch = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if not isinstance(batch, Mapping):
+        return _rows_with_files(batch, images)
+    paths = {name: found for name in images if (found := _paths(batch.get(name))) is not None}
+    return _columns_with_files(batch, paths) if paths else None
+
+
+def _rows_with_files(
+    rows: Sequence[Mapping[str, Any]], images: list[str]
+) -> Iterator[Sequence[Mapping[str, Any]]]:
+    filled = (
+        {name: _file(value) if name in images else value for name, value in row.items()}
+        for row in rows
+    )
+    yield from grouped((row, sum(map(size_of, row.values()))) for row in filled)
+
+
+def _columns_with_files(
+    batch: ColumnBatch, paths: Mapping[str, list[Any]]
+) -> Iterator[dict[str, Any]]:
+    rows = zip(*paths.values(), strict=True)
+    read = ([_file(value) for value in row] for row in rows)
+    first = 0
+    for group in grouped((row, sum(map(size_of, row))) for row in read):
+        part = cast("ColumnBatch", batch_part(batch, first, first + len(group)))
+        files = zip(paths, map(list, zip(*group, strict=True)), strict=True)
+        yield {**part, **dict(files)}
+        first += len(group)
+
+
+def _paths(values: Any) -> list[Any] | None:
+    """A column as a list, if it may have paths of files."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        return values.to_pylist() if is_text(kind) else None
+    if isinstance(values, np.ndarray):
+        return list(values) if values.dtype.kind in "OU" else None
+    has_paths = isinstance(values, list) and any(map(_is_path, values))
+    return values if has_paths else None
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _file(value: Any) -> Any:
+    if not _is_path(value):
+        return value
+    try:
+        return image_file(Path(value))
+    except InvalidInputError:
+        return Path(value)
+
+
+def is_of_pandas(given: object, name: str) -> bool:
+    """Whether an object is pandas' class of this name, told without importing it."""
+    kinds = (f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(given).__mro__)
+    return f"pandas.{name}" in kinds
+
+
+def _parts(given: Mapping[str, Any], choice: ColumnChoice) -> list[_Part]:
+    def part(name: str) -> _Part:
+        with naming_column(name):
+            values = _as_values(given[name])
+            declared = choice.declared(name, nullable=not isinstance(values, np.ndarray))
+            return _part(name, values) if declared is None else _declared(declared, values)
+
+    parts = each_column(choice.of(given), part)
+    if not parts:
+        raise InvalidInputError("holds no columns")
+    return parts
+
+
+def _as_values(given: Any) -> Any:
+    """A column as an array of numpy, of Arrow, or a list. Raises InvalidInputError: none."""
+    if is_torch(given):
+        given = plain(given, "png")
+    single = is_picture(given) or isinstance(given, str | bytes | Mapping)
+    if single or not isinstance(given, Iterable):
+        raise InvalidInputError(f"is {type(given).__name__} {given!r:.40}; expected a value a row")
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return given
+    if is_of_pandas(given, "Series") or is_of_pandas(given, "Index"):
+        return _of_pandas(given)
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+        return pa.chunked_array(given)
+    if isinstance(given, np.ndarray):
+        if not given.ndim:
+            raise InvalidInputError("is a single value; expected one for each row")
+        return list(given) if given.dtype.kind == "O" else given
+    return given if isinstance(given, list) else list(given)
+
+
+def _of_pandas(series: Any) -> Any:
+    """A series as Arrow's array; one of objects that Arrow does not know as a list."""
+    try:
+        array = pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # NaN stands for what is missing, as everywhere in pandas.
+        return [None if value is None or value != value else value for value in _listed(series)]  # noqa: PLR0124
+    return array if not pa.types.is_nested(array.type) else _listed(series)
+
+
+def _listed(series: Any) -> list[Any]:
+    values = list(series)
+    missing = series.isna().tolist()
+    return [None if lacks else value for value, lacks in zip(values, missing, strict=True)]
+
+
+def _part(name: str, values: Any) -> _Part:
+    if isinstance(values, list):
+        array = _simple(values)
+        if array is None:
+            return _of_objects(column_of(name, _kinds_of(values)), values)
+        values = array
+    if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
+        values = pa.array(values.tolist() if values.ndim > 1 else values)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _of_arrow(name, values)
+    return _of_numpy(name, values)
+
+
+def _declared(column: Column, values: Any) -> _Part:
+    """A column whose type the caller says: the writer converts the values."""
+    if isinstance(values, list):
+        return _of_objects(column, values)
+    return _Part(column, values, lambda part: part, _row_bytes(values))
+
+
+def _simple(values: list[Any]) -> pa.Array | None:
+    """A list as Arrow's array, where its values are numbers, text, bytes or moments."""
+    if any(isinstance(value, os.PathLike) for value in values[:1]):
+        return None
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    unknown = pa.types.is_null(array.type) or pa.types.is_nested(array.type)
+    return None if unknown else array
+
+
+def _kinds_of(values: Iterable[Any]) -> Iterator[Any]:
+    """Values by which a column is told; of all pictures one stands for the rest, unencoded."""
+    picture = None
+    for value in values:
+        if not is_picture(value):
+            yield plain(value, "png")
+        elif picture is None:
+            picture = plain(value, "png")
+            yield picture
+
+
+def _of_objects(column: Column, values: list[Any]) -> _Part:
+    def convert(part: list[Any]) -> list[Any]:
+        return [_stored(column, value) for value in part]
+
+    weighed = [size_of(value) for value in values[:: max(1, len(values) // _SIZED)]]
+    row_bytes = sum(weighed) // max(1, len(weighed))
+    kept = Column(column.name, column.type, nullable=True, default=column.default)
+    return _Part(kept, values, convert, row_bytes)
+
+
+def _stored(column: Column, value: Any) -> Any:
+    """A value as the writer takes it; one that does not fit as it is, for the writer to name."""
+    if value is None or _is_path(value):
+        return value
+    try:
+        return stored_form(column, plain(value, "png"))
+    except InvalidInputError:
+        return value
+
+
+def _of_arrow(name: str, values: Any) -> _Part:
+    (adapted,) = adapt(pa.schema([pa.field(name, values.type)]), ColumnChoice())
+
+    def convert(part: Any) -> Values:
+        return adapted.convert(part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part)
+
+    return _Part(adapted.column, values, convert, _row_bytes(values))
+
+
+def _of_numpy(name: str, values: np.ndarray[Any, Any]) -> _Part:
+    nullable = np.ma.getmask(values) is not np.ma.nomask
+    if values.dtype.kind in "US" and values.ndim == 1:
+        kind = Text() if values.dtype.kind == "U" else Bytes()
+        column = Column(name, kind, nullable)
+        return _Part(column, values, lambda part: part.tolist(), values.dtype.itemsize)
+    (row,) = values[:1] if len(values) else [np.empty(values.shape[1:], values.dtype)]
+    column = Column(name, kind_of(np.asarray(row)), nullable)
+    return _Part(column, values, lambda part: part, _row_bytes(values))
+
+
+def _row_bytes(values: Any) -> int:
+    return int(values.nbytes) // max(1, len(values))
+
+
+def _batches(parts: Sequence[_Part]) -> Iterator[ColumnBatch]:
+    rows = len(parts[0].values)
+    row_bytes = max(1, sum(part.row_bytes for part in parts))
+    step = max(1, min(_BATCH_ROWS, BATCH_BYTES // row_bytes))
+    for first in range(0, rows, step):
+        yield {part.column.name: part.convert(part.values[first : first + step]) for part in parts}

@@ -1,0 +1,249 @@
+"""F10: a data frame, a table, a dict, a list or a generator is a dataset in one call."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import tensorrepo as tr
+from tensorrepo.formats.common.provenance import edges_of
+from tests.support.processes.shell import Shell
+
+ROWS = [{"a": 1, "text": "x"}, {"a": 2, "text": "é"}, {"a": 3, "text": ""}]
+COLUMNS = {"a": [1, 2, 3], "text": ["x", "é", ""]}
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """A dataset as torch's users write them."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return ROWS[number]
+
+
+def hugging_face() -> Any:
+    import datasets
+
+    return datasets.Dataset.from_dict(COLUMNS)
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "pandas": lambda: pd.DataFrame(COLUMNS, index=[7, 8, 9]),
+    "polars": lambda: pl.DataFrame(COLUMNS),
+    "Arrow table": lambda: pa.table(COLUMNS),
+    "Arrow batch": lambda: pa.record_batch(COLUMNS),
+    "Arrow reader": lambda: pa.table(COLUMNS).to_reader(),
+    "DuckDB": lambda: duckdb.from_arrow(pa.table(COLUMNS)),
+    "dict of lists": lambda: COLUMNS,
+    "dict of arrays": lambda: {"a": np.arange(1, 4), "text": np.array(["x", "é", ""])},
+    "dict of series": lambda: {"a": pd.Series([1, 2, 3]), "text": pl.Series(["x", "é", ""])},
+    "dict of tensors": lambda: {"a": torch.arange(1, 4), "text": ("x", "é", "")},
+    "list of dicts": lambda: ROWS,
+    "generator": lambda: (row for row in ROWS),
+    "iterator of frames": lambda: iter([pd.DataFrame(ROWS[:2]), pd.DataFrame(ROWS[2:])]),
+    "torch": Samples,
+    "Hugging Face": hugging_face,
+}
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
+    return tr.init(tmp_path_factory.mktemp("repo") / "store", author="Ada <ada@example.org>")
+
+
+@pytest.fixture
+def tx(repo: tr.Repository) -> Iterator[Any]:
+    with repo.transaction() as transaction:
+        yield transaction
+        transaction.abort()
+
+
+def rows_of(draft: Any) -> list[dict[str, Any]]:
+    batches = draft.stored.to_batches()
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_whatever_holds_rows_is_a_dataset_in_one_call(tx: Any, source: str) -> None:
+    draft = tx.create_dataset("d", SOURCES[source]())
+    assert draft.schema.column("a").type == tr.Column("a", "int64").type
+    assert rows_of(draft) == ROWS
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_is_appended_to_a_dataset_of_these_columns(tx: Any, source: str) -> None:
+    draft = tx.create_dataset("d", columns={"a": "int16", "text": tr.Text()})
+    draft.append(SOURCES[source]())
+    assert rows_of(draft) == ROWS
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_is_read_as_files_are(tx: Any, source: str) -> None:
+    reading = tr.read(SOURCES[source](), exclude=["a"])
+    assert rows_of(tx.create_dataset("d", reading)) == [{"text": row["text"]} for row in ROWS]
+
+
+def test_a_path_is_data_too_and_tells_where_it_was(tx: Any, tmp_path: Path) -> None:
+    pyarrow.csv.write_csv(pa.table(COLUMNS), tmp_path / "t.csv")
+    draft = tx.create_dataset("d", tmp_path / "t.csv", columns={"a": "int8"}, exclude=["text"])
+    assert rows_of(draft) == [{"a": row["a"]} for row in ROWS]
+    (edge,) = edges_of(draft.stored.root.lineage)
+    assert (edge.relation, edge.path) == ("imported-from", "t.csv")
+
+
+def test_a_dataset_of_the_repository_is_data_too(repo: tr.Repository, tx: Any) -> None:
+    with repo.transaction() as first:
+        first.create_dataset("first", ROWS)
+    draft = tx.create_dataset("second", repo.dataset("first"))
+    assert rows_of(draft) == ROWS
+    (edge,) = edges_of(draft.stored.root.lineage)
+    assert (edge.relation, edge.path) == ("derived-from", "datasets/first")
+
+
+def test_types_can_be_said_in_place_of_those_inferred(tx: Any) -> None:
+    frame = pd.DataFrame({"a": [1, 2], "label": ["dog", "cat"], "note": ["x", "y"]})
+    types = {"a": "float32", "label": tr.ClassLabel(("cat", "dog"))}
+    draft = tx.create_dataset("d", frame, columns=types, exclude=["note"])
+    assert rows_of(draft) == [{"a": 1.0, "label": 1}, {"a": 2.0, "label": 0}]
+    assert [column.type for column in draft.schema.columns] == [
+        tr.Column("a", "float32").type,
+        types["label"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[1, 2], [3, 4]], tr.Tensor("int64", (2,))),
+        ([[1], [2, 3], []], tr.Tensor("int64", (None,))),
+        ([[[1, 2]], [[3, 4]]], tr.Tensor("int64", (1, 2))),
+        ([np.zeros((2, 3), "f4"), np.zeros((4, 3), "f4")], tr.Tensor("float32", (None, 3))),
+        (np.zeros((3, 2, 2), "u1"), tr.Tensor("uint8", (2, 2))),
+        ([{"a": 1}, {"b": [2]}], tr.Json()),
+        ([b"\0", b""], tr.Bytes()),
+    ],
+)
+def test_what_values_are_is_seen(tx: Any, values: Sequence[Any], expected: Any) -> None:
+    assert tx.create_dataset("d", {"v": values}).schema.column("v").type == expected
+    rows = ({"v": value} for value in values)
+    assert tx.create_dataset("e", rows).schema.column("v").type == expected
+
+
+def picture(value: int) -> Image.Image:
+    return Image.fromarray(np.full((4, 6, 3), value, np.uint8))
+
+
+@pytest.mark.parametrize("given", ["pictures", "arrays", "paths", "texts", "frame", "rows"])
+def test_an_image_column_takes_pictures_arrays_and_paths(
+    tx: Any, tmp_path: Path, given: str
+) -> None:
+    for value in (1, 2):
+        picture(value).save(tmp_path / f"{value}.png")
+    paths = [tmp_path / "1.png", tmp_path / "2.png"]
+    forms: dict[str, Any] = {
+        "pictures": {"image": [picture(1), picture(2)]},
+        "arrays": {"image": np.stack([np.asarray(picture(1)), np.asarray(picture(2))])},
+        "paths": {"image": paths},
+        "texts": {"image": [str(path) for path in paths]},
+        "frame": pd.DataFrame({"image": [picture(1), paths[1]]}),
+        "rows": ({"image": value} for value in (picture(1), np.asarray(picture(2)))),
+    }
+    draft = tx.create_dataset("d", forms[given], columns={"image": tr.Image("png")})
+    stored = [np.asarray(Image.open(io.BytesIO(row["image"]))) for row in rows_of(draft)]
+    assert [int(pixels[0, 0, 0]) for pixels in stored] == [1, 2]
+    assert stored[0].shape == (4, 6, 3)
+
+
+def test_a_column_of_pictures_is_seen_to_be_one(tx: Any) -> None:
+    draft = tx.create_dataset("d", {"image": [picture(1), None], "n": [1, 2]})
+    assert draft.schema.column("image").type == tr.Image("png")
+    draft.append({"image": picture(3), "n": 3}).append([{"image": picture(4), "n": 4}])
+    assert [row["image"] is None for row in rows_of(draft)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_rows_that_do_not_fit_are_passed_over_if_asked(tx: Any, of_rows: bool) -> None:
+    images = [picture(1), "/nowhere.png", picture(2)]
+    data: Any = [{"image": image} for image in images] if of_rows else {"image": images}
+    with pytest.raises(tr.InvalidInputError, match=r"row 1.*column 'image'.*/nowhere\.png"):
+        tx.create_dataset("d", data, columns={"image": tr.Image()})
+    draft = tx.create_dataset("d", data, columns={"image": tr.Image()}, on_error="skip")
+    assert (draft.rows, draft.misfits.skipped) == (2, 1)
+
+
+def test_a_file_that_somebody_else_wrote_has_no_file_of_mine_read(tx: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": ["/etc/hostname"]}), tmp_path / "t.parquet")
+    with pytest.raises(tr.InvalidInputError, match="expected an image"):
+        tx.create_dataset("d", tmp_path / "t.parquet", columns={"image": tr.Image()})
+
+
+def test_all_problems_are_said_at_once(tx: Any) -> None:
+    frame = pd.DataFrame({"mixed": [1, "x"], "odd": [object(), 2], "n": [1, 2]})
+    with pytest.raises(tr.InvalidInputError) as told:
+        tx.create_dataset("d", frame)
+    assert "2 columns cannot be stored" in str(told.value)
+    assert "exclude=mixed,odd" in str(told.value)
+    assert rows_of(tx.create_dataset("d", frame, exclude=["mixed", "odd"])) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            ({"a": at if at < 1500 else "x"} for at in range(2000)),
+            "generator, row 1500: column 'a'",
+        ),
+        (({"a": 1 / (5 - at)} for at in range(9)), "row 5: ZeroDivisionError"),
+        ([{"a": 1}, {"a": 2, "b": 3}, {"a": 1}], None),
+        ([1, 2], "row 0: expected a mapping of columns, found int"),
+        ([], "holds no rows, so its columns are not known"),
+        ({"a": [1], "b": [1, 2]}, "equally many rows, found 'a': 1, 'b': 2"),
+        ({"a": "int64"}, "data has types where rows are expected"),
+        (np.zeros(3), "Give an array a name"),
+        (pd.Series([1]), "give a column a name"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_said(tx: Any, rows: Any, message: str | None) -> None:
+    if message is None:
+        assert rows_of(tx.create_dataset("d", rows))[1] == {"a": 2, "b": 3}
+        return
+    with pytest.raises(tr.InvalidInputError, match=message):
+        tx.create_dataset("d", rows)
+
+
+def test_the_unnamed_index_of_pandas_is_no_column_and_a_named_one_is(
+    tx: Any, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"a": [1, 2]}, index=["p", "q"])
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert pq.read_schema(tmp_path / "t.parquet").names == ["a", "__index_level_0__"]
+    for data in (frame, pa.Table.from_pandas(frame), tmp_path / "t.parquet"):
+        draft = tx.create_dataset(f"d{type(data).__name__}", data)
+        assert draft.schema.names == ("a",)
+        draft.append(data)
+        assert draft.rows == 4
+    assert any("unnamed index" in note for note in tr.read(tmp_path / "t.parquet").notes)
+    frame.index.name = "key"
+    assert tx.create_dataset("named", frame).schema.names == ("key", "a")
+
+
+def test_columns_are_excluded_on_the_command_line(shell: Shell) -> None:
+    pq.write_table(pa.table({**COLUMNS, "bad": [1, 2, 3]}), shell.folder / "t.parquet")
+    shell("add", "t.parquet", "--dataset", "t", "-o", "exclude=bad")
+    shell("commit", "-m", "T")
+    assert shell.repository().dataset("t").schema.names == ("a", "text")
