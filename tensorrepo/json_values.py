@@ -76,12 +76,9 @@ def _array_json(array: Any, whole_bytes: int | None) -> Any:
     """A scalar or an array of numpy's, as nested lists; masked elements are null."""
     if array.dtype.kind in "mM":  # nanoseconds have no object of Python's
         texts = np.datetime_as_string(array) if array.dtype.kind == "M" else array.astype(str)
-        missing = np.isnat(array)
-        return np.where(missing, None, texts).tolist() if array.ndim else _or_null(array, texts)
+        found = np.asarray(texts).astype(object)
+        found[np.isnat(array)] = None
+        return found.tolist()
     wider = np.float32 if is_small_float(array.dtype) else array.dtype
     plain = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
     return value_json(plain.astype(wider, copy=False).tolist(), whole_bytes)
-
-
-def _or_null(moment: Any, text: Any) -> str | None:
-    return None if np.isnat(moment) else str(text)

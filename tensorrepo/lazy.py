@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.sql import sql
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.datasets.sql_edit import row_selection
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
@@ -33,7 +34,7 @@ __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "Registry",
     "RepackOptions", "Run", "Runs", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "compare", "dataset_at", "every_tree", "measure_usage", "model_at", "models_at",
-    "repack_models", "sql", "view_at",
+    "repack_models", "row_selection", "sql", "view_at",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -45,6 +46,7 @@ _NAMES: Final = {
     "datasets.blame": "blame",
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "datasets.sql_edit": "row_selection",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",

@@ -245,7 +245,7 @@ def _check_columns(path: tuple[str, ...], table: ScannedTable) -> None:
         if other != name:
             raise InvalidInputError(
                 f"SQL does not tell column {other!r} of {'.'.join(path)} from {name!r}: rename one "
-                "of them (`tensorrepo column rename`), or read the dataset without SQL."
+                "of them (`tensorrepo dataset column rename`), or read the dataset without SQL."
             )
 
 

@@ -43,7 +43,7 @@ def branch_command(
     ] = None,
     delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
     move: Annotated[
-        bool, Option("-m", "--move", help="Rename NAME to REF; alone: this branch to NAME.")
+        bool, Option("--rename", help="Rename NAME to REF; alone: this branch to NAME.")
     ] = False,
 ) -> None:
     """List, make, rename or delete branches.
@@ -361,7 +361,7 @@ def show_written(call: CommandCall, written: list[WrittenFiles]) -> None:
 def model_export_command(
     call: RepoCall,
     name: StoredModelArgument,
-    out: Annotated[str, Option("--out", metavar="PATH", help="Where to write it.")],
+    out: Annotated[str, Option("--to", metavar="PATH", help="Where to write it.")],
     format_name: Annotated[
         str | None,
         Option(

@@ -7,10 +7,17 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import RepoCall, VerticalOption, WholeBytesOption, complete_place
+from tensorrepo.cli.options import (
+    ColumnsOption,
+    RepoCall,
+    VerticalOption,
+    WhereOption,
+    WholeBytesOption,
+    column_names,
+    complete_place,
+)
 from tensorrepo.connect import parse_size
 from tensorrepo.describe import file_json, value_text
-from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.json_values import value_json
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.preview import PreviewRequest, preview
@@ -24,12 +31,8 @@ def cat_command(
     ],
     limit: Annotated[int, Option("-n", "--limit", min=0, help="How many rows of a dataset.")] = 10,
     start: Annotated[int, Option("--start", min=0, help="Rows to pass over.")] = 0,
-    columns: Annotated[
-        str | None, Option("--columns", metavar="COL[,COL]", help="Only these, in this order.")
-    ] = None,
-    where: Annotated[
-        str | None, Option("--where", metavar="EXPR", help="Rows for which this holds.")
-    ] = None,
+    columns: ColumnsOption = None,
+    where: WhereOption = None,
     staged: Annotated[bool, Option("--staged", help="As it is staged, PATH alone.")] = False,
     vertical: VerticalOption = False,
     whole_bytes: WholeBytesOption = "1KiB",
@@ -54,8 +57,7 @@ def cat_command(
         data = objects.get(stored.digest).payload
         call.answer(file_json(path, data, whole)) if call.as_json else output.raw(data)
         return
-    names = None if columns is None else parse_names(columns)
-    request = PreviewRequest(start, limit, names, where)
+    request = PreviewRequest(start, limit, column_names(columns), where)
     shown = preview(objects, path, stored, session.outside, request)
     if call.as_json:
         output.json_lines(

@@ -1,4 +1,4 @@
-"""Changes of a dataset: `update`, `delete`, `column`, `set`, `compact`."""
+"""Datasets: `update`, `delete`, `dataset ls`, `column`, `set`, `compact`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, complete_entry, json_pair, pair
+from tensorrepo.cli.options import (
+    CommandCall,
+    RepoCall,
+    WhereOption,
+    complete_entry,
+    complete_ref,
+    json_pair,
+    pair,
+)
 from tensorrepo.datasets.draft import DatasetDraft
+from tensorrepo.describe import EntryDescription, describe_entry
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.change import (
     Changed,
     Verb,
@@ -27,9 +37,6 @@ from tensorrepo.workspace.change import (
 DatasetArgument = Annotated[
     str, Argument(metavar="DATASET", help="Its name.", autocompletion=complete_entry)
 ]
-WhereOption = Annotated[
-    str | None, Option("--where", metavar="EXPR", help="Rows for which this holds.")
-]
 RowOption = Annotated[
     list[str] | None, Option("--row", metavar="N|ID", help="This row; may be repeated.")
 ]
@@ -39,26 +46,33 @@ def update_command(
     call: CommandCall,
     name: DatasetArgument,
     settings: Annotated[
-        list[str], Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated.")
-    ],
+        list[str] | None,
+        Option("--set", metavar="COLUMN=VALUE", help="A value; may be repeated."),
+    ] = None,
     where: WhereOption = None,
     row: RowOption = None,
-    sql: Annotated[bool, Option("--sql", help="VALUE is SQL over the columns.")] = False,
+    sql: Annotated[
+        list[str] | None,
+        Option("--sql", metavar="COLUMN=EXPR", help="A value by SQL over the columns."),
+    ] = None,
 ) -> None:
     """Give rows of a dataset other values, and stage it.
 
     VALUE is what the column holds: a number, true, false, text, a moment, JSON; null where it may
     be missing. EXPR is an SQL condition: ==, !=, <, <=, >, >=, in (...), between, like, is null,
-    and, or, not, functions; class names in quotes stand for their numbers.
+    and, or, not, functions; classes are named in quotes.
 
     Examples:
         tensorrepo update photos --where "label == 'cat' and score < 0.5" --set label=dog
         tensorrepo update photos --row 17 --row 25 --set checked=true
         tensorrepo update users --where "city is null" --set city=unknown
-        tensorrepo update photos --sql --set "score=score * 2" --where "score < 0.5"
+        tensorrepo update photos --sql "score=score * 2" --where "score < 0.5"
     """
-    texts = dict(pair(each, "--set", "COLUMN=VALUE") for each in settings)
+    texts = dict(pair(each, "--set", "COLUMN=VALUE") for each in settings or ())
+    if bool(settings) == bool(sql):
+        raise InvalidInputError("say which values: --set COLUMN=VALUE, or --sql COLUMN=EXPR")
     if sql:
+        texts = dict(pair(each, "--sql", "COLUMN=EXPR") for each in sql)
         if row:
             raise InvalidInputError("--sql says which rows by --where, not by --row")
         _change(call, name, lambda draft, _: draft.update_sql(texts, where), "update")
@@ -84,7 +98,35 @@ def delete_command(
     _change(call, name, lambda draft, rows: draft.delete(rows), "delete", _rows(where, row))
 
 
-def column_command(
+def dataset_ls_command(
+    call: RepoCall,
+    ref: Annotated[
+        str | None, Argument(metavar="[REF]", help="A commit.", autocompletion=complete_ref)
+    ] = None,
+) -> None:
+    """List the datasets of a commit: rows, columns and bytes.
+
+    Examples:
+        tensorrepo dataset ls
+        tensorrepo dataset ls v1
+    """
+    session = call.session
+    objects, tree = session.repository.objects, session.resolve(ref).commit.tree
+    found = [
+        describe_entry(objects, path, entry)
+        for path, entry in session.repository.entries(tree, "datasets/")
+        if entry.kind is Kind.DATASET
+    ]
+    columns = {
+        "path": "path",
+        ">rows": lambda entry: f"{entry.facts['rows']:,}",
+        "columns": lambda entry: ", ".join(each["name"] for each in entry.facts["columns"]),
+        ">bytes": lambda entry: output.bytes_text(entry.bytes),
+    }
+    call.show(found, columns, document=EntryDescription.to_json, empty="")
+
+
+def dataset_column_command(
     call: CommandCall,
     action: Annotated[
         str, Argument(metavar="add|drop|rename|widen", help="What to do with a column.")
@@ -111,12 +153,12 @@ def column_command(
     tensors; or the JSON form of any type. Nothing but the values of a new column is written.
 
     Examples:
-        tensorrepo column add photos checked bool --default false
-        tensorrepo column add photos embedding --values embeddings.npy
-        tensorrepo column add photos double --sql "score * 2"
-        tensorrepo column rename photos label class
-        tensorrepo column widen photos width int64
-        tensorrepo column drop photos embedding
+        tensorrepo dataset column add photos checked bool --default false
+        tensorrepo dataset column add photos embedding --values embeddings.npy
+        tensorrepo dataset column add photos double --sql "score * 2"
+        tensorrepo dataset column rename photos label class
+        tensorrepo dataset column widen photos width int64
+        tensorrepo dataset column drop photos embedding
     """
     options = {
         "--default": default is not None, "--nullable": nullable, "--values": bool(values),
@@ -135,7 +177,7 @@ def column_command(
     _change(call, name, verb, f"column {action} {column}")
 
 
-def set_command(
+def dataset_set_command(
     call: CommandCall,
     name: DatasetArgument,
     properties: Annotated[list[str], Argument(metavar="KEY=VALUE...", help="What to note.")],
@@ -146,19 +188,19 @@ def set_command(
     `tensorrepo show HEAD:NAME` shows them.
 
     Examples:
-        tensorrepo set photos licence=CC0 source="the shelter"
-        tensorrepo set photos key='["name", "split"]'
-        tensorrepo set photos source=null
+        tensorrepo dataset set photos licence=CC0 source="the shelter"
+        tensorrepo dataset set photos key='["name", "split"]'
+        tensorrepo dataset set photos source=null
     """
     values = dict(json_pair(each, "property", "KEY=VALUE") for each in properties)
     _change(call, name, lambda draft, _: draft.set_properties(**values), f"set {', '.join(values)}")
 
 
-def compact_command(
+def dataset_compact_command(
     call: CommandCall,
     name: DatasetArgument,
     target: Annotated[str, Option("--target", help="Bytes of a fragment.")] = "64MiB",
-    budget: Annotated[str, Option("--budget", help="Bytes of memory.")] = "256MiB",
+    budget: Annotated[str, Option("--memory", help="Bytes of memory.")] = "256MiB",
     everything: Annotated[
         bool, Option("--everything", help="Write all rows anew, not only what is worn.")
     ] = False,
@@ -169,8 +211,8 @@ def compact_command(
     ids and their order.
 
     Examples:
-        tensorrepo compact photos
-        tensorrepo compact photos --target 128MiB --budget 1GiB
+        tensorrepo dataset compact photos
+        tensorrepo dataset compact photos --target 128MiB --memory 1GiB
     """
     _change(
         call,

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain, islice
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
 
+from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.history import commit_json, names_of, whole
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import (
+    ColumnsOption,
     CommandCall,
     RepoCall,
+    WhereOption,
+    column_names,
     complete_place,
     complete_ref_or_entry,
     entry_hint,
-    pair,
     sides,
     split_words,
 )
 from tensorrepo.datasets.blame import Blame, CellOrigin, blame
 from tensorrepo.describe import describe_entry
-from tensorrepo.formats.dataset.read import open_dataset
-from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Text
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -99,15 +102,14 @@ def diff_command(
         bool, Option("--rows", help="Rows of datasets that changed, cell by cell.")
     ] = False,
     limit: Annotated[
-        int | None, Option("--limit", min=1, help="Rows of each dataset; else 20, with --json all.")
+        int | None,
+        Option("-n", "--limit", min=1, help="Rows of each dataset; else 20, with --json all."),
     ] = None,
     key: Annotated[
         str | None,
         Option("--key", metavar="COL[,COL]", help="Match rows by these columns, not by id."),
     ] = None,
-    columns: Annotated[
-        str | None, Option("--columns", metavar="COL[,COL]", help="Compare and show only these.")
-    ] = None,
+    columns: ColumnsOption = None,
     exit_code: Annotated[bool, Option("--exit-code", help="Exit with 1 when they differ.")] = False,
 ) -> None:
     """Show what differs between two commits; without any, what is staged and changed on disk.
@@ -124,7 +126,7 @@ def diff_command(
     revisions, paths = split_words(call, words)
     compared = _compared(session, revisions, paths)
     if rows or key is not None or columns is not None:
-        wanted = _split(columns), _split(key)
+        wanted = column_names(columns), column_names(key)
         if call.as_json:
             output.json_lines(_row_documents(compared, wanted, limit))
         else:
@@ -135,10 +137,6 @@ def diff_command(
         output.lines(compared.lines(stat=stat))
     if exit_code and compared.differs:
         raise Exit(NOTHING_TO_DO)
-
-
-def _split(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",")]
 
 
 def _row_lines(compared: Comparison, wanted: _Wanted, limit: int) -> Iterator[str]:
@@ -241,43 +239,39 @@ def _show_entry(call: CommandCall, what: str) -> None:
 def blame_command(
     call: RepoCall,
     name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
-    row: Annotated[int | None, Option("--row", help="The row's number.")] = None,
-    row_id: Annotated[
-        str | None, Option("--row-id", metavar="ID", help="Its lasting id, as diff shows it.")
+    row: Annotated[
+        str | None, Option("--row", metavar="N|ID", help="Its number, or its lasting id.")
     ] = None,
-    key: Annotated[
-        list[str] | None,
-        Option("--key", metavar="COL=VALUE", help="What names it; may be repeated."),
-    ] = None,
-    columns: Annotated[
-        list[str] | None, Option("--column", help="Only this column; may be repeated.")
-    ] = None,
+    where: WhereOption = None,
+    columns: ColumnsOption = None,
 ) -> None:
     """Show which commits gave a row its values: who, when, and with what message.
 
-    A row is found by its number, its id or its key. By id also one that was deleted: then it says
-    which commit deleted it, and shows the values that it had.
+    A row is found by its number, its id, or what holds for it alone. By id also one that was
+    deleted: then it says which commit deleted it, and shows the values that it had.
 
     Examples:
         tensorrepo blame photos --row 7
-        tensorrepo blame v1:photos --key name=cat.png
-        tensorrepo blame photos --row-id 629f6fbed82c07cd:3 --column label
+        tensorrepo blame v1:photos --where "name == 'cat.png'"
+        tensorrepo blame photos --row 629f6fbed82c07cd:3 --columns label
     """
     session = call.session
     revision, path, entry = session.find(name)
     if entry.kind is not Kind.DATASET:
         raise InvalidInputError(f"{path} is a {entry.kind.label}: only rows of datasets have blame")
+    if (row is None) == (where is None):
+        raise InvalidInputError("say which row is meant: --row N, --row ID or --where EXPR")
     objects = session.repository.objects
-    schema = open_dataset(objects, entry.digest).schema
-    keys = dict(pair(each, "--key", "COL=VALUE") for each in key or ())
+    if where is not None:
+        row = str(_only_row(open_dataset(objects, entry.digest, session.outside), where))
+    is_number = row is not None and row.removeprefix("-").isdigit()
     answer = blame(
         objects,
         path,
         revision.digest,
-        row=row,
-        row_id=row_id,
-        key={at: _key_value(schema.column(at), text) for at, text in keys.items()} or None,
-        columns=columns,
+        row=int(row) if row is not None and is_number else None,
+        row_id=None if is_number else row,
+        columns=column_names(columns),
         outside=session.outside,
     )
     if call.as_json:
@@ -286,18 +280,17 @@ def blame_command(
         _show(answer)
 
 
-def _key_value(column: Column, text: str) -> Any:
-    """What a user typed, as a value of the column."""
-    if isinstance(column.type, Text | ClassLabel):
-        return text
-    if column.storage.layout is not ColumnLayout.FIXED or column.storage.shape:
-        return text.encode()
-    try:
-        return column.storage.element.type(text).item()
-    except ValueError as error:
-        raise InvalidInputError(
-            f"--key {column.name}: {text!r} is no {column.storage.dtype}"
-        ) from error
+def _only_row(dataset: StoredDataset, where: str) -> int:
+    """The number of the one row for which a condition holds."""
+    found = condition_rows(dataset, lazy.row_selection(dataset, where))
+    numbers = list(islice(chain.from_iterable(part.tolist() for part in found or ()), 2))
+    if len(numbers) != 1:
+        many = "no row" if not numbers else "several rows"
+        raise NotFoundError(
+            f"--where {where!r:.200} is true for {many}: blame is of one. `tensorrepo cat` with "
+            "the same --where shows them."
+        )
+    return int(numbers[0])
 
 
 def _show(answer: Blame) -> None:

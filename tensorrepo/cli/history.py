@@ -86,7 +86,7 @@ def log_command(
     limit: Annotated[int | None, Option("-n", "--limit", min=0, help="At most so many.")] = None,
     everything: Annotated[bool, Option("--all", help="From every branch and tag.")] = False,
     void: Annotated[
-        bool, Option("--void", help="Show entries of the log that had no effect, and why.")
+        bool, Option("--no-effect", help="Show entries of the log that had none, and why.")
     ] = False,
 ) -> None:
     """Show commits, the newest first.

@@ -60,96 +60,103 @@ def exit_code(error: Error) -> int:
     return EXIT_CODES[error.kind]
 
 
-START, CHANGE, LOOK, BRANCH, MORE = (
-    "Start", "Change", "Look", "Branch and go back", "Care and settings",
+START, DAILY, DATA, HISTORY, MODELS, CARE = (
+    "Start a repository", "Add, look at and commit", "Ask and change data",
+    "Branches and history", "Models and trainings", "Look after the repository",
 )  # fmt: skip
 
 # name, a group's before it: (one line of help, panel, module that is loaded when it is called)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("Make a repository and a workspace here.", START, "setup"),
     "config": ("Show or set your name, address and other settings.", START, "setup"),
-    "add": ("Read a file or folder and stage it as a dataset, model or file.", CHANGE, "staging"),
-    "adopt": ("Stage a dataset whose rows stay in the files that they are in.", CHANGE, "staging"),
-    "update": ("Give rows of a dataset other values.", CHANGE, "dataset"),
-    "delete": ("Delete rows of a dataset.", CHANGE, "dataset"),
-    "column": ("Add, drop, rename or widen a column of a dataset.", CHANGE, "dataset"),
-    "set": ("Note properties of a dataset: a licence, a source, its key.", CHANGE, "dataset"),
-    "compact": ("Write the worn parts of a dataset anew.", CHANGE, "dataset"),
-    "rm": ("Stage the removal of an entry.", CHANGE, "staging"),
-    "mv": ("Stage another name for an entry; no bytes move.", CHANGE, "staging"),
-    "restore": ("Unstage, or stage an entry as it was at another commit.", CHANGE, "staging"),
-    "commit": ("Record what is staged.", CHANGE, "commit"),
-    "merge": ("Join another branch into this one.", CHANGE, "commit"),
-    "revert": ("Take back what one commit changed, as a new commit.", CHANGE, "commit"),
-    "cherry-pick": ("Repeat here what commits changed elsewhere.", CHANGE, "commit"),
-    "status": ("Show what is staged, what changed on disk, and where you are.", LOOK, "entries"),
-    "log": ("Show commits, the newest first.", LOOK, "history"),
-    "diff": ("Show what differs between two commits, or since the last one.", LOOK, "diff"),
-    "show": ("Show one commit, or one entry of it.", LOOK, "diff"),
-    "blame": ("Show which commits gave a row of a dataset its values.", LOOK, "diff"),
-    "ls": ("List the entries of a commit.", LOOK, "entries"),
-    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", LOOK, "cat"),
-    "du": ("Show what entries take in the store, alone and shared.", LOOK, "usage"),
-    "lineage": ("Show what something came from, and what came from it.", LOOK, "runs"),
-    "runs ls": ("List trainings, by what they reached.", LOOK, "runs"),
-    "runs show": ("Show what a training read, made and logged.", LOOK, "runs"),
-    "runs compare": ("Compare trainings side by side.", LOOK, "runs"),
-    "sql": ("Ask datasets and the catalog in SQL.", LOOK, "sql"),
-    "view ls": ("List the views of a commit.", LOOK, "sql"),
-    "view show": ("Show what a view is of.", LOOK, "sql"),
-    "view create": ("Choose rows of a dataset by a query, and stage which.", CHANGE, "sql"),
-    "view refresh": ("Ask the query of a view again, and stage the answer.", CHANGE, "sql"),
-    "stream": ("Stream a dataset as training would, and show how fast.", LOOK, "stream"),
-    "model ls": ("List the models of a commit.", LOOK, "model"),
-    "model desc": ("Describe a model: layers, architecture, metrics, lineage.", LOOK, "model"),
-    "model diff": ("Compare two models, and how far tensors moved.", LOOK, "model"),
-    "model verify": ("Read all of a model and check every byte.", LOOK, "model"),
-    "model similar": ("Rank the stored models by how like one they are.", LOOK, "model"),
-    "model find": ("Find models by what their architecture has.", LOOK, "catalog"),
-    "model donors": ("Rank models by how they begin like an architecture.", LOOK, "catalog"),
-    "model owners": ("List the models that hold a tensor.", LOOK, "catalog"),
-    "model add": ("Read a model from a file or folder, and stage it.", CHANGE, "model_make"),
-    "model slice": ("Stage a part of a model as a model of its own.", CHANGE, "model_make"),
-    "model construct": ("Stage a model of a new architecture.", CHANGE, "model_make"),
-    "model merge": ("Blend the weights of models, and stage the result.", CHANGE, "model_make"),
-    "model repack": ("Store models anew, in fewer bytes.", MORE, "model_make"),
-    "model export": ("Write a model in a foreign format.", LOOK, "branches"),
-    "registry ls": ("List the registered models.", LOOK, "registry"),
-    "registry show": ("Show a registered model and its versions.", LOOK, "registry"),
-    "registry create": ("Name a model before its first version.", CHANGE, "registry"),
-    "registry register": ("Make a model of a commit the next version.", CHANGE, "registry"),
-    "registry alias": ("Let an alias name a version, or move it.", CHANGE, "registry"),
-    "registry history": ("Show where an alias was.", LOOK, "registry"),
-    "registry protect": ("Refuse to move an alias.", CHANGE, "registry"),
-    "registry describe": ("Say what a model or a version is.", CHANGE, "registry"),
-    "registry rm": ("Remove a version, or a model with all of them.", CHANGE, "registry"),
-    "branch": ("List, make, rename or delete branches.", BRANCH, "branches"),
-    "tag": ("List, make or delete tags.", BRANCH, "branches"),
-    "switch": ("Put the workspace on another branch.", BRANCH, "branches"),
-    "checkout": ("Switch, or write entries as ordinary files.", BRANCH, "branches"),
-    "export": ("Write an entry in a foreign format.", BRANCH, "branches"),
-    "undo": ("Take back your last change of this branch.", BRANCH, "branches"),
-    "redo": ("Take back the last undo.", BRANCH, "branches"),
-    "reset": ("Move this branch to another commit.", BRANCH, "branches"),
-    "catalog status": ("Show how the SQL catalog stands to the repository.", MORE, "catalog"),
-    "catalog upgrade": ("Bring the catalog's tables to this version's.", MORE, "catalog"),
-    "catalog rebuild": ("Make the catalog anew.", MORE, "catalog"),
-    "catalog verify": ("Compare the catalog with one made anew.", MORE, "catalog"),
-    "doctor": ("Check the repository, this machine and the workspace.", MORE, "setup"),
-    "fsck": ("Check that all data is there and whole.", MORE, "setup"),
-    "resolve": ("Find out what became of a commit whose outcome was unknown.", MORE, "setup"),
-    "version": ("Show versions of tensorrepo and what it stands on.", MORE, "setup"),
+    "status": ("Show what is staged, what changed on disk, and where you are.", DAILY, "entries"),
+    "add": ("Read a file or folder and stage it as a dataset, model or file.", DAILY, "staging"),
+    "commit": ("Record what is staged.", DAILY, "commit"),
+    "ls": ("List the entries of a commit.", DAILY, "entries"),
+    "cat": ("Print an entry: rows of a dataset, tensors of a model, a file.", DAILY, "cat"),
+    "show": ("Show one commit, or one entry of it.", DAILY, "diff"),
+    "diff": ("Show what differs between two commits, or since the last one.", DAILY, "diff"),
+    "rm": ("Stage the removal of an entry.", DAILY, "staging"),
+    "mv": ("Stage another name for an entry; no bytes move.", DAILY, "staging"),
+    "restore": ("Unstage, or stage an entry as it was at another commit.", DAILY, "staging"),
+    "checkout": ("Switch, or write entries as ordinary files.", DAILY, "branches"),
+    "export": ("Write an entry in a foreign format.", DAILY, "branches"),
+    "sql": ("Ask datasets and the catalog in SQL.", DATA, "sql"),
+    "update": ("Give rows of a dataset other values.", DATA, "dataset"),
+    "delete": ("Delete rows of a dataset.", DATA, "dataset"),
+    "blame": ("Show which commits gave a row of a dataset its values.", DATA, "diff"),
+    "dataset ls": ("List the datasets of a commit.", DATA, "dataset"),
+    "dataset column": ("Add, drop, rename or widen a column of a dataset.", DATA, "dataset"),
+    "dataset set": ("Note properties of a dataset: a licence, a source, its key.", DATA, "dataset"),
+    "dataset compact": ("Write the worn parts of a dataset anew.", DATA, "dataset"),
+    "dataset adopt": (
+        "Stage a dataset whose rows stay in the files that they are in.",
+        DATA,
+        "staging",
+    ),
+    "dataset stream": ("Stream a dataset as training would, and show how fast.", DATA, "stream"),
+    "view ls": ("List the views of a commit.", DATA, "sql"),
+    "view show": ("Show what a view is of.", DATA, "sql"),
+    "view create": ("Choose rows of a dataset by a query, and stage which.", DATA, "sql"),
+    "view refresh": ("Ask the query of a view again, and stage the answer.", DATA, "sql"),
+    "log": ("Show commits, the newest first.", HISTORY, "history"),
+    "branch": ("List, make, rename or delete branches.", HISTORY, "branches"),
+    "switch": ("Put the workspace on another branch.", HISTORY, "branches"),
+    "merge": ("Join another branch into this one.", HISTORY, "commit"),
+    "tag": ("List, make or delete tags.", HISTORY, "branches"),
+    "revert": ("Take back what one commit changed, as a new commit.", HISTORY, "commit"),
+    "cherry-pick": ("Repeat here what commits changed elsewhere.", HISTORY, "commit"),
+    "undo": ("Take back your last change of this branch.", HISTORY, "branches"),
+    "redo": ("Take back the last undo.", HISTORY, "branches"),
+    "reset": ("Move this branch to another commit.", HISTORY, "branches"),
+    "lineage": ("Show what something came from, and what came from it.", MODELS, "runs"),
+    "runs ls": ("List trainings, by what they reached.", MODELS, "runs"),
+    "runs show": ("Show what a training read, made and logged.", MODELS, "runs"),
+    "runs compare": ("Compare trainings side by side.", MODELS, "runs"),
+    "model ls": ("List the models of a commit.", MODELS, "model"),
+    "model desc": ("Describe a model: layers, architecture, metrics, lineage.", MODELS, "model"),
+    "model diff": ("Compare two models, and how far tensors moved.", MODELS, "model"),
+    "model verify": ("Read all of a model and check every byte.", MODELS, "model"),
+    "model similar": ("Rank the stored models by how like one they are.", MODELS, "model"),
+    "model find": ("Find models by what their architecture has.", MODELS, "catalog"),
+    "model donors": ("Rank models by how they begin like an architecture.", MODELS, "catalog"),
+    "model owners": ("List the models that hold a tensor.", MODELS, "catalog"),
+    "model add": ("Read a model from a file or folder, and stage it.", MODELS, "model_make"),
+    "model slice": ("Stage a part of a model as a model of its own.", MODELS, "model_make"),
+    "model construct": ("Stage a model of a new architecture.", MODELS, "model_make"),
+    "model merge": ("Blend the weights of models, and stage the result.", MODELS, "model_make"),
+    "model repack": ("Store models anew, in fewer bytes.", MODELS, "model_make"),
+    "model export": ("Write a model in a foreign format.", MODELS, "branches"),
+    "registry ls": ("List the registered models.", MODELS, "registry"),
+    "registry show": ("Show a registered model and its versions.", MODELS, "registry"),
+    "registry create": ("Name a model before its first version.", MODELS, "registry"),
+    "registry register": ("Make a model of a commit the next version.", MODELS, "registry"),
+    "registry alias": ("Let an alias name a version, or move it.", MODELS, "registry"),
+    "registry history": ("Show where an alias was.", MODELS, "registry"),
+    "registry protect": ("Refuse to move an alias.", MODELS, "registry"),
+    "registry describe": ("Say what a model or a version is.", MODELS, "registry"),
+    "registry rm": ("Remove a version, or a model with all of them.", MODELS, "registry"),
+    "du": ("Show what entries take in the store, alone and shared.", CARE, "usage"),
+    "fsck": ("Check that all data is there and whole.", CARE, "setup"),
+    "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
+    "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),
+    "catalog status": ("Show how the SQL catalog stands to the repository.", CARE, "catalog"),
+    "catalog upgrade": ("Bring the catalog's tables to this version's.", CARE, "catalog"),
+    "catalog rebuild": ("Make the catalog anew.", CARE, "catalog"),
+    "catalog verify": ("Compare the catalog with one made anew.", CARE, "catalog"),
+    "version": ("Show versions of tensorrepo and what it stands on.", CARE, "setup"),
 }
 
 MODULE_OF = {name: f"tensorrepo.cli.{module}" for name, (_, _, module) in COMMANDS.items()}
 
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
-    "catalog": ("Look after the SQL catalog, which is a cache.", MORE),
-    "model": ("Describe, compare, cut and combine models.", LOOK),
-    "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", LOOK),
-    "view": ("Choose rows of datasets by queries, and keep which.", CHANGE),
-    "registry": ("Number versions of models, and name them by aliases.", LOOK),
+    "catalog": ("Look after the SQL catalog, which is a cache.", CARE),
+    "dataset": ("Adopt, describe, compact and stream datasets; change their columns.", DATA),
+    "model": ("Describe, compare, cut and combine models.", MODELS),
+    "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", MODELS),
+    "view": ("Choose rows of datasets by queries, and keep which.", DATA),
+    "registry": ("Number versions of models, and name them by aliases.", MODELS),
 }
 
 _STORE = (
@@ -157,13 +164,19 @@ _STORE = (
     "machine. Copies between repositories are not there yet."
 )
 _SERVICE = "There is no service yet: open the store by its URL, from the shell or in Python."
-_DATASETS = "Commands on datasets stand at the top: `add`, `update`, `set`, `column`, `cat`, `sql`."
+_DATASETS = (
+    "`tensorrepo dataset` has what is done to datasets; `add`, `cat` and `sql` stand at the top."
+)
 
 # What people type that is called otherwise here, or is not there yet.
 ABSENT: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("clone", "push", "pull", "fetch", "remote"), _STORE)
     | dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
-    | dict.fromkeys(("dataset", "datasets", "data"), _DATASETS)
+    | dict.fromkeys(("datasets", "data"), _DATASETS)
+    | {
+        word: f"`tensorrepo dataset {word}` does that."
+        for word in ("adopt", "column", "compact", "set", "stream")
+    }
     | {
         "gc": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
         "prune": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
@@ -232,12 +245,14 @@ class LazyCommands(TyperGroup):
 class RootCommands(LazyCommands):
     """All commands; of one with --json also what is wrong with its words is told in JSON."""
 
-    def main(self, args: Any = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]  # click's has more names, all of which are passed on
+        self, args: Any = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
         words = sys.argv[1:] if args is None else list(args)
         if not standalone_mode or "--json" not in words:
-            return super().main(args, *rest, standalone_mode=standalone_mode, **extra)
+            return super().main(args, standalone_mode=standalone_mode, **extra)
         try:
-            code = super().main(words, *rest, standalone_mode=False, **extra)
+            code = super().main(words, standalone_mode=False, **extra)
         except typer.TyperException as error:
             output.failure_json("invalid-input", error.format_message(), USAGE)
             sys.exit(USAGE)

@@ -75,7 +75,7 @@ def model_ls_command(
 def model_desc_command(
     call: RepoCall,
     name: StoredModelArgument,
-    graph: Annotated[bool, Option("--graph", help="Its graph, node by node.")] = False,
+    graph: Annotated[bool, Option("--nodes", help="Its graph, node by node.")] = False,
     staged: StagedOption = False,
 ) -> None:
     """Describe a model: layers, parameters, types, architecture, files, metrics, lineage.
@@ -86,7 +86,7 @@ def model_desc_command(
     Examples:
         tensorrepo model desc classifier
         tensorrepo model desc v1:classifier --json
-        tensorrepo model desc classifier --graph
+        tensorrepo model desc classifier --nodes
     """
     stored = find_model(call.session, name, staged=staged)
     if graph:

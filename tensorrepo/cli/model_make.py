@@ -106,19 +106,19 @@ def model_add_command(
 def model_slice_command(
     call: CommandCall,
     name: StoredModelArgument,
-    first: Annotated[str, Option("--from", metavar="NODE", help="Where it begins.")],
-    last: Annotated[str, Option("--to", metavar="NODE", help="Where it ends, included.")],
+    first: Annotated[str, Option("--first", metavar="NODE", help="Where it begins.")],
+    last: Annotated[str, Option("--last", metavar="NODE", help="Where it ends, included.")],
     new: AsOption,
     replace: ReplaceOption = False,
 ) -> None:
     """Stage the sub-network between two nodes of a model as a model of its own.
 
-    NODE is a node of the graph (`model desc NAME --graph` lists them) or a module of the model:
+    NODE is a node of the graph (`model desc NAME --nodes` lists them) or a module of the model:
     all nodes in it. Tensors are shared with the model, nothing is stored twice.
 
     Examples:
-        tensorrepo model slice resnet --from layer1 --to layer3 --as backbone
-        tensorrepo model slice v1:bert --from encoder.layer.0 --to encoder.layer.5 --as half
+        tensorrepo model slice resnet --first layer1 --last layer3 --as backbone
+        tensorrepo model slice v1:bert --first encoder.layer.0 --last encoder.layer.5 --as half
     """
     source = find_model(call.session, name)
     what = f"slice of {source.path}"
@@ -267,7 +267,7 @@ def model_construct_command(
 ) -> None:
     """Stage a model of a new architecture that shares all tensors with others that fit.
 
-    The architecture is a JSON file, as `model desc NAME --graph --json` prints one, or types and
+    The architecture is a JSON file, as `model desc NAME --nodes --json` prints one, or types and
     shapes by name; or --like a model. Tensors come from the first model given with --from that has
     one of that name, type and shape, else at that place of the common prefix of both graphs.
 

@@ -243,6 +243,19 @@ FormatSettings = Annotated[
     list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Of the format.")
 ]
 
+WhereOption = Annotated[
+    str | None, Option("--where", metavar="EXPR", help="Rows for which this holds.")
+]
+ColumnsOption = Annotated[
+    str | None, Option("--columns", metavar="COL[,COL]", help="Only these, in this order.")
+]
+
+
+def column_names(columns: str | None) -> list[str] | None:
+    """The names that --columns gives; None where it is not given."""
+    return None if columns is None else [name.strip() for name in columns.split(",")]
+
+
 VerticalOption = Annotated[bool, Option("--vertical", help="One value a line, row after row.")]
 WholeBytesOption = Annotated[
     str,

@@ -82,13 +82,13 @@ def registry_show_command(
 def registry_create_command(
     call: RepoCall,
     model: ModelArgument,
-    description: Annotated[str, Option("-d", "--description", help="What it is.")] = "",
+    description: Annotated[str, Option("--description", help="What it is.")] = "",
     label: LabelOption = None,
 ) -> None:
     """Name a model and say what it is, before its first version.
 
     Examples:
-        tensorrepo registry create classifier -d "Reads digits." --label task=vision
+        tensorrepo registry create classifier --description "Reads digits." --label task=vision
     """
     made = handle_of(call).registry.create(model, description=description, labels=_labels(label))
     call.answer(_MODEL(made), f"{model} is registered, without a version.")
@@ -194,7 +194,7 @@ def registry_describe_command(
     version: Annotated[
         str | None, Argument(metavar="[VERSION]", help="Describe this version.")
     ] = None,
-    description: Annotated[str | None, Option("-d", "--description", help="What it is.")] = None,
+    description: Annotated[str | None, Option("--description", help="What it is.")] = None,
     label: LabelOption = None,
 ) -> None:
     """Say what a model, or one of its versions, is.

@@ -191,7 +191,7 @@ def runs_compare_command(
     metric: MetricOption = None,
     largest: MaxOption = False,
     everything: Annotated[
-        bool, Option("--all", help="Also what is the same in all of them.")
+        bool, Option("--equal", help="Also what is the same in all of them.")
     ] = False,
 ) -> None:
     """Compare runs: parameters, code and data that differ, and their metrics side by side.

@@ -179,7 +179,7 @@ def sql_command(
     ] = None,
     form: Annotated[str | None, Option("--format", help=f"One of {', '.join(FORMATS)}.")] = None,
     target: Annotated[
-        str | None, Option("-o", "--output", metavar="FILE", help="Write the rows there.")
+        str | None, Option("--to", metavar="FILE", help="Write the rows there.")
     ] = None,
     ref: Annotated[
         str | None,
@@ -208,7 +208,7 @@ def sql_command(
     Examples:
         tensorrepo sql "SELECT label, count(*) FROM fashion GROUP BY label"
         tensorrepo sql 'SELECT count(*) FROM "fashion@v1"' --format json
-        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 -o rows.parquet
+        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 --to rows.parquet
         tensorrepo sql --untrusted --seconds 2 "SELECT 1"
     """
     handle = handle_of(call)
@@ -227,7 +227,7 @@ def sql_command(
         if untrusted:
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
         if path is not None:
-            raise InvalidInputError("-o keeps the rows of one query: give it, or - to read it")
+            raise InvalidInputError("--to keeps the rows of one query: give it, or - to read it")
         connection = DuckSession(tables, Settings(memory=f"{size}B"))
         where = f"{session.repository.url} at {at:.12}"
         prompt(partial(_ask, connection, params, show), tables.known, session.machine, where)
@@ -278,7 +278,7 @@ def _format(form: str | None, path: Path | None) -> str:
     if form not in FORMATS:
         raise InvalidInputError(f"--format {form}: expected one of {', '.join(FORMATS)}")
     if form in BINARY and path is None:
-        raise InvalidInputError(f"{form} is no text: name a file with -o")
+        raise InvalidInputError(f"{form} is no text: name a file with --to")
     return form
 
 
@@ -295,7 +295,7 @@ def show_result(
             cells = [[value_text(value, most) for value in row] for row in rows]
             output.data_table(result.columns, cells, vertical=vertical)
         if more:
-            output.note(f"the first {SHOWN_ROWS} rows: -o FILE or --format csv gives all")
+            output.note(f"the first {SHOWN_ROWS} rows: --to FILE or --format csv gives all")
     elif form == "json":
         _json_rows(result, output.raw, whole_bytes)
     else:

@@ -11,9 +11,11 @@ from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.options import (
+    ColumnsOption,
     CommandCall,
     FormatOption,
     FormatSettings,
+    column_names,
     complete_entry,
     complete_place,
     complete_ref,
@@ -21,7 +23,6 @@ from tensorrepo.cli.options import (
 from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
 from tensorrepo.formats.dataset.versions.conflicts import SideName
-from tensorrepo.formats.exchange.base import parse_names
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.exchange import AdoptionRequest
@@ -279,7 +280,7 @@ def _added_text(added: Added) -> str:
     return f"staged {added.path} ({told})"
 
 
-def adopt_command(
+def dataset_adopt_command(
     call: CommandCall,
     paths: Annotated[
         list[str], Argument(metavar="PATH_OR_URL...", help="Files, or folders of them.")
@@ -293,7 +294,7 @@ def adopt_command(
         str | None,
         Option("--format", help="parquet, tar, npy or safetensors; else told by content."),
     ] = None,
-    columns: Annotated[str | None, Option(metavar="A,B", help="Only these, in this order.")] = None,
+    columns: ColumnsOption = None,
     hashed: Annotated[
         bool | None,
         Option(
@@ -309,7 +310,7 @@ def adopt_command(
     --allow-outside, or `tensorrepo config outside.allow`.
 
     Examples:
-        tensorrepo adopt /data/train.parquet --dataset train
+        tensorrepo dataset adopt /data/train.parquet --dataset train
         tensorrepo adopt shards/ --dataset photos --no-hash
         tensorrepo adopt s3://bucket/000.tar s3://bucket/001.tar --dataset photos --append
     """
@@ -317,8 +318,9 @@ def adopt_command(
     if append and replace:
         raise InvalidInputError("give one of --append and --replace")
     mode = AddMode.APPEND if append else AddMode.REPLACE if replace else AddMode.NEW
-    names = parse_names(columns) if columns is not None else None
-    request = AdoptionRequest(tuple(paths), format_name, names, hashed)
+    names = column_names(columns)
+    only = None if names is None else tuple(names)
+    request = AdoptionRequest(tuple(paths), format_name, only, hashed)
     name = dataset.removeprefix("datasets/")
     with session.here.locked(), output.progress(f"adopting {name}", None) as advance:
         added = adopt_and_stage(session, name, mode, request, advance)

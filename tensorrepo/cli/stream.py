@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
+from tensorrepo.cli.options import (
+    ColumnsOption,
+    CommandCall,
+    RepoCall,
+    WhereOption,
+    column_names,
+    complete_place,
+)
 from tensorrepo.connect import parse_size, world
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -44,16 +51,14 @@ _ROWS = (
 _INK, _PAPER = "#222222", "#ffffff"
 
 
-def stream_command(
+def dataset_stream_command(
     call: RepoCall,
     name: Annotated[str, Argument(metavar="[REF:]DATASET", autocompletion=complete_place)],
     batch_size: Annotated[int, Option(min=1, help="Rows of a batch.")] = 256,
-    columns: Annotated[
-        list[str] | None, Option("--column", help="Only this column; may be repeated.")
-    ] = None,
+    columns: ColumnsOption = None,
     shuffle: Annotated[str, Option(help="The order: pages, global, buffer or no.")] = "pages",
     window: Annotated[str, Option(help="Decoded bytes to shuffle in.")] = "512MB",
-    where: Annotated[str | None, Option(help="Only rows for which this is true.")] = None,
+    where: WhereOption = None,
     balance: Annotated[
         str | None, Option(help="Classes of this column come equally often.")
     ] = None,
@@ -90,12 +95,12 @@ def stream_command(
     with one batch over and over. What a pass takes longer than the next is what a loop waits for.
 
     Examples:
-        tensorrepo stream photos
-        tensorrepo stream v1:photos --shuffle no --batch-size 1024
-        tensorrepo stream photos --explain
-        tensorrepo stream photos --where "label == 'cat'" --balance split
-        tensorrepo stream texts --column tokens --pack 2048 --explain
-        tensorrepo stream photos --decode 224 --profile --step-ms 20 --picture stalls.png
+        tensorrepo dataset stream photos
+        tensorrepo dataset stream v1:photos --shuffle no --batch-size 1024
+        tensorrepo dataset stream photos --explain
+        tensorrepo dataset stream photos --where "label == 'cat'" --balance split
+        tensorrepo dataset stream texts --columns tokens --pack 2048 --explain
+        tensorrepo dataset stream photos --decode 224 --profile --step-ms 20 --picture stalls.png
     """
     if shuffle not in ORDERS:
         raise InvalidInputError(f"no order {shuffle!r}: there are {', '.join(ORDERS)}")
@@ -113,7 +118,7 @@ def stream_command(
     opened = partial(
         stream,
         batch_size=batch_size,
-        columns=columns or None,
+        columns=column_names(columns),
         shuffle=ORDERS[shuffle],
         window_bytes=parse_size(window),
         sampling=Sampling(rows=rows, where=chosen, balance=balance, pack=pack, bucket=bucket),

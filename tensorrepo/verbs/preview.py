@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorrepo.datasets.sql_edit import row_selection
+from tensorrepo import lazy
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset, read_live
 from tensorrepo.formats.dataset.schema.convert import present_row
@@ -92,7 +92,7 @@ def preview_rows(dataset: StoredDataset, request: PreviewRequest) -> Preview:
         stop = min(request.start + request.rows, len(dataset))
         numbers = iter(range(min(request.start, stop), stop))
     else:
-        found = condition_rows(dataset, row_selection(dataset, request.where))
+        found = condition_rows(dataset, lazy.row_selection(dataset, request.where))
         if found is None:
             raise InvalidInputError(f"{request.where!r:.200} is no condition")
         matches = chain.from_iterable(part.tolist() for part in found)

@@ -173,7 +173,7 @@ def stored_key(dataset: StoredDataset) -> tuple[str, ...]:
     if not names or missing:
         raise InvalidInputError(
             f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
-            f"`tensorrepo set NAME {KEY_PROPERTY}=id` sets them"
+            f"`tensorrepo dataset set NAME {KEY_PROPERTY}=id` sets them"
         )
     return tuple(names)
 

@@ -486,7 +486,7 @@ def _upsert(
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
     before = draft.rows
-    draft.upsert(reading, request.key, codec=request.codec, progress=of_source(reading, progress))
+    draft.upsert(reading, request.key, codec=request.codec, progress=lambda _, done: progress(done))
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
     entry = Entry(Kind.DATASET, draft.stored.digest)
     changed = stage.drop_if_unchanged(request.path)

@@ -102,7 +102,7 @@ def test_replace_takes_the_columns_as_well_and_rows_keep_their_ids(people: Shell
 
 def test_the_key_of_a_dataset_matches_rows_in_any_order(people: Shell) -> None:
     before = people.repository().dataset("people").row_ids(slice(None))
-    people("set", "people", "key=id")
+    people("dataset", "set", "people", "key=id")
     people("commit", "-m", "A key")
     write_people(people.folder / "people.csv", [(299, "last", "299", 0.0), *ROWS[:-1][::-1]])
     add(people, "--sync")

@@ -20,7 +20,7 @@ from tests.support.processes.shell import Shell
 
 def test_a_file_is_staged_and_committed_without_its_rows(shell: Shell) -> None:
     write_npy(shell.folder / "x.npy")
-    assert f"{ROWS} rows" in shell("adopt", "x.npy", "--dataset", "points")
+    assert f"{ROWS} rows" in shell("dataset", "adopt", "x.npy", "--dataset", "points")
     shell("commit", "-m", "adopt")
     assert len(shell.repository().dataset("points")) == ROWS
 
@@ -30,23 +30,27 @@ def test_a_folder_stands_for_its_files(shell: Shell) -> None:
     write_npy(shell.folder / "shards/b.npy")
     write_npy(shell.folder / "shards/a.npy")
     (shell.folder / "shards/notes.txt").write_text("no rows")
-    told = shell.json("adopt", "shards", "--dataset", "points")
+    told = shell.json("dataset", "adopt", "shards", "--dataset", "points")
     assert told["rows"] == 2 * ROWS
 
 
 def test_a_name_that_exists_needs_a_mode(shell: Shell) -> None:
     write_npy(shell.folder / "x.npy")
-    shell("adopt", "x.npy", "--dataset", "points")
-    assert shell.run("adopt", "x.npy", "--dataset", "points").exit_code == 4
-    assert shell.json("adopt", "x.npy", "--dataset", "points", "--append")["rows"] == ROWS
-    assert shell.json("adopt", "x.npy", "--dataset", "points", "--replace")["rows"] == ROWS
-    both = shell.run("adopt", "x.npy", "--dataset", "points", "--append", "--replace")
+    shell("dataset", "adopt", "x.npy", "--dataset", "points")
+    assert shell.run("dataset", "adopt", "x.npy", "--dataset", "points").exit_code == 4
+    assert (
+        shell.json("dataset", "adopt", "x.npy", "--dataset", "points", "--append")["rows"] == ROWS
+    )
+    assert (
+        shell.json("dataset", "adopt", "x.npy", "--dataset", "points", "--replace")["rows"] == ROWS
+    )
+    both = shell.run("dataset", "adopt", "x.npy", "--dataset", "points", "--append", "--replace")
     assert both.exit_code == 2
 
 
 def test_columns_are_chosen_and_hashing_left_out(shell: Shell) -> None:
     write_parquet(shell.folder / "t.parquet")
-    shell("adopt", "t.parquet", "--dataset", "t", "--columns", "id,text", "--no-hash")
+    shell("dataset", "adopt", "t.parquet", "--dataset", "t", "--columns", "id,text", "--no-hash")
     shell("commit", "-m", "adopt")
     assert shell.repository().dataset("t").schema.names == ("id", "text")
 
@@ -62,7 +66,7 @@ def test_columns_are_chosen_and_hashing_left_out(shell: Shell) -> None:
 def test_what_cannot_be_adopted_is_refused_and_nothing_staged(
     words: tuple[str, ...], code: int, shell: Shell
 ) -> None:
-    done = shell.run("adopt", *words, "--dataset", "points")
+    done = shell.run("dataset", "adopt", *words, "--dataset", "points")
     assert done.exit_code == code
     assert "secret" not in done.output
     assert shell.json("status")["staged"] == []
@@ -106,7 +110,7 @@ def test_a_repository_knows_what_it_may_read(tmp_path: Path) -> None:
 
 def test_show_names_the_files_that_the_repository_does_not_hold(shell: Shell) -> None:
     write_npy(shell.folder / "x.npy")
-    shell("adopt", "x.npy", "--dataset", "points")
+    shell("dataset", "adopt", "x.npy", "--dataset", "points")
     shell("commit", "-m", "adopt")
     assert "1 file in place" in shell("show", "HEAD:points")
     (told,) = shell.json("show", "HEAD:points")["files_in_place"]
@@ -116,7 +120,7 @@ def test_show_names_the_files_that_the_repository_does_not_hold(shell: Shell) ->
 
 def test_doctor_looks_at_the_files_it_may_look_at(shell: Shell) -> None:
     path = write_npy(shell.folder / "x.npy")
-    shell("adopt", "x.npy", "--dataset", "points")
+    shell("dataset", "adopt", "x.npy", "--dataset", "points")
     shell("commit", "-m", "adopt")
     assert "1 of them not looked at" in shell("doctor")
     shell("config", "outside.allow", str(shell.folder))
@@ -129,7 +133,7 @@ def test_doctor_looks_at_the_files_it_may_look_at(shell: Shell) -> None:
 
 def test_a_command_reads_files_in_place_only_when_it_is_allowed_to(shell: Shell) -> None:
     write_npy(shell.folder / "x.npy")
-    shell("adopt", "x.npy", "--dataset", "points")
+    shell("dataset", "adopt", "x.npy", "--dataset", "points")
     shell("commit", "-m", "adopt")
     refused = shell.run("cat", "points")
     assert refused.exit_code == 6
@@ -186,10 +190,10 @@ def test_rows_in_place_are_changed_and_made_ours(tmp_path: Path) -> None:
 
 def test_the_compact_command_reads_what_is_allowed(shell: Shell) -> None:
     write_npy(shell.folder / "x.npy")
-    shell("adopt", "x.npy", "--dataset", "points")
+    shell("dataset", "adopt", "x.npy", "--dataset", "points")
     shell("commit", "-m", "adopt")
-    assert shell.run("compact", "points").exit_code == 6
-    shell("--allow-outside", str(shell.folder), "compact", "points")
+    assert shell.run("dataset", "compact", "points").exit_code == 6
+    shell("--allow-outside", str(shell.folder), "dataset", "compact", "points")
     shell("commit", "-m", "ours")
     (shell.folder / "x.npy").unlink()
     assert "float32[2, 3]" in shell("cat", "points", "--limit", "3")
@@ -198,8 +202,8 @@ def test_the_compact_command_reads_what_is_allowed(shell: Shell) -> None:
 def test_where_adopted_rows_lie_is_lineage(shell: Shell) -> None:
     for name in ("a.parquet", "b.parquet"):
         write_parquet(shell.folder / name)
-    shell("adopt", "a.parquet", "--dataset", "points")
-    shell("adopt", "b.parquet", "--dataset", "points", "--append")
+    shell("dataset", "adopt", "a.parquet", "--dataset", "points")
+    shell("dataset", "adopt", "b.parquet", "--dataset", "points", "--append")
     shell("commit", "-m", "adopt")
     steps = shell.json("lineage", "datasets/points")["steps"]
     found = {step["origin"]["path"]: step["details"] for step in steps}
@@ -214,7 +218,7 @@ def test_many_adopted_files_are_one_origin(shell: Shell) -> None:
     (shell.folder / "shards").mkdir()
     for number in range(MOST_FILE_EDGES + 1):
         write_npy(shell.folder / f"shards/{number:03}.npy")
-    shell("adopt", "shards", "--dataset", "points", "--no-hash")
+    shell("dataset", "adopt", "shards", "--dataset", "points", "--no-hash")
     shell("commit", "-m", "adopt")
     steps = shell.json("lineage", "datasets/points")["steps"]
     [step] = [each for each in steps if each["relation"] == "imported-from"]

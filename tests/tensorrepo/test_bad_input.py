@@ -339,9 +339,9 @@ def test_numbers_that_are_nan_are_data(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("stream", "points", "--shuffle", "sideways"),
-        ("stream", "points", "--window", "lots"),
-        ("stream", "points", "--batch-size", "0"),
+        ("dataset", "stream", "points", "--shuffle", "sideways"),
+        ("dataset", "stream", "points", "--window", "lots"),
+        ("dataset", "stream", "points", "--batch-size", "0"),
         ("log", "v1...main"),
         ("log", "v1", "main"),
         ("diff", "a", "b", "c"),

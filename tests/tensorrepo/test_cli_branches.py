@@ -32,19 +32,19 @@ def joined(shell: Shell, tmp_path: Path) -> Shell:
 
 def test_branches_are_made_renamed_and_deleted(full: Shell) -> None:
     full("branch", "side", "v1")
-    full("branch", "-m", "side", "aside")
+    full("branch", "--rename", "side", "aside")
     assert [each["name"] for each in full.records("branch")] == ["aside", "main"]
     full("branch", "-d", "aside")
     assert [each["name"] for each in full.records("branch")] == ["main"]
 
 
 def test_renaming_the_current_branch_takes_the_workspace_along(full: Shell) -> None:
-    full("branch", "-m", "trunk")
+    full("branch", "--rename", "trunk")
     assert full.json("status")["branch"] == "trunk"
 
 
 def test_undo_of_a_rename_takes_the_workspace_back_to_the_old_name(full: Shell) -> None:
-    full("branch", "-m", "trunk")
+    full("branch", "--rename", "trunk")
     assert "trunk is main again" in full("undo")
     assert full.json("status")["branch"] == "main"
     assert full.json("redo")["branch"] == "trunk"

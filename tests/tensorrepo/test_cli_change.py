@@ -108,12 +108,12 @@ def test_rows_are_deleted_by_id(users: Shell) -> None:
 
 def test_columns_come_and_go(users: Shell) -> None:
     np.save(users.folder / "vectors.npy", np.arange(6, dtype="f4").reshape(3, 2))
-    users("column", "add", "users", "checked", "bool", "--default", "false")
-    users("column", "add", "users", "note", "text")
-    users("column", "add", "users", "vector", "--values", "vectors.npy")
-    users("column", "rename", "users", "city", "town")
-    users("column", "widen", "users", "id", "--nullable")
-    users("column", "drop", "users", "score")
+    users("dataset", "column", "add", "users", "checked", "bool", "--default", "false")
+    users("dataset", "column", "add", "users", "note", "text")
+    users("dataset", "column", "add", "users", "vector", "--values", "vectors.npy")
+    users("dataset", "column", "rename", "users", "city", "town")
+    users("dataset", "column", "widen", "users", "id", "--nullable")
+    users("dataset", "column", "drop", "users", "score")
     assert _rows(users)[1] == {
         "id": 2, "town": None, "checked": False, "note": None, "vector": [2.0, 3.0],
     }  # fmt: skip
@@ -129,10 +129,12 @@ def test_columns_of_a_csv_are_required_where_told(users: Shell) -> None:
 
 
 def test_properties_are_set_and_taken_away(users: Shell) -> None:
-    told = users("set", "users", "licence=CC0", 'key=["id", "city"]', "year=2026", "note=a = b")
+    told = users(
+        "dataset", "set", "users", "licence=CC0", 'key=["id", "city"]', "year=2026", "note=a = b"
+    )
     assert told == "staged datasets/users (3 rows)\n"
     users("commit", "-m", "Notes")
-    users("set", "users", "year=null")
+    users("dataset", "set", "users", "year=null")
     users("commit", "-m", "Less")
     assert users.repository().dataset("users").stored.root.properties == {
         "licence": "CC0",
@@ -144,12 +146,12 @@ def test_properties_are_set_and_taken_away(users: Shell) -> None:
 
 @pytest.mark.parametrize("text", ["licence", "=CC0"])
 def test_a_property_without_name_or_value_is_refused(users: Shell, text: str) -> None:
-    assert "expected KEY=VALUE" in users.fails(2, "set", "users", text)
+    assert "expected KEY=VALUE" in users.fails(2, "dataset", "set", "users", text)
 
 
 def test_properties_that_are_set_already_stage_nothing(users: Shell) -> None:
-    users("set", "users", "licence=CC0")
-    assert "unchanged" in users("set", "users", "licence=CC0")
+    users("dataset", "set", "users", "licence=CC0")
+    assert "unchanged" in users("dataset", "set", "users", "licence=CC0")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +159,8 @@ def test_properties_that_are_set_already_stage_nothing(users: Shell) -> None:
     [
         ("update", "users", "--where", "id > 1", "--set", "city=Rom"),
         ("delete", "users", "--where", "id > 1"),
-        ("column", "add", "users", "checked", "bool", "--default", "false"),
-        ("compact", "users", "--everything"),
+        ("dataset", "column", "add", "users", "checked", "bool", "--default", "false"),
+        ("dataset", "compact", "users", "--everything"),
     ],
 )
 def test_a_terminal_gets_a_bar_of_rows(users: Shell, words: tuple[str, ...]) -> None:
@@ -181,7 +183,7 @@ def test_progress_counts_rows_looked_at_and_then_rows_changed(users: Shell) -> N
 
 def test_compact_frees_what_was_deleted(users: Shell) -> None:
     users("delete", "users", "--row", "1")
-    assert users.json("compact", "users", "--target", "1MiB", "--everything")["changed"]
+    assert users.json("dataset", "compact", "users", "--target", "1MiB", "--everything")["changed"]
     assert [row["id"] for row in _rows(users)] == [1, 3]
 
 
@@ -197,13 +199,13 @@ def test_compact_frees_what_was_deleted(users: Shell) -> None:
         (("update", "users", "--row", "1", "--set", "city"), 2, "COLUMN=VALUE"),
         (("update", "users", "--row", "1", "--set", "id=x"), 2, "column 'id'"),
         (("update", "users", "--row", "1", "--set", "town=x"), 3, "'city'"),
-        (("column", "turn", "users", "id"), 2, "add, widen, drop, rename"),
-        (("column", "add", "users", "x"), 2, "needs a type"),
-        (("column", "add", "users", "id", "int8"), 4, "already"),
-        (("column", "add", "users", "x", "intt"), 2, "intt"),
-        (("column", "drop", "users", "id", "--nullable"), 2, "takes no --nullable"),
-        (("column", "rename", "users", "id"), 2, "new name"),
-        (("column", "widen", "users", "id", "int8"), 2, "int8"),
+        (("dataset", "column", "turn", "users", "id"), 2, "add, widen, drop, rename"),
+        (("dataset", "column", "add", "users", "x"), 2, "needs a type"),
+        (("dataset", "column", "add", "users", "id", "int8"), 4, "already"),
+        (("dataset", "column", "add", "users", "x", "intt"), 2, "intt"),
+        (("dataset", "column", "drop", "users", "id", "--nullable"), 2, "takes no --nullable"),
+        (("dataset", "column", "rename", "users", "id"), 2, "new name"),
+        (("dataset", "column", "widen", "users", "id", "int8"), 2, "int8"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_stages_nothing(

@@ -50,8 +50,8 @@ def test_models_are_listed_and_described(models: Shell) -> None:
     assert described["layers"][0] == {
         "name": "layers.0", "tensors": 1, "parameters": 1600, "bytes": 6400,
     }  # fmt: skip
-    assert "linear" in models("model", "desc", "a", "--graph")
-    graph = models.json("model", "desc", "a", "--graph")
+    assert "linear" in models("model", "desc", "a", "--nodes")
+    graph = models.json("model", "desc", "a", "--nodes")
     assert (graph["source"], len(graph["nodes"])) == ("names", 5)
 
 
@@ -88,7 +88,7 @@ def test_a_diff_tells_how_far_layers_moved(models: Shell) -> None:
 
 
 def test_a_model_is_cut_and_committed(models: Shell) -> None:
-    words = ("model", "slice", "a", "--from", "layers.0", "--to", "layers.1")
+    words = ("model", "slice", "a", "--first", "layers.0", "--last", "layers.1")
     assert "2 tensors" in models(*words, "--as", "half")
     assert "exists" in models.fails(4, *words, "--as", "half")
     assert "is that already" in models(*words, "--as", "half", "--replace")
@@ -97,7 +97,7 @@ def test_a_model_is_cut_and_committed(models: Shell) -> None:
     (edge,) = models.json("model", "desc", "half")["lineage"]
     assert (edge["relation"], edge["path"]) == ("sliced-from", "models/a")
     assert "no node 'layers.9'" in models.fails(
-        3, "model", "slice", "a", "--from", "layers.9", "--to", "layers.1", "--as", "x"
+        3, "model", "slice", "a", "--first", "layers.9", "--last", "layers.1", "--as", "x"
     )
 
 
@@ -217,7 +217,7 @@ def test_an_architecture_is_built_of_what_donors_have(models: Shell) -> None:
 
 
 def test_a_graph_that_was_printed_is_an_architecture(models: Shell) -> None:
-    (models.folder / "a.json").write_text(models("model", "desc", "a", "--graph", "--json"))
+    (models.folder / "a.json").write_text(models("model", "desc", "a", "--nodes", "--json"))
     models("model", "construct", "a.json", "--from", "b", "--as", "again")
     assert models.json("model", "desc", "again", "--staged")["tensors"] == 4
 

@@ -77,7 +77,7 @@ def test_runs_are_compared_by_what_differs(trained: Shell) -> None:
     told = trained.json("runs", "compare", "exp1", "exp2")
     assert told["facts"] == {"lr": [0.1, 0.01]}
     assert told["metrics"] == {"loss": [2.0, 1.0]}
-    assert "seed" in trained("runs", "compare", "exp1", "exp2", "--all")
+    assert "seed" in trained("runs", "compare", "exp1", "exp2", "--equal")
 
 
 def test_lineage_goes_up_and_down(trained: Shell) -> None:

@@ -48,7 +48,7 @@ def test_rows_are_written_in_the_format_of_the_suffix(full: Shell, name: str) ->
 
 def test_a_file_of_the_user_beside_the_rows_stays(full: Shell) -> None:
     (full.folder / "rows.csv.part").write_text("precious")
-    full("sql", "SELECT 1 AS n", "-o", "rows.csv")
+    full("sql", "SELECT 1 AS n", "--to", "rows.csv")
     assert (full.folder / "rows.csv.part").read_text() == "precious"
     assert not list(full.folder.glob(".*.part"))
 
@@ -124,7 +124,7 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     assert full.json("view", "show", "first")["sql"] == query
     assert [each["rows"] for each in full.records("view", "ls")] == [2]
     assert "2 rows in 1 runs" in full("view", "show", "first")
-    assert full.json("stream", "first")["rows"] == 2
+    assert full.json("dataset", "stream", "first")["rows"] == 2
     assert "views/first" in full("ls")
     assert len(full("cat", "first", "--json").splitlines()) == 2
     full("delete", "points", "--row", "0")
@@ -147,16 +147,16 @@ def test_a_refresh_is_bounded_as_the_user_says(full: Shell) -> None:
 
 
 def test_columns_and_values_come_from_expressions(full: Shell) -> None:
-    full("column", "add", "points", "place", "--sql", "row_number * 2")
-    full("update", "points", "--sql", "--set", "place=place + 1", "--where", "place >= 4")
+    full("dataset", "column", "add", "points", "place", "--sql", "row_number * 2")
+    full("update", "points", "--sql", "place=place + 1", "--where", "place >= 4")
     full("commit", "-m", "By SQL")
     found = full.repository().dataset("points")["place"][:4].tolist()
     assert found == [0, 2, 5, 7]
 
 
 def test_decimals_of_expressions_are_floats(full: Shell) -> None:
-    full("column", "add", "points", "half", "--sql", "row_number * 0.5")
-    full("update", "points", "--sql", "--set", "half=half + 0.25", "--where", "row_number = 1")
+    full("dataset", "column", "add", "points", "half", "--sql", "row_number * 0.5")
+    full("update", "points", "--sql", "half=half + 0.25", "--where", "row_number = 1")
     full("commit", "-m", "By SQL")
     assert full.repository().dataset("points")["half"][:3].tolist() == [0, 0.75, 1]
 
@@ -227,7 +227,7 @@ def test_the_prompt_gives_each_query_the_parameters_that_it_names(
 
 def test_the_prompt_writes_no_file(full: Shell, at_a_terminal: list[str]) -> None:
     at_a_terminal += ["SELECT 1"]
-    assert "-o keeps the rows of one query" in full.fails(2, "sql", "-o", "a.csv")
+    assert "-o keeps the rows of one query" in full.fails(2, "sql", "--to", "a.csv")
 
 
 def test_a_view_has_no_name_of_a_dataset(full: Shell) -> None:

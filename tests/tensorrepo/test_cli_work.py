@@ -255,30 +255,36 @@ def test_log_draws_how_branches_join(full: Shell) -> None:
 
 
 def test_stream_reads_all_rows_and_explains_without_reading(full: Shell) -> None:
-    assert "20 rows" in full("stream", "points", "--batch-size", "8")
-    assert full.json("stream", "points", "--epochs", "2")["rows"] == 40
-    assert full("stream", "v1:points", "--explain")
-    full.fails(2, "stream", "net")
+    assert "20 rows" in full("dataset", "stream", "points", "--batch-size", "8")
+    assert full.json("dataset", "stream", "points", "--epochs", "2")["rows"] == 40
+    assert full("dataset", "stream", "v1:points", "--explain")
+    full.fails(2, "dataset", "stream", "net")
 
 
 def test_stream_chooses_rows_and_says_so(full: Shell) -> None:
-    chosen = ("stream", "points", "--where", "label == 1")
+    chosen = ("dataset", "stream", "points", "--where", "label == 1")
     rows = full.json(*chosen)["rows"]
     assert 0 < rows < 20
     assert f"{rows} of 20 rows" in full(*chosen, "--explain")
-    assert "3 classes of 'label'" in full("stream", "points", "--balance", "label", "--explain")
-    assert "'label' among" in full("stream", "points", "--bucket", "label", "--explain")
-    full.fails(2, "stream", "points", "--pack", "8")
-    full.fails(2, "stream", "points", "--profile", "--explain")
-    assert "no row of 20 matches label == 99" in full("stream", "points", "--where", "label == 99")
+    assert "3 classes of 'label'" in full(
+        "dataset", "stream", "points", "--balance", "label", "--explain"
+    )
+    assert "'label' among" in full("dataset", "stream", "points", "--bucket", "label", "--explain")
+    full.fails(2, "dataset", "stream", "points", "--pack", "8")
+    full.fails(2, "dataset", "stream", "points", "--profile", "--explain")
+    assert "no row of 20 matches label == 99" in full(
+        "dataset", "stream", "points", "--where", "label == 99"
+    )
 
 
 def test_stream_profiles_what_a_loop_waits_for(full: Shell, tmp_path: Path) -> None:
     picture = tmp_path / "stalls.png"
-    told = full("stream", "points", "--profile", "--step-ms", "1", "--picture", str(picture))
+    told = full(
+        "dataset", "stream", "points", "--profile", "--step-ms", "1", "--picture", str(picture)
+    )
     assert "without it" in told
     assert picture.read_bytes().startswith(b"\x89PNG")
-    found = full.json("stream", "points", "--profile")
+    found = full.json("dataset", "stream", "points", "--profile")
     assert set(found["stalls"]) == {"step", "prepare", "storage"}
     assert found["cold"]["rows"] == found["cached"]["rows"] == 20
 
@@ -286,10 +292,12 @@ def test_stream_profiles_what_a_loop_waits_for(full: Shell, tmp_path: Path) -> N
 def test_a_profile_refuses_what_it_cannot_draw(full: Shell, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "no" / "stalls.png")
     assert "in a folder that" in full.fails(
-        2, "stream", "points", "--profile", "--picture", nowhere
+        2, "dataset", "stream", "points", "--profile", "--picture", nowhere
     )
-    full.fails(2, "stream", "points", "--profile", "--picture", str(tmp_path / "stalls.nothing"))
-    assert "--profile" in full.fails(2, "stream", "points", "--step-ms", "3")
+    full.fails(
+        2, "dataset", "stream", "points", "--profile", "--picture", str(tmp_path / "stalls.nothing")
+    )
+    assert "--profile" in full.fails(2, "dataset", "stream", "points", "--step-ms", "3")
 
 
 def test_config_shows_sets_and_forgets(shell: Shell) -> None:

@@ -206,7 +206,7 @@ def test_the_work_goes_the_same_way_against_s3(remote: Shell) -> None:
     remote("switch", "main")
     remote("merge", "side")
     assert rows(remote) == 25
-    assert "20 rows" in remote("stream", "v1:points")
+    assert "20 rows" in remote("dataset", "stream", "v1:points")
     remote("checkout", "v1", "points")
     assert remote.json("status")["clean"] is True
 

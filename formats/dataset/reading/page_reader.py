@@ -335,7 +335,7 @@ class PageReader:
             raise UnsupportedError(
                 f"column {self._name!r}, page {page} lies in a foreign file, which this reader "
                 "was not given the means to read. Open the dataset through its repository, or "
-                "run `tensorrepo compact` where the file is."
+                "run `tensorrepo dataset compact` where the file is."
             )
         if not isinstance(chunk, ObjectLink):
             raise self.located(page, CorruptError("a foreign page without the object that says it"))

@@ -2,7 +2,7 @@
 
 `StreamOptions` and `Sampling` are what a caller may ask for. Their checks, what travels to another
 process, which options streams of a mix must share, and the arguments of `Dataset.stream` in the
-SDK and of ``tensorrepo stream`` follow from the fields here, or are held equal to them by a test.
+SDK and of ``dataset stream`` follow from the fields here, or are held equal to them by a test.
 
 What a caller leaves open is chosen by the rules at the end, from what is known before reading:
 bytes of a batch, cores, where the data lies. Only the number of requests to a store is found by

@@ -121,11 +121,11 @@ def test_the_command_shows_a_line_for_each_value(full: Shell) -> None:
     assert label.split()[1] == "9"
     assert "Bob" in label
     assert "Label by hand" in label
-    told = full.json("blame", "points", "--row", "3", "--column", "label")
+    told = full.json("blame", "points", "--row", "3", "--columns", "label")
     assert [cell["column"] for cell in told["cells"]] == ["label"]
     assert told["cells"][0]["value"] == 9
-    assert full.json("blame", "points", "--row-id", told["row_id"])["row"] == 3
-    assert full.json("blame", "points", "--key", "label=9")["row"] == 3
+    assert full.json("blame", "points", "--row", told["row_id"])["row"] == 3
+    assert full.json("blame", "points", "--where", "label=9")["row"] == 3
 
 
 def _two_branches(full: Shell, other: str) -> None:
