@@ -312,7 +312,7 @@ def dataset_adopt_command(
     Examples:
         tensorrepo dataset adopt /data/train.parquet --dataset train
         tensorrepo adopt shards/ --dataset photos --no-hash
-        tensorrepo adopt s3://bucket/000.tar s3://bucket/001.tar --dataset photos --append
+        tensorrepo adopt s3://bucket/001.tar --dataset photos --append
     """
     session = call.session
     if append and replace:

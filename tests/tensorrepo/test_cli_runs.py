@@ -49,9 +49,9 @@ def test_runs_are_filtered(trained: Shell) -> None:
     ("words", "code", "said"),
     [
         (["runs", "ls", "--status", "done"], 2, "running, finished, failed, interrupted, stale"),
-        (["runs", "ls", "--metric", "los"], 3, "there are loss"),
-        (["runs", "ls", "--best", "accuracy"], 3, "there are loss"),
-        (["runs", "compare", "exp1", "exp2", "--metric", "accuracy"], 3, "there are loss"),
+        (["runs", "ls", "--metric", "los"], 3, "loss"),
+        (["runs", "ls", "--best", "accuracy"], 3, "loss"),
+        (["runs", "compare", "exp1", "exp2", "--metric", "accuracy"], 3, "loss"),
         (["lineage", "models/net", "--relation", "trained"], 3, "Did you mean trained-on"),
         (["lineage", "models/net", "--relation", "xyz"], 3, "adapter-of"),
     ],

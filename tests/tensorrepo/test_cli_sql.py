@@ -40,7 +40,7 @@ def test_a_query_may_name_a_commit(full: Shell) -> None:
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.csv", "rows.json"])
 def test_rows_are_written_in_the_format_of_the_suffix(full: Shell, name: str) -> None:
-    full("sql", "SELECT range AS n FROM range(3)", "-o", name)
+    full("sql", "SELECT range AS n FROM range(3)", "--to", name)
     found = _READ[name](full.folder / name)
     assert found == [0, 1, 2]
     assert not list(full.folder.glob(".*.part"))
@@ -90,12 +90,12 @@ def test_a_query_is_read_from_standard_input(full: Shell) -> None:
         (["SELECT * FROM pionts"], 3, "Did you mean 'points'"),
         (["SELECT * FROM"], 2, "syntax error"),
         ([COUNT, "--format", "xml"], 2, "expected one of table, csv"),
-        ([COUNT, "--format", "parquet"], 2, "name a file with -o"),
+        ([COUNT, "--format", "parquet"], 2, "name a file with --to"),
         ([COUNT, "--param", "x"], 2, "expected NAME=VALUE"),
-        ([COUNT, "-o", "no/such/folder.csv"], 2, "cannot write"),
-        ([COUNT, "-o", "/"], 2, "it is a folder"),
-        ([COUNT, "-o", "rows.xlsx"], 2, "expected one that ends in .csv"),
-        ([COUNT, "-o", "rows"], 2, "cannot tell the format"),
+        ([COUNT, "--to", "no/such/folder.csv"], 2, "cannot write"),
+        ([COUNT, "--to", "/"], 2, "it is a folder"),
+        ([COUNT, "--to", "rows.xlsx"], 2, "expected one that ends in .csv"),
+        ([COUNT, "--to", "rows"], 2, "cannot tell the format"),
         ([COUNT, "--memory", "-1"], 2, "--memory"),
         (["SELECT 1 AS a, 2 AS a", "--format", "json"], 2, "several columns are called 'a'"),
     ],
@@ -227,7 +227,7 @@ def test_the_prompt_gives_each_query_the_parameters_that_it_names(
 
 def test_the_prompt_writes_no_file(full: Shell, at_a_terminal: list[str]) -> None:
     at_a_terminal += ["SELECT 1"]
-    assert "-o keeps the rows of one query" in full.fails(2, "sql", "--to", "a.csv")
+    assert "--to keeps the rows of one query" in full.fails(2, "sql", "--to", "a.csv")
 
 
 def test_a_view_has_no_name_of_a_dataset(full: Shell) -> None:

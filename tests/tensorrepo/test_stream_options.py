@@ -6,7 +6,7 @@ import inspect
 import typing
 
 import tensorrepo as tr
-from tensorrepo.cli.stream import stream_command
+from tensorrepo.cli.stream import dataset_stream_command
 from tensorrepo.formats.dataset.streaming.mix.blend import MixWish
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions, declared
 
@@ -61,7 +61,7 @@ def test_a_mix_offers_every_wish_with_its_default() -> None:
 
 
 def test_the_command_line_has_the_defaults_of_the_options() -> None:
-    offered = inspect.signature(stream_command).parameters
+    offered = inspect.signature(dataset_stream_command).parameters
     same = offered.keys() & BY_KEYWORD.keys() - {"batch_size", "window"}  # one is needed, one text
     assert same == {"columns", "shuffle", "where", "balance", "pack", "bucket", "seed"}
     shown = {key: offered[key].default for key in same}
