@@ -279,7 +279,7 @@ class Repository(RepositoryHistory):
                 meant. Their order is that of the dataset.
 
         Example:
-            ``repo.view("rare", sql="SELECT row_id FROM fashion WHERE label = 3").stream(...)``
+            ``repo.view("rare", sql="SELECT row_id FROM fashion WHERE label = 'bag'").stream(...)``
         """
         if sql is not None:
             with self.transaction(ref, f"View {name}") as tx:

@@ -208,7 +208,7 @@ def sql_command(
     Examples:
         tensorrepo sql "SELECT label, count(*) FROM fashion GROUP BY label"
         tensorrepo sql 'SELECT count(*) FROM "fashion@v1"' --format json
-        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=3 --to rows.parquet
+        tensorrepo sql 'SELECT * FROM fashion WHERE label = $l' --param l=bag --to rows.parquet
         tensorrepo sql --untrusted --seconds 2 "SELECT 1"
     """
     handle = handle_of(call)
@@ -385,7 +385,7 @@ def view_create_command(
     dataset changes; `view refresh` asks again.
 
     Examples:
-        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 3"
+        tensorrepo view create rare "SELECT row_id FROM fashion WHERE label = 'bag'"
     """
     session, handle = call.session, handle_of(call)
     made = stage_view(session, handle.context, name, query, replace=replace)

@@ -311,8 +311,8 @@ def dataset_adopt_command(
 
     Examples:
         tensorrepo dataset adopt /data/train.parquet --dataset train
-        tensorrepo adopt shards/ --dataset photos --no-hash
-        tensorrepo adopt s3://bucket/001.tar --dataset photos --append
+        tensorrepo dataset adopt shards/ --dataset photos --no-hash
+        tensorrepo dataset adopt s3://bucket/001.tar --dataset photos --append
     """
     session = call.session
     if append and replace:
