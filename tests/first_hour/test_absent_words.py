@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tensorrepo.cli.main import ABSENT, COMMANDS
+from tensorrepo.cli.main import ABSENT, COMMANDS, GROUPS
 from tests.support.processes.shell import Shell
 
 USAGE = 2
@@ -21,7 +21,8 @@ def test_a_word_that_is_absent_points_to_what_there_is(empty: Shell, word: str) 
 
 def test_what_is_pointed_to_is_there() -> None:
     assert not ABSENT.keys() & COMMANDS.keys()
+    there = COMMANDS.keys() | GROUPS.keys()
     for hint in ABSENT.values():
         for command in re.findall(r"`tensorrepo ([a-z-]+(?: [a-z]+)?)", hint):
             words = command.split()
-            assert words[0].startswith("-") or {command, words[0]} & COMMANDS.keys(), command
+            assert words[0].startswith("-") or {command, words[0]} & there, command

@@ -419,7 +419,8 @@ class _Translation:
         for node in nodes if literals else ():
             if node.get("class") != "COLUMN_REF":
                 continue
-            name = _resolved(".".join(node["column_names"]), self._schema.names)
+            parts, names = node["column_names"], self._schema.names
+            name = _resolved(".".join(parts), names) or _resolved(".".join(parts[1:]), names)
             column = None if name is None else self._schema.column(name)
             if column is None or not isinstance(column.type, ClassLabel):
                 continue
