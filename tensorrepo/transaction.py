@@ -19,7 +19,7 @@ from tensorrepo.formats.common.arguments import (
     text,
     wrong,
 )
-from tensorrepo.formats.common.buffer_codecs import parse_codec
+from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.dataset.read import open_dataset

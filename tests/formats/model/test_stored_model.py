@@ -243,7 +243,7 @@ def test_tensors_come_one_after_the_other_with_little_read_ahead() -> None:
 
 def test_names_that_are_not_there_are_refused_with_near_ones() -> None:
     opened = stored({"encoder.weight": np.zeros(3)})
-    with pytest.raises(NotFoundError, match=r"'encoder\.wieght'; there is encoder\.weight"):
+    with pytest.raises(NotFoundError, match=r"'encoder\.wieght'\. Did you mean encoder\.weight"):
         opened["encoder.wieght"]
     with pytest.raises(NotFoundError, match=r"'config\.json'"):
         next(opened.file_chunks("config.json"))

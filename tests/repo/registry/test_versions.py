@@ -297,7 +297,7 @@ def test_an_alias_that_is_no_text_is_refused() -> None:
 
 def test_what_is_missing_is_named_with_what_there_is() -> None:
     repository = with_versions(2)
-    with pytest.raises(NotFoundError, match="did you mean team/net"):
+    with pytest.raises(NotFoundError, match="Did you mean team/net"):
         find_version(repository, "team/ne")
     with pytest.raises(NotFoundError, match="has no version 9; there are 1, 2"):
         find_version(repository, "team/net", 9)

@@ -143,7 +143,7 @@ def test_the_shell_registers_names_and_shows(shelf: Shell) -> None:
 
 
 def test_the_shell_describes_protects_and_removes(shelf: Shell) -> None:
-    shelf("registry", "create", "net", "-d", "Reads digits.", "--label", "task=vision")
+    shelf("registry", "create", "net", "--description", "Reads digits.", "--label", "task=vision")
     shelf("registry", "register", "net", "--alias", "best")
     assert "task: vision" in shelf("registry", "show", "net")
     shelf("registry", "describe", "net", "--label", "task=")

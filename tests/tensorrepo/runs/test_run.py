@@ -576,7 +576,7 @@ def test_the_best_run_is_found(repository: tr.Repository) -> None:
     assert best is not None
     assert worst is not None
     assert (best.name, worst.name, runs.best("none")) == ("b", "a", None)
-    with pytest.raises(tr.NotFoundError, match="there are a, b, c"):
+    with pytest.raises(tr.NotFoundError, match="There are a, b, c"):
         runs["zzz"]
 
 
