@@ -28,10 +28,10 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     [
         (lambda repo: repo.dataset("points"), "trained-on", "datasets/points"),
         (lambda repo: repo.dataset("points").stream(batch_size=3), "trained-on", "datasets/points"),
-        (lambda repo: "main:datasets/points", "trained-on", "datasets/points"),
+        (lambda _: "main:datasets/points", "trained-on", "datasets/points"),
         (lambda repo: [repo.model("net")], "derived-from", "models/net"),
-        (lambda repo: "main:models/net", "derived-from", "models/net"),
-        (lambda repo: "https://example.org/w?key=1", "derived-from", "https://example.org/w"),
+        (lambda _: "main:models/net", "derived-from", "models/net"),
+        (lambda _: "https://example.org/w?key=1", "derived-from", "https://example.org/w"),
     ],
 )
 def test_a_model_says_what_it_came_from(
@@ -56,7 +56,7 @@ def test_rows_and_runs_take_the_same(repo: tr.Repository) -> None:
     assert [edge.path for edge in run.record.inputs] == [
         "datasets/points", "https://example.org/a.csv"
     ]  # fmt: skip
-    with pytest.raises(tr.InvalidInputError, match="derived_from takes .* got 'points'"):
+    with pytest.raises(tr.InvalidInputError, match=r"derived_from takes .* got 'points'"):
         repo.transaction().save_model("x", WEIGHTS, derived_from="points")
 
 
