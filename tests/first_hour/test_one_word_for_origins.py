@@ -67,13 +67,13 @@ def test_the_shell_has_the_same_word(shell: Shell) -> None:
     shell("commit", "-m", "Rows")
     shell("add", "net.safetensors", "--model", "net", "--derived-from", "a")
     shell(
-        "add", "a.csv", "--dataset", "b", "--derived-from", "a", "--derived-from", "https://x.org/y"
+        "add", "a.csv", "--dataset", "b", "--derived-from", "a", "--derived-from", "https://example.org/y"
     )
     shell("commit", "-m", "Made of them")
     assert "trained-on datasets/a" in shell("lineage", "models/net")
     told = shell("lineage", "datasets/b")
     assert "derived-from datasets/a" in told
-    assert "derived-from https://x.org/y" in told
+    assert "derived-from https://example.org/y" in told
     assert "no" in shell.fails(
         3, "add", "net.safetensors", "--model", "o", "--derived-from", "nope"
     )
