@@ -6,7 +6,9 @@ One entry for each, in the order in which messages list them. `registry` chooses
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.exchange.arrays import idx, npy
 from tensorrepo.formats.exchange.base import (
     DAMAGED,
@@ -44,6 +46,7 @@ _COMPRESS = FormatOption("compress", "compress the file", parse_flag)
 _MISSING = FormatOption(
     "missing", "rows without a file, files without a row: raise or skip", parse_damaged
 )
+_SHARD_SIZE = partial(byte_size, "shard_bytes", least=1)
 _SAMPLES = FormatOption("samples", "from how many samples types are inferred", parse_count)
 _DELIMITER = FormatOption("delimiter", "between cells")
 _BOXES = FormatOption("boxes", "what boxes hold: pixels, as COCO's, or parts, as YOLO's")
@@ -153,7 +156,7 @@ FORMATS: tuple[Format, ...] = (
             _COLUMNS, _SAMPLES,
             FormatOption("nullable", "columns that samples may lack", parse_names),
         ),
-        (FormatOption("shard_bytes", "where a folder's next shard begins", parse_count), _COMPRESS),
+        (FormatOption("shard_bytes", "size of a folder's shards, 1GB", _SHARD_SIZE), _COMPRESS),
     ),
     Format(
         "tfrecord",

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.query.sql.duck import Params, QueryTables, is_listing, reworded, table_listing
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
@@ -75,7 +76,8 @@ class QueryLimits:
     Attributes:
         seconds: time to look its names up, and from when its process is ready until its last row is
             taken; then it is killed.
-        memory_bytes: memory of the process that answers it, beyond what it takes to begin.
+        memory_bytes: memory of the process that answers it, beyond what it takes to begin; also
+            as a text such as "512MB", and so is `bytes`.
         rows: number of rows of the result.
         bytes: size of the result; a value counts as one at least, null too.
     """
@@ -86,6 +88,9 @@ class QueryLimits:
     bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
+        for name in ("memory_bytes", "bytes"):
+            if isinstance(text := getattr(self, name), str):
+                object.__setattr__(self, name, byte_size(name, text))
         for name, value in asdict(self).items():
             is_number = isinstance(value, int | float) and math.isfinite(value)
             if not is_number or value <= 0:

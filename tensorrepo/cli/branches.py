@@ -454,8 +454,8 @@ def model_export_command(
         ),
     ] = None,
     shard_bytes: Annotated[
-        int | None,
-        Option("--shard-bytes", metavar="N", help="Of hf: begin a new file of weights at N."),
+        str | None,
+        Option("--shard-bytes", metavar="SIZE", help="Of hf: size of a file of weights."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
 ) -> None:
@@ -466,7 +466,7 @@ def model_export_command(
     Examples:
         tensorrepo model export net --out net.safetensors
         tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
-        tensorrepo model export net --format hf --shard-bytes 5000000000 --out net-hf
+        tensorrepo model export net --format hf --shard-bytes 5GB --out net-hf
     """
     session = call.session
     model = find_model(session, name)

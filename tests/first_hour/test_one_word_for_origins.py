@@ -28,10 +28,10 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     [
         (lambda repo: repo.dataset("points"), "trained-on", "datasets/points"),
         (lambda repo: repo.dataset("points").stream(batch_size=3), "trained-on", "datasets/points"),
-        (lambda repo: "main:datasets/points", "trained-on", "datasets/points"),
+        (lambda _: "main:datasets/points", "trained-on", "datasets/points"),
         (lambda repo: [repo.model("net")], "derived-from", "models/net"),
-        (lambda repo: "main:models/net", "derived-from", "models/net"),
-        (lambda repo: "https://example.org/w?key=1", "derived-from", "https://example.org/w"),
+        (lambda _: "main:models/net", "derived-from", "models/net"),
+        (lambda _: "https://example.org/w?key=1", "derived-from", "https://example.org/w"),
     ],
 )
 def test_a_model_says_what_it_came_from(
@@ -56,7 +56,7 @@ def test_rows_and_runs_take_the_same(repo: tr.Repository) -> None:
     assert [edge.path for edge in run.record.inputs] == [
         "datasets/points", "https://example.org/a.csv"
     ]  # fmt: skip
-    with pytest.raises(tr.InvalidInputError, match="derived_from takes .* got 'points'"):
+    with pytest.raises(tr.InvalidInputError, match=r"derived_from takes .* got 'points'"):
         repo.transaction().save_model("x", WEIGHTS, derived_from="points")
 
 
@@ -67,13 +67,20 @@ def test_the_shell_has_the_same_word(shell: Shell) -> None:
     shell("commit", "-m", "Rows")
     shell("add", "net.safetensors", "--model", "net", "--derived-from", "a")
     shell(
-        "add", "a.csv", "--dataset", "b", "--derived-from", "a", "--derived-from", "https://x.org/y"
+        "add",
+        "a.csv",
+        "--dataset",
+        "b",
+        "--derived-from",
+        "a",
+        "--derived-from",
+        "https://example.org/y",
     )
     shell("commit", "-m", "Made of them")
     assert "trained-on datasets/a" in shell("lineage", "models/net")
     told = shell("lineage", "datasets/b")
     assert "derived-from datasets/a" in told
-    assert "derived-from https://x.org/y" in told
+    assert "derived-from https://example.org/y" in told
     assert "no" in shell.fails(
         3, "add", "net.safetensors", "--model", "o", "--derived-from", "nope"
     )

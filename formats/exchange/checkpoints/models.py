@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.common.damage import damage, is_refused
 from tensorrepo.formats.common.tensors import SAFETENSORS_TYPES, TORCH_NAMES
 from tensorrepo.formats.exchange.checkpoints.gguf import write_gguf
@@ -27,7 +28,6 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import (
     write_snapshot,
 )
 from tensorrepo.formats.exchange.checkpoints.torch import write_torch
-from tensorrepo.formats.exchange.records.samples import parse_count
 from tensorrepo.formats.exchange.registry import model_format
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
@@ -159,7 +159,8 @@ def export_options(options: Mapping[str, object]) -> dict[str, Any]:
     unknown = sorted(options.keys() - {"shard_bytes"})
     if unknown:
         raise InvalidInputError(f"models have no option {unknown[0]!r}; there is shard_bytes")
-    return {name: parse_count(value) for name, value in options.items() if value is not None}
+    given = options.get("shard_bytes")
+    return {} if given is None else {"shard_bytes": byte_size("shard_bytes", given, 1)}
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> InvalidInputError:

@@ -16,8 +16,8 @@ import numpy as np
 
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
-from tensorrepo.formats.model.delta.registry import CODECS
-from tensorrepo.formats.model.delta.similarity import distance, look, signature
+from tensorrepo.formats.model.delta.registry import CAST, CODECS
+from tensorrepo.formats.model.delta.similarity import as_float32_bits, distance, look, signature
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.manifest import Manifest, decode_manifest, piece_name
 from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
@@ -137,9 +137,12 @@ class StoredBase:
     place: MemberPlace
     location: Location
     held: TensorReader | None = None
+    type_name: str = ""
 
     def frame(self, index: int, about: FrameShape) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
+        if self.type_name:
+            about = CAST.base_shape(about)
         member = self.members.member(self.place)
         expected = member.frames[index - member.first_frame].digest
         if self.held is not None:
@@ -163,8 +166,10 @@ class WrittenBase:
 
     reader: TensorReader
     location: Location | PackSlot
+    type_name: str = ""
 
     def frame(self, index: int, about: FrameShape) -> memoryview:
+        about = CAST.base_shape(about) if self.type_name else about
         room = np.empty(about.size_bytes, np.uint8).data
         self.reader.read_into(index * frame_bytes(self.reader.type), room)
         return room
@@ -185,18 +190,29 @@ class Bases:
         self._tensors = [model.tensors() for model in models]
         self._stored = [model.stored for model in models]
 
-    def members(self, name: str, reader: TensorReader, source: int) -> tuple[MemberEntry, ...]:
-        """The members of the tensor of that name in model `source`, when it fits."""
+    def members(
+        self, name: str, reader: TensorReader, source: int, type_name: str = ""
+    ) -> tuple[MemberEntry, ...]:
+        """The members of the tensor of that name in model `source`, when it fits.
+
+        It has the type of `reader`, or the one that is named.
+        """
         element, shape, found = self._tensors[source].get(name, ("", (), None))
-        if (element, shape) != (reader.type.name, tuple(reader.shape)):
+        if (element, shape) != (type_name or reader.type.name, tuple(reader.shape)):
             return ()
         return self._stored[source].get(found or b"", ())
+
+    def _fitting(self, name: str, reader: TensorReader, source: int) -> Iterator[MemberEntry]:
+        """Members of that name that a tensor follows from, of its own type or by a cast."""
+        yield from self.members(name, reader, source)
+        if CAST.fits(reader.type, tuple(reader.shape)):
+            yield from self.members(name, reader, source, CAST.base_type)
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
         starts = set()
         for source, model in enumerate(self.models):
-            for entry in self.members(name, reader, source):
+            for entry in self._fitting(name, reader, source):
                 member = self._readable(model, entry)
                 if member is not None:
                     starts.add(member.first_frame)
@@ -207,10 +223,13 @@ class Bases:
         if part.size_bytes < LEAST_BYTES or not self._depth:
             return
         for source, model in enumerate(self.models):
-            for entry in self.members(part.name, part.reader, source):
+            own = self.members(part.name, part.reader, source)
+            for entry in self._fitting(part.name, part.reader, source):
                 if self._holds(model, entry, part):
-                    place = self._shallow(model, entry).place
-                    yield source, self._base(model, place, part.name)
+                    shallow, crosses = self._shallow(model, entry)
+                    cast = crosses or entry not in own
+                    type_name = CAST.base_type if cast else ""
+                    yield source, self._base(model, shallow.place, part.name, type_name)
 
     def predicting(self, part: TensorPart, prediction: Prediction) -> list[StoredBase] | None:
         """The members of the first model that a prediction is made from; None: one does not fit."""
@@ -223,9 +242,11 @@ class Bases:
             bases.append(self._base(model, entry.place, name))
         return bases
 
-    def _base(self, model: BaseModel, place: MemberPlace, name: str) -> StoredBase:
-        held = self._held.get(name) if model is self.models[0] else None
-        return StoredBase(model.members, place, model.locations[place], held)
+    def _base(
+        self, model: BaseModel, place: MemberPlace, name: str, type_name: str = ""
+    ) -> StoredBase:
+        held = self._held.get(name) if model is self.models[0] and not type_name else None
+        return StoredBase(model.members, place, model.locations[place], held, type_name)
 
     def _holds(self, model: BaseModel, entry: MemberEntry, part: TensorPart) -> bool:
         """Whether a member has all frames of a part."""
@@ -243,16 +264,21 @@ class Bases:
             self.notes[f"a base could not be used: {error}"] = None
             return None
 
-    def _shallow(self, model: BaseModel, entry: MemberEntry) -> MemberEntry:
+    def _shallow(self, model: BaseModel, entry: MemberEntry) -> tuple[MemberEntry, bool]:
         """The member, or when it is too deep to be a base what its chain of bases begins with.
 
         Not the nearest that will do: the next model would be as far from it again, and one more.
+
+        Returns:
+            The member, and whether the chain to it goes through a cast: then it is of another type.
         """
+        crosses = False
         if entry.depth < self._depth:
-            return entry
+            return entry, crosses
         while entry.bases:
+            crosses = crosses or entry.codec == CAST.name
             entry = model.members.entries[entry.bases[0]]
-        return entry
+        return entry, crosses
 
 
 def open_base(
@@ -276,7 +302,9 @@ def rank(
     tensors: Mapping[str, TensorReader],
     signatures: Mapping[str, object] | None = None,
 ) -> list[tuple[float, BaseModel]]:
-    """Models that share half of the bytes' names, types and shapes, the most similar first.
+    """Models that share half of the bytes' names and shapes, the most similar first.
+
+    Types are the same, too, or tensors may be casts of theirs.
 
     `signatures` of `tensors` that are known (None: it has none) need not be made by reading.
 
@@ -294,7 +322,7 @@ def rank(
         if sum(sizes[name] for name in alike) * 2 < total:
             continue
         compared = [name for name in largest if name in alike][:_COMPARED]
-        found = (_bits(model, alike[name], name, tensors[name], own) for name in compared)
+        found = (_bits(model, *alike[name], name, tensors[name], own) for name in compared)
         bits = [one for one in found if one is not None]
         bits = bits or _bits_of_small(model, alike, compared, tensors, looked_at)
         if bits:
@@ -302,20 +330,34 @@ def rank(
     return sorted(ranked, key=lambda one: (one[0], one[1].entry.digest))
 
 
-def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, bytes]:
-    """The fingerprints of the model's tensors (or pieces) of equal name, type and shape."""
+def _alike(model: BaseModel, tensors: Mapping[str, TensorReader]) -> dict[str, tuple[str, bytes]]:
+    """Type and fingerprint of the tensors (or pieces) that others may be encoded against."""
     return {
-        name: found or b""
+        name: (element, found or b"")
         for name, (element, shape, found) in model.tensors().items()
         if (reader := tensors.get(name)) is not None
-        and (element, shape) == (reader.type.name, tuple(reader.shape))
+        and shape == tuple(reader.shape)
+        and (element == reader.type.name or _is_cast(element, reader))
     }
 
 
+def _is_cast(element: str, reader: TensorReader) -> bool:
+    """Whether a tensor may be a cast of one of that type."""
+    return element == CAST.base_type and CAST.fits(reader.type, tuple(reader.shape))
+
+
 def _bits(
-    model: BaseModel, found: bytes, name: str, reader: TensorReader, own: dict[str, object]
+    model: BaseModel,
+    element: str,
+    found: bytes,
+    name: str,
+    reader: TensorReader,
+    own: dict[str, object],
 ) -> float | None:
-    """How far the signatures of two tensors are; None where either has none."""
+    """How far the signatures of two tensors are; None where either has none.
+
+    `element` and `found` are type and fingerprint of the model's tensor.
+    """
     members = model.stored.get(found)
     if not members:
         return None
@@ -328,12 +370,15 @@ def _bits(
     if name not in own:
         own[name] = signature(reader)
     mine = own[name]
-    return None if not isinstance(mine, np.ndarray) else distance(mine, theirs)
+    if not isinstance(mine, np.ndarray):
+        return None
+    widened = reader.type.name == "F16" and element == CAST.base_type
+    return distance(as_float32_bits(mine) if widened else mine, theirs)
 
 
 def _bits_of_small(
     model: BaseModel,
-    alike: Mapping[str, bytes],
+    alike: Mapping[str, tuple[str, bytes]],
     names: Sequence[str],
     tensors: Mapping[str, TensorReader],
     own: dict[str, object],
@@ -342,7 +387,8 @@ def _bits_of_small(
     small = {
         name: members[0].place
         for name in names
-        if len(members := model.stored.get(alike[name], ())) == 1
+        if alike[name][0] == tensors[name].type.name
+        and len(members := model.stored.get(alike[name][1], ())) == 1
         and tensors[name].type.bytes_of(tensors[name].shape) <= _READ_BYTES
     }
     chosen, found = dict(list(small.items())[:_READ]), []

@@ -176,6 +176,56 @@ class Delta(PredictingCodec):
         return as_numbers(bases[0], numbers_of(about.element))
 
 
+class Cast(PredictingCodec):
+    """Against a base in F32 that was cast to F16 or BF16: an exact cast takes next to nothing.
+
+    What the cast gives is computed here, alike on every machine: the nearest number, of two equally
+    near ones the even one. Where the frame holds another, as casts of NaN differ, it is a distance.
+    """
+
+    name = "cast"
+    number = 9
+    bases = 1
+    base_type = "F32"
+
+    def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
+        return element.name in CAST_TYPES
+
+    def predicted(self, bases: Frames, about: FrameShape) -> NDArray[Any]:
+        bits = np.frombuffer(bases[0], "<u4")
+        return as_bfloat16(bits) if about.element.name == "BF16" else as_float16(bits)
+
+
+CAST_TYPES: Final = frozenset({"F16", "BF16"})
+_INFINITY: Final = 0x7F800000
+
+
+def as_bfloat16(bits: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    """Bits of the nearest bfloat16 of each float32; of NaN the sign and the quiet NaN."""
+    half = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
+    nearest = ((bits + half) >> np.uint32(16)).astype(np.uint16)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(_INFINITY)
+    return _quiet(nearest, bits, is_nan, 0x7FC0)
+
+
+def as_float16(bits: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    """Bits of the nearest float16 of each float32; of NaN the sign and the quiet NaN."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        nearest = bits.view("<f4").astype("<f2").view("<u2")
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(_INFINITY)
+    return _quiet(nearest, bits, is_nan, 0x7E00)
+
+
+def _quiet(
+    found: NDArray[np.uint16], bits: NDArray[np.uint32], is_nan: NDArray[np.bool_], quiet: int
+) -> NDArray[np.uint16]:
+    """`found` with one NaN of each sign: processors differ in what they make of others."""
+    if is_nan.any():
+        sign = ((bits[is_nan] >> np.uint32(16)) & np.uint32(0x8000)).astype(np.uint16)
+        found[is_nan] = sign | np.uint16(quiet)
+    return found
+
+
 def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
     """`frame` by its distances from `base`, or as it is where that is smaller."""
     if not frame.size:

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorType
+from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
@@ -64,7 +64,9 @@ class FrameCodec(ABC):
     Attributes:
         name: name of the codec, as placements say it.
         number: number of the codec, as packs say it; never changes its meaning.
-        bases: number of base frames that it needs. Each has the type and size of the frame.
+        bases: number of base frames that it needs. Each has the type and size of the frame, but
+            for a codec with a `base_type`.
+        base_type: element type of its base, by name, where that is another one; "" else.
         plane_count: number of planes of each frame, where it is the same for all types.
         needs_many_rows: whether only a whole frame shows what it saves.
     """
@@ -72,6 +74,7 @@ class FrameCodec(ABC):
     name: ClassVar[str]
     number: ClassVar[int]
     bases: ClassVar[int] = 0
+    base_type: ClassVar[str] = ""
     plane_count: ClassVar[int] = 1
     needs_many_rows: ClassVar[bool] = False
 
@@ -82,6 +85,16 @@ class FrameCodec(ABC):
     def planes(self, element: TensorType) -> int:  # noqa: ARG002
         """Planes of each frame."""
         return self.plane_count
+
+    def base_shape(self, about: FrameShape) -> FrameShape:
+        """The same elements of a base as a frame of it."""
+        if not self.base_type:
+            return about
+        element = TYPES[self.base_type]
+        scale = element.block_bytes // about.element.block_bytes
+        return FrameShape(
+            element, about.size_bytes * scale, about.row_bytes * scale, about.first_byte * scale
+        )
 
     def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:  # noqa: ARG002
         """Whether a look at a whole frame says that a trial is worth its time."""

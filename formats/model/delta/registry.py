@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tensorrepo.formats.model.delta.distances import Delta, RowDelta
+from tensorrepo.formats.model.delta.distances import Cast, Delta, RowDelta
 from tensorrepo.formats.model.delta.frame_codec import FrameCodec, Palette, Planes
 from tensorrepo.formats.model.delta.predictions import Adam, Decay, LowRank
 
@@ -19,6 +19,7 @@ ROWS: Final = RowDelta()
 ADAM: Final = Adam()
 LOW_RANK: Final = LowRank()
 DECAY: Final = Decay()
-_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK, DECAY)
+CAST: Final = Cast()
+_ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK, DECAY, CAST)
 CODECS: Final = {codec.name: codec for codec in _ALL}
 BY_NUMBER: Final = {codec.number: codec for codec in _ALL}

@@ -58,6 +58,12 @@ def highest_bits(items: NDArray[np.uint8], element: TensorType) -> NDArray[np.ui
     return high if wide.shape[1] == 1 else high | wide[:, -2]
 
 
+def as_float32_bits(halves: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    """The highest 16 bits that numbers of F16 have in F32, to be compared with those of F32."""
+    wide = halves.view("<f2").astype("<f4").view("<u4")
+    return (wide >> np.uint32(16)).astype(np.uint16)
+
+
 def distance(one: NDArray[np.uint16], other: NDArray[np.uint16]) -> float:
     """Bits that differ per element, of 16."""
     return float(np.bitwise_count(one ^ other).mean())

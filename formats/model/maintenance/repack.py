@@ -149,14 +149,13 @@ class Restorer:
 
     def _pack(self, number: int, chunk: TensorChunk, cut: int) -> PackSlot:
         chosen, holding = self._chosen[number], self._stock.tensors[number]
+        codec = CODECS.get(chosen.codec or "")
+        type_name = "" if codec is None else codec.base_type
         bases = tuple(
-            WrittenBase(self._stock.reader(base), self._slots[base][cut]) for base in chosen.bases
+            WrittenBase(self._stock.reader(base), self._slots[base][cut], type_name)
+            for base in chosen.bases
         )
-        way = (
-            None
-            if chosen.codec is None
-            else EncodingChoice(CODECS[chosen.codec], bases, chosen.params)
-        )
+        way = None if codec is None else EncodingChoice(codec, bases, chosen.params)
         encode = partial(encode_frame, chunk, way)
         encoded = list(each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool))
         signature = holding.signature if cut == 0 else None

@@ -49,7 +49,7 @@ from tensorrepo.formats.model.write.encoding import (
     shares,
     ways_with,
 )
-from tensorrepo.formats.model.write.packing import Location
+from tensorrepo.formats.model.write.packing import PACK_BYTES, Location
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
@@ -486,13 +486,19 @@ class Scale:
         return chunk
 
     def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
-        """As it is stored now, where that is by a codec of several bases that are here."""
+        """As it is stored now, where that is by a codec of other bases, which are here."""
         holding, known = self.stock.tensors[number], self.stock.numbers
         codec = CODECS.get(holding.codec)
-        if codec is None or codec.bases < 2 or any(base not in known for base in holding.bases):
+        if codec is None or any(base not in known for base in holding.bases):
             return
         bases = tuple(known[base] for base in holding.bases)
-        readers = tuple(WrittenBase(self.stock.reader(base), UNPLACED) for base in bases)
+        # A base of another type that is cut into several members is cut elsewhere.
+        whole = all(self.stock.tensors[base].size_bytes <= PACK_BYTES for base in bases)
+        if codec.bases < 2 and not (codec.base_type and whole):
+            return
+        readers = tuple(
+            WrittenBase(self.stock.reader(base), UNPLACED, codec.base_type) for base in bases
+        )
         way = EncodingChoice(codec, readers, holding.params)
         yield self._measured(chunk, holding.stored_bytes, way, bases)
 
@@ -513,7 +519,8 @@ class Scale:
         unit = reader.type.block_bytes
         size = min(about.size_bytes, SAMPLE_ELEMENTS * unit)
         part = about._replace(size_bytes=size, params=way.params)
-        bases = [base.frame(0, about)[:size] for base in way.bases]
+        theirs = way.codec.base_shape(part).size_bytes
+        bases = [base.frame(0, about)[:theirs] for base in way.bases]
         planes = way.codec.encode(chunk.frame(0)[:size], bases, part)
         if planes is None:
             return 0.0

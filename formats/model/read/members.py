@@ -258,10 +258,11 @@ class MemberReader:
                 room[:] = data
             return
         per_frame = len(found[0].planes)
-        bases = [
-            self.base_frames(base, frames, about, once=once) for base in self.entries[place].bases
-        ]
         codec = CODECS[member.codec]
+        theirs = [codec.base_shape(one) for one in about] if codec.base_type else about
+        bases = [
+            self.base_frames(base, frames, theirs, once=once) for base in self.entries[place].bases
+        ]
         for at, room in enumerate(rooms):
             codec.decode(
                 stored[at * per_frame : (at + 1) * per_frame],
@@ -291,10 +292,12 @@ class MemberReader:
             StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
             for plane in member.frames[0].planes
         ]
-        bases = [self._base_frame(base, about, packs) for base in self.entries[place].bases]
+        codec = CODECS[member.codec]
+        theirs = codec.base_shape(about)
+        bases = [self._base_frame(base, theirs, packs) for base in self.entries[place].bases]
         if member.params != about.params:
             about = about._replace(params=member.params)
-        CODECS[member.codec].decode(planes, bases, about, room)
+        codec.decode(planes, bases, about, room)
 
     def _base_frame(self, place: MemberPlace, about: FrameShape, packs: MappedPacks) -> memoryview:
         member = self._members[place]
@@ -346,6 +349,8 @@ class MemberReader:
         Raises:
             CorruptError: names the tensor `name` and the base's pack.
         """
+        codec = CODECS.get(placed.codec)
+        about = about if codec is None else codec.base_shape(about)
         for base in self.entries[placed.place].bases:
             member = self.member(base)
             frame = member.frames[placed.index - member.first_frame]

@@ -57,8 +57,16 @@ class BaseFrames(Protocol):
     @property
     def location(self) -> Location | PackSlot: ...
 
+    @property
+    def type_name(self) -> str:
+        """Element type where that is not the tensor's, which is a cast of it; "" else."""
+        ...
+
     def frame(self, index: int, about: FrameShape) -> memoryview:
-        """Its frame of that number in the tensor, verified. Thread-safe."""
+        """Its frame of that number, verified. Thread-safe.
+
+        `about` is the frame that it is to be a base of.
+        """
         ...
 
 
@@ -97,7 +105,9 @@ def ways_with(
     return [
         EncodingChoice(codec, bases, source=source)
         for codec in CODECS.values()
-        if codec.bases == len(bases) and codec.fits(reader.type, reader.shape)
+        if codec.bases == len(bases)
+        and all(base.type_name == codec.base_type for base in bases)
+        and codec.fits(reader.type, reader.shape)
     ]
 
 
@@ -225,7 +235,8 @@ class _Trial:
             key = id(base), run.frame
             if key not in self.held:
                 self.held[key] = base.frame(run.frame, about)
-            bases.append(self.held[key][run.start : run.stop])
+            scale = way.codec.base_shape(about).size_bytes // max(1, about.size_bytes)
+            bases.append(self.held[key][run.start * scale : run.stop * scale])
         part = about._replace(
             size_bytes=run.stop - run.start,
             first_byte=about.first_byte + run.start,

@@ -6,8 +6,10 @@ that the page can be read beside it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -53,9 +55,15 @@ class Frame:
 
 def decode(codec: str, frame: Frame) -> bytes:
     """The bytes of a frame of one of the codecs that are decoded here."""
-    return {"raw": _raw, "planes": _planes, "palette": _palette, "delta": _delta, "rows": _rows}[
-        codec
-    ](frame)
+    known = {
+        "raw": _raw,
+        "planes": _planes,
+        "palette": _palette,
+        "delta": _delta,
+        "rows": _rows,
+        "cast": _cast,
+    }
+    return known[codec](frame)
 
 
 def _raw(frame: Frame) -> bytes:
@@ -87,6 +95,28 @@ def _palette(frame: Frame) -> bytes:
 def _delta(frame: Frame) -> bytes:
     base = np.frombuffer(frame.bases[0], frame.of.dtype)
     return _moved(frame.planes[0], base, frame.of).tobytes()
+
+
+def _cast(frame: Frame) -> bytes:
+    bits = [_rounded(number, frame.of) for (number,) in struct.iter_unpack("<I", frame.bases[0])]
+    return _moved(frame.planes[0], np.array(bits, frame.of.dtype), frame.of).tobytes()
+
+
+def _rounded(number: int, of: Numbers) -> int:
+    """The nearest float16 or bfloat16 of a float32, all as bits: by exact fractions."""
+    sign, exponent, mantissa = number >> 31 << 15, number >> 23 & 255, number & 0x7FFFFF
+    wide = 8 - of.exponent  # bits that the exponent loses
+    kept = 15 - of.exponent
+    infinity = ((1 << of.exponent) - 1) << kept
+    if exponent == 255:
+        return sign | infinity | (1 << kept - 1 if mantissa else 0)
+    value = Fraction((mantissa | (1 << 23 if exponent else 0)) << max(exponent, 1), 1 << 150)
+    lowest = 1 - (127 >> wide)  # exponent of the smallest normal number
+    power = lowest
+    while value >= Fraction(2) ** (power + 1):
+        power += 1
+    steps = round(value / Fraction(2) ** (power - kept))  # of two equally near ones the even one
+    return sign | min(steps + (power - lowest << kept), infinity)
 
 
 def _rows(frame: Frame) -> bytes:

@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest
 
-NAMES = ("raw", "planes", "palette", "delta", "rows", "adam", "low-rank", "decay")
+NAMES = ("raw", "planes", "palette", "delta", "rows", "adam", "low-rank", "decay", "cast")
 CODECS = dict(enumerate(NAMES, 1))
 SIGNATURES = 0x80000001
 

@@ -66,3 +66,29 @@ def test_a_frame_is_decoded_by_the_spec_alone(codec: str, name: str, count: int)
         about.first_byte // of.size,
     )
     assert codecs.decode(codec, stored) == frame.tobytes()
+
+
+def odd_numbers() -> Any:
+    """Numbers of F32 about every border of F16 and BF16."""
+    edges = [0, 0x33000000, 0x33800000, 0x387FE000, 0x38800000, 0x3F800000, 0x477FE000, 0x477FF000]
+    edges += [0x47800000, 0x7F7F0000, 0x7F7F8000, 0x7F800000, 0x7FC00000, 0x7FA00001, 0x00400000]
+    near = [edge + step for edge in edges for step in (-1, 0, 1, 0x7FFF, 0x8000, 0x1000, 0x1001)]
+    bits = np.array([number & 0x7FFFFFFF for number in near], "<u4")
+    return np.concatenate(
+        [bits, bits | np.uint32(1 << 31), RANDOM.integers(0, 1 << 32, 600, "<u4")]
+    )
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16"])
+def test_a_cast_is_rounded_by_the_spec_alone(name: str) -> None:
+    """A frame of the codec's own rounding is stored as zero distances, which must mean the same."""
+    base, chosen, element = odd_numbers(), CODECS["cast"], TYPES[name]
+    of = codecs.numbers_of(name, (element.block_elements, element.block_bytes))
+    about = FrameShape(element, 2 * base.size)
+    frame = chosen.predicted([base.view(np.uint8).data], about)  # type: ignore[attr-defined]
+    (plane,) = chosen.encode(frame.view(np.uint8).data, [base.view(np.uint8).data], about) or ()
+    assert plane.size_bytes < 64
+    stored = codecs.Frame(
+        [(int(plane.codec), bytes(plane.data))], frame.nbytes, of, [base.tobytes()]
+    )
+    assert codecs.decode("cast", stored) == frame.tobytes()

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.common.tensors import TYPES
+from tensorrepo.formats.common.tensors import TYPES, TensorType
 from tensorrepo.formats.model.delta.frame_codec import FrameCodec
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, unpack_plane
 from tensorrepo.formats.model.delta.registry import CODECS, DELTA, PALETTE, PLANES
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tests.formats.model.delta.test_codecs import about, decoded, encoded, near
+from tests.formats.model.delta.test_codecs import about, decoded, encoded, near, wide_as
 
 EVERY = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.name)
 F32, BF16 = TYPES["F32"], TYPES["BF16"]
+
+
+def element_of(codec: FrameCodec) -> TensorType:
+    return BF16 if codec.base_type else F32
 
 
 @EVERY
@@ -31,9 +35,11 @@ def test_any_planes_decode_or_are_refused(
     codec: FrameCodec, data: list[bytes], codecs: list[int], blocks: int
 ) -> None:
     planes = [StoredPlane(*each) for each in zip(codecs, data, strict=False)]
-    frame, bases = near(F32, 4 * blocks, codec.bases, 1)
+    element, size = element_of(codec), 4 * blocks
+    frame, bases = near(element, size, codec.bases, 1)
+    bases = wide_as(codec, bases)
     with suppress(CorruptError, UnsupportedError):
-        assert len(decoded(codec, planes, bases, about(codec, F32, 4 * blocks))) == len(frame)
+        assert len(decoded(codec, planes, bases, about(codec, element, size))) == len(frame)
 
 
 def few_values(size: int) -> bytes:
@@ -45,8 +51,9 @@ def few_values(size: int) -> bytes:
 def test_a_flipped_bit_decodes_or_is_refused(
     codec: FrameCodec, where: float, bit: int, count: int
 ) -> None:
-    frame, bases = near(F32, 4 * count, codec.bases, 2)
-    shape = about(codec, F32, 4 * count)
+    element = element_of(codec)
+    frame, bases = near(element, 4 * count, codec.bases, 2)
+    bases, shape = wide_as(codec, bases), about(codec, element, 4 * count)
     planes = encoded(codec, few_values(4 * count) if codec is PALETTE else frame, bases, shape)
     filled = [at for at, plane in enumerate(planes) if plane.size_bytes]
     place = filled[int(where * len(filled))]
@@ -60,8 +67,9 @@ def test_a_flipped_bit_decodes_or_is_refused(
 @EVERY
 @pytest.mark.parametrize("cut", [1, 3, 50])
 def test_planes_cut_short_are_refused(codec: FrameCodec, cut: int) -> None:
-    frame, bases = near(F32, 20_000, codec.bases, 3)
-    shape = about(codec, F32, 20_000)
+    element = element_of(codec)
+    frame, bases = near(element, 20_000, codec.bases, 3)
+    bases, shape = wide_as(codec, bases), about(codec, element, 20_000)
     planes = encoded(codec, few_values(20_000) if codec is PALETTE else frame, bases, shape)
     short = bytes(planes[-1].data)[:-cut]
     planes[-1] = StoredPlane(planes[-1].codec, short)
@@ -72,8 +80,9 @@ def test_planes_cut_short_are_refused(codec: FrameCodec, cut: int) -> None:
 @EVERY
 def test_another_number_of_planes_is_refused(codec: FrameCodec) -> None:
     planes = [StoredPlane(PlaneCodec.CONSTANT, b"\0")] * 9
+    bases = wide_as(codec, [bytes(8)] * codec.bases)
     with pytest.raises(CorruptError, match="planes"):
-        decoded(codec, planes, [bytes(8)] * codec.bases, about(codec, F32, 8))
+        decoded(codec, planes, bases, about(codec, element_of(codec), 8))
 
 
 @pytest.mark.parametrize("codec", [PLANES, DELTA], ids=lambda codec: codec.name)

@@ -144,6 +144,7 @@ def test_ranks_share_each_row(world: int) -> None:
 def test_workers_take_turns_at_all_steps() -> None:
     found = grouped(made(MappedObjects))
     parts = [[batch.rows.tolist() for batch in found.in_turn(at, 3)] for at in range(3)]
+    found.set_epoch(0)
     steps = [batch.rows.tolist() for batch in found]
     assert [step for at in range(len(steps)) for step in [parts[at % 3][at // 3]]] == steps
 
