@@ -76,6 +76,15 @@ def test_equal_values_in_other_units_are_no_change(committed: Shell) -> None:
     assert "unchanged" in committed("add", "wider.parquet", "--dataset", "all", "--sync")
 
 
+def test_a_column_of_nulls_takes_the_first_values_that_come(committed: Shell) -> None:
+    values = pa.array([["x"], None, []], pa.list_(pa.string()))
+    filled = TABLE.set_column(TABLE.column_names.index("nothing"), "nothing", values)
+    pq.write_table(filled, committed.folder / "filled.parquet")
+    committed("add", "filled.parquet", "--dataset", "all", "--sync")
+    committed("commit", "-m", "Filled")
+    assert opened(committed).to_arrow()["nothing"].to_pylist() == [["x"], None, []]
+
+
 def test_rows_are_pythons_own_values(committed: Shell) -> None:
     row = opened(committed)[0]
     assert (row["price"], row["day"], row["at"]) == (PRICE, DAY, NOON)

@@ -16,14 +16,18 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import element_dtype, is_float
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
     ClassLabel,
     ColumnLayout,
     ColumnType,
+    Decimal,
     Embedding,
     Image,
+    Null,
     Scalar,
     Storage,
     Tensor,
+    storage_of,
 )
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
@@ -32,6 +36,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     as_fixed,
     as_ragged,
+    blank_values,
     order_key,
     row_shapes,
     value_of_key,
@@ -74,7 +79,7 @@ def can_widen(old: Column, new: Column) -> str | None:
     return _type_refusal(old.type, new.type)
 
 
-def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:
+def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:  # noqa: PLR0911  a case each
     if old == new:
         return None
     match old, new:
@@ -88,7 +93,13 @@ def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:
             return _tensor_refusal(old, new)
         case ClassLabel(names=names), ClassLabel(names=wanted):
             return _names_refusal(names, wanted)
-        case Image(), Image(codec=None):
+        case (Image(), Image(codec=None)) | (Bytes(), Bytes(size=None)):
+            return None
+        case Decimal(), Decimal():
+            return _decimal_refusal(old, new)
+        case Null(), Tensor(tile=tuple()):
+            return "a column of nulls cannot become a tiled one: write a new column"
+        case Null(), _:
             return None
         case _:
             before, after = (kind.__struct_config__.tag for kind in (old, new))
@@ -115,6 +126,13 @@ def _is_loosened(old: Sequence[int | None], new: Sequence[int | None]) -> bool:
     )
 
 
+def _decimal_refusal(old: Decimal, new: Decimal) -> str | None:
+    alike = storage_of(old) == storage_of(new)
+    if old.scale == new.scale and old.precision <= new.precision and alike:
+        return None
+    return "decimals may get more digits before the point, up to 18, 38 or 76: write a new column"
+
+
 def _names_refusal(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     if len(wanted) < len(names):
         return f"{len(names)} classes cannot become {len(wanted)}: rows may have the others"
@@ -137,6 +155,8 @@ def convert_values(values: ColumnValues, stored: Storage, wanted: Storage) -> Co
     """
     if stored == wanted:
         return values
+    if values.valid is not None and not values.valid.any():  # null is a value of every type
+        return blank_values(wanted, values.rows, values.valid)
     if isinstance(values, BinaryValues) or wanted.layout is ColumnLayout.BINARY:
         raise _no_way(stored, wanted)
     if stored.dtype != wanted.dtype:

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from tensorrepo.formats.common.dtypes import element_dtype
 from tensorrepo.formats.dataset.schema.coerce import coerce_column
-from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.convert import present, present_row
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     ClassLabel,
     Column,
     ColumnType,
+    Decimal,
     Embedding,
     Image,
     Json,
+    List,
+    Null,
     Scalar,
     Tensor,
     Text,
@@ -91,16 +94,28 @@ def test_a_type_that_does_not_hold_every_value_is_refused(old: str, new: str) ->
         (Image("png"), Image()),
         (Json(), Json()),
         (Timestamp("s", "UTC"), Timestamp("s", "UTC")),
+        (Decimal(9, 2), Decimal(18, 2)),
+        (Bytes(4), Bytes()),
     ],
 )
 def test_what_may_be_widened(old: ColumnType, new: ColumnType) -> None:
     assert _refusal(old, new) is None
 
 
+def test_nulls_alone_become_values_of_any_type() -> None:
+    wide = Column("c", List(Text()), nullable=True)
+    assert can_widen(Column("c", Null()), wide) is None
+    nulls = coerce_column(Column("c", Null()), [None, None])
+    found = convert_values(nulls, storage_of(Null()), wide.storage)
+    assert present(wide, found) == [None, None]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
         (Tensor("int8", (None, 3)), Tensor("int8", (2, 3)), "dimensions may become None"),
+        (Decimal(9, 2), Decimal(19, 2), "up to 18, 38 or 76"),
+        (Decimal(9, 2), Decimal(18, 4), "before the point"),
         (Tensor("int8", (2, 3)), Tensor("int8", (2, 4)), "dimensions may become None"),
         (Tensor("int8", (2, 3)), Tensor("int8", (None,)), "dimensions may become None"),
         (Tensor("int8", (2,)), Tensor("int8", (2,), (1,)), "tiles of None"),
