@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Tensor,
     Text,
 )
-from tensorrepo.formats.dataset.schema.types import Scalar
+from tensorrepo.formats.dataset.schema.types import as_type
 from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import (
@@ -58,7 +58,7 @@ class Case:
 
     format: str
     target: str
-    columns: dict[str, Any]
+    columns: dict[str, Any] | Schema
     rows: dict[str, Any]
     file: str = ""
     cut_shows: bool = True
@@ -196,6 +196,38 @@ _LISTS_ROWS = {
     "tokens": [_PLAIN_ROWS["number"][: row % 5] for row in range(ROWS)],
 }
 
+_OBJECTS = {
+    "image": Image("png"),
+    "file": Text(),
+    "image_id": "int64",
+    "width": "int64",
+    "height": "int64",
+    "boxes": Tensor("float32", (None, 4)),
+    "categories": Tensor("int64", (None,)),
+    "names": Json(),
+    "iscrowd": Tensor("bool", (None,)),
+    "area": Tensor("float32", (None,)),
+}
+_OBJECTS_ROWS = {
+    "image": _SAMPLE_ROWS["image"],
+    "file": [f"images/{row:03}.png" for row in range(ROWS)],
+    "image_id": np.arange(ROWS)[::-1],
+    "width": np.full(ROWS, 7),
+    "height": np.full(ROWS, 5),
+    "boxes": [RNG.uniform(0, 1, (1 + row % 4, 4)).astype("f4") for row in range(ROWS)],
+    "categories": [np.arange(1 + row % 4) for row in range(ROWS)],
+    "names": [["a", "b", "c", "d"][: 1 + row % 4] for row in range(ROWS)],
+    "iscrowd": [np.arange(1 + row % 4) % 2 == 0 for row in range(ROWS)],
+    "area": [RNG.uniform(1, 9, 1 + row % 4).astype("f4") for row in range(ROWS)],
+}
+_YOLO = ("image", "file", "width", "height", "boxes", "categories", "names")
+_COCO = Schema(
+    tuple(
+        Column(name, as_type(kind), nullable=name in ("width", "height"))
+        for name, kind in _OBJECTS.items()
+    )
+)
+
 CASES = [
     Case("parquet", "t.parquet", _MANY, _MANY_ROWS),
     Case("arrow", "t.arrow", _MANY, _MANY_ROWS),
@@ -260,6 +292,22 @@ CASES = [
         repeats=False,
         needs="lance",
         damages=4,  # tests/formats/exchange/tables/test_lance.py damages it in more ways
+    ),
+    Case(
+        "coco",
+        "objects",
+        _COCO,
+        _OBJECTS_ROWS,
+        file="annotations/instances.json",
+        holds_no_rows=False,
+    ),
+    Case(
+        "yolo",
+        "objects",
+        {name: _OBJECTS[name] for name in _YOLO},
+        {name: _OBJECTS_ROWS[name] for name in _YOLO},
+        file="images/003.png",
+        holds_no_rows=False,
     ),
     Case("csv", "t.csv", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
     Case("jsonl", "t.jsonl", _PLAIN, _PLAIN_ROWS, cut_shows=False, holds_no_rows=False),
@@ -465,10 +513,8 @@ def test_unknown_options_are_named(case: Case, tmp_path: Path) -> None:
 
 @every_case
 def test_nulls_are_kept_or_refused_with_the_column_named(case: Case, tmp_path: Path) -> None:
-    columns = [
-        Column(name, kind if not isinstance(kind, str) else Scalar(kind), nullable=True)
-        for name, kind in case.columns.items()
-    ]
+    given = case.dataset(1).schema.without_ids()
+    columns = [replace(column, nullable=True) for column in given.columns]
     first = {name: values[0] for name, values in case.rows.items()}
     dataset = dataset_of(Schema(tuple(columns)), [first, dict.fromkeys(first)])
     assert _kept_or_named(dataset, tmp_path / case.target, case) in ("kept", "named")

@@ -120,7 +120,7 @@ def write_coco(
         path: what to make.
         overwrite: replace what is there.
         boxes: what boxes hold: "pixels" as COCO's or "parts" as YOLO's; None: pixels where there is
-            `image_id` or `width`, as the reader of COCO makes them, else parts.
+            `image_id`, which the reader of COCO makes, else parts.
 
     Raises:
         InvalidInputError: a column or a row that COCO has no place for.
@@ -160,6 +160,7 @@ def write_yolo(
     known = sorted(classes.names)
     order = {number: at for at, number in enumerate(known)}
     with new_folder(path, overwrite=overwrite) as folder:
+        (folder / "images").mkdir()
         for number, row in enumerate(_rows(table)):
             picture = _picture(table.schema, image, row, number)
             inner = (part for part in Path(picture.file).parts if part not in _YOLO_FOLDERS)
@@ -216,7 +217,7 @@ def _image_column(schema: Schema, refused: frozenset[str]) -> Column:
 def _unit(schema: Schema, boxes: str | None) -> str:
     if boxes not in (None, PIXELS, PARTS):
         raise InvalidInputError(f"boxes is {PIXELS} or {PARTS}, got {boxes!r}")
-    return boxes or (PIXELS if {"image_id", "width"} & set(schema.names) else PARTS)
+    return boxes or (PIXELS if "image_id" in schema else PARTS)
 
 
 def _picture(schema: Schema, image: Column, row: Mapping[str, Any], number: int) -> _Picture:
@@ -332,7 +333,7 @@ class _CocoFiles:
             images.file.write(b'\n],\n"annotations": [')
             waiting.file.seek(0)
             shutil.copyfileobj(waiting.file, images.file)
-            images.file.write(b'\n],\n"categories": ' + msgspec.json.encode(categories) + b"\n}\n")
+            images.file.write(b'\n],\n"categories": ' + msgspec.json.encode(categories) + b"\n}")
         self.close()
         for part in self._folder.glob("*.part"):
             part.unlink()
