@@ -365,9 +365,7 @@ def model_export_command(
     ] = None,
     shard_bytes: Annotated[
         str | None,
-        Option(
-            "--shard-bytes", metavar="SIZE", help="Of hf: size of a file of weights."
-        ),
+        Option("--shard-bytes", metavar="SIZE", help="Of hf: size of a file of weights."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
 ) -> None:

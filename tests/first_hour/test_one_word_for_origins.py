@@ -67,7 +67,14 @@ def test_the_shell_has_the_same_word(shell: Shell) -> None:
     shell("commit", "-m", "Rows")
     shell("add", "net.safetensors", "--model", "net", "--derived-from", "a")
     shell(
-        "add", "a.csv", "--dataset", "b", "--derived-from", "a", "--derived-from", "https://example.org/y"
+        "add",
+        "a.csv",
+        "--dataset",
+        "b",
+        "--derived-from",
+        "a",
+        "--derived-from",
+        "https://example.org/y",
     )
     shell("commit", "-m", "Made of them")
     assert "trained-on datasets/a" in shell("lineage", "models/net")
