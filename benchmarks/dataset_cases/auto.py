@@ -131,7 +131,7 @@ def _note(times: dict[str, list[float]], key: str, work: Callable[[], object]) -
 
 def _write(place: Path, name: str, table: pa.Table, codec: str) -> None:
     with tr.init(place, author="Bench <b@example.org>").transaction(message="x") as change:
-        change.create_dataset("x", SCHEMAS[name]).append(table, codec=codec)
+        change.create_dataset("x", columns=SCHEMAS[name]).append(table, codec=codec)
 
 
 def _scan(dataset: tr.Dataset) -> None:

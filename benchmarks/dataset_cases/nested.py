@@ -27,7 +27,7 @@ def nested_rows(folder: Path, options: Options) -> dict[str, Any]:
     rows = int(ROWS * options.scale)
     found: dict[str, Any] = {}
     with tensorrepo.init(folder / "warm").transaction("main", message="imports") as change:
-        change.create_dataset("x", {"x": "int8"}).append({"x": [1]})
+        change.create_dataset("x", columns={"x": "int8"}).append({"x": [1]})
     for name, array in _arrays(rows).items():
         table = pa.table({"c": array})
         file = folder / f"{name}.parquet"
@@ -38,11 +38,13 @@ def nested_rows(folder: Path, options: Options) -> dict[str, Any]:
         repository = tensorrepo.init(folder / name)
         begun = time.perf_counter()
         with repository.transaction("main", message="rows") as change:
-            change.create_dataset("x", tensorrepo.Schema.from_arrow(table.schema)).append(table)
+            change.create_dataset("x", columns=tensorrepo.Schema.from_arrow(table.schema)).append(
+                table
+            )
         found[f"{name}_write_s"] = time.perf_counter() - begun
         with repository.transaction("main", message="as JSON") as change:
             column = tensorrepo.Column("c", tensorrepo.Json(), nullable=True)
-            draft = change.create_dataset("j", tensorrepo.Schema((column,)))
+            draft = change.create_dataset("j", columns=tensorrepo.Schema((column,)))
             draft.append({"c": array.to_pylist()})
         dataset, as_json = repository.dataset("x"), repository.dataset("j")
         picked = np.sort(np.random.default_rng(SEED).choice(rows, min(PICKED, rows), replace=False))

@@ -55,7 +55,7 @@ def _case(change: str, key: str | None) -> Callable[[Path, Options], dict[str, A
         pq.write_table(table, source)
         place = folder / "store"
         with written(place) as full, tr.init(place, author="B <b@example.org>").transaction() as tx:
-            tx.create_dataset("x", _schema()).append(tr.read(source))
+            tx.create_dataset("x", columns=_schema()).append(tr.read(source))
         _sync(place, source, key)  # the first night says what the source is
         found: dict[str, Any] = {"rows": len(table), "full_mb": round(full.bytes / 1e6, 2)}
         reads, syncs, beside = [], [], []

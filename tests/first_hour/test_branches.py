@@ -85,4 +85,4 @@ def test_the_status_tells_of_what_is_put_aside(forked: Shell) -> None:
     assert "put aside 1 time" in status
     assert "A bisection is going on" in status
     commit = forked.json("status")["commit"][:12]
-    assert status.splitlines()[0] == f"HEAD is detached at {commit}"
+    assert status.splitlines()[0] == f"HEAD is detached at {commit}, on no branch"

@@ -111,7 +111,7 @@ def test_a_condition_is_looked_for_until_there_are_rows_enough() -> None:
     repo = tr.init(f"memory://{uuid4()}", author="Ada <ada@example.org>")
     rows = 500_000
     with repo.transaction(message="many") as tx:
-        tx.create_dataset("many", {"n": "int64"}).append({"n": np.arange(rows)})
+        tx.create_dataset("many", columns={"n": "int64"}).append({"n": np.arange(rows)})
     stored = repo.dataset("many").stored
     looked: list[int] = []
     found = condition_rows(stored, "n >= 3", looked.append)

@@ -27,7 +27,7 @@ def test_an_aborted_transaction_commits_nothing_and_raises_nothing(repo: tr.Repo
 def test_a_model_of_an_older_version_came_from_the_dataset(full: Shell) -> None:
     repo = full.repository()
     with repo.transaction(message="train") as tx:
-        tx.save_model("of-v1", {"w": np.ones(1, np.float32)}, trained_on=repo.dataset("points"))
+        tx.save_model("of-v1", {"w": np.ones(1, np.float32)}, derived_from=repo.dataset("points"))
     old = repo.dataset("points").digest
     with repo.transaction(message="more") as tx:
         tx.dataset("points").append(repo.dataset("points")[:1])

@@ -61,7 +61,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
         HOSTILE: [HOSTILE] * 20,
     }
     with repository.transaction(message=HOSTILE) as tx:
-        tx.create_dataset("photos", columns).append(rows)
+        tx.create_dataset("photos", columns=columns).append(rows)
     with repository.run("exp1", params={"name": HOSTILE}) as run:
         run.use(repository.dataset("photos"))
         run.log_metrics({"loss": 1.0, HOSTILE: 2.0}, 0)
@@ -221,7 +221,7 @@ def test_a_wide_dataset_shows_its_first_columns(tmp_path: Any) -> None:
     names = [f"c{at}" for at in range(60)]
     with repository.transaction(message="Wide") as tx:
         rows = {name: [1, 2] for name in names}
-        tx.create_dataset("wide", dict.fromkeys(names, "int64")).append(rows)
+        tx.create_dataset("wide", columns=dict.fromkeys(names, "int64")).append(rows)
     shown = str(repository.dataset("wide"))
     assert "the first 40 of 60 columns" in shown
     assert "c39" in shown.splitlines()[2]
@@ -230,7 +230,7 @@ def test_a_wide_dataset_shows_its_first_columns(tmp_path: Any) -> None:
 def test_an_entry_that_cannot_be_read_is_told_beside_the_others(tmp_path: Any) -> None:
     repository = init(tmp_path / "store", author=ADA)
     with repository.transaction(message="Two") as tx:
-        tx.create_dataset("bad", {"x": "int64"}).append({"x": [1]})
+        tx.create_dataset("bad", columns={"x": "int64"}).append({"x": [1]})
         tx.save_file("good.txt", b"good")
     digest = repository.entries()["datasets/bad"].digest
     (damaged,) = [each for each in (tmp_path / "store").rglob(f"*{digest[4:]}*") if each.is_file()]

@@ -20,7 +20,7 @@ def people(request: pytest.FixtureRequest) -> Repository:
     """300 people in two appends, whose key is their id."""
     repository = tr.init(f"memory://keys-{request.node.name}", author="Ada <ada@example.org>")
     with repository.transaction(message="People") as tx:
-        draft = tx.create_dataset("people", COLUMNS)
+        draft = tx.create_dataset("people", columns=COLUMNS)
         for first in (0, 200):
             ids = range(first, min(300, first + 200))
             draft.append({"id": list(ids), "name": [f"n{each}" for each in ids]})

@@ -21,7 +21,7 @@ def repo(full: Shell) -> tr.Repository:
     numbers = np.arange(40)
     rows = {"n": numbers, "name": [f"p{at}" for at in numbers], "label": numbers % 2}
     with repository.transaction(message="People") as tx:
-        tx.create_dataset("people", COLUMNS).append(rows)
+        tx.create_dataset("people", columns=COLUMNS).append(rows)
     return repository
 
 

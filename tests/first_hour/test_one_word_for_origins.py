@@ -18,7 +18,7 @@ WEIGHTS = {"w": np.ones(4, "f4")}
 def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     repo = tr.init(str(tmp_path_factory.mktemp("origins")), author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        tx.create_dataset("points", {"x": "int64"}).append({"x": np.arange(9)})
+        tx.create_dataset("points", columns={"x": "int64"}).append({"x": np.arange(9)})
         tx.save_model("net", WEIGHTS)
     return repo
 
@@ -45,7 +45,9 @@ def test_a_model_says_what_it_came_from(
 
 def test_rows_and_runs_take_the_same(repo: tr.Repository) -> None:
     with repo.transaction("main") as tx:
-        draft = tx.create_dataset("copy", {"x": "int64"}, derived_from="main:datasets/points")
+        draft = tx.create_dataset(
+            "copy", columns={"x": "int64"}, derived_from="main:datasets/points"
+        )
         draft.append({"x": np.arange(3)}, derived_from=["main:models/net"])
     origins = {step.origin.path for step in repo.lineage("datasets/copy").ancestors()}
     assert origins == {"datasets/points", "models/net"}

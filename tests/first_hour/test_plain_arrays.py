@@ -103,7 +103,7 @@ def test_sql_and_torch_are_plain_likewise(scores: tr.Dataset) -> None:
 def test_a_mix_fills_what_is_null_in_any_of_its_sources(scores: tr.Dataset, shell: Shell) -> None:
     repository = shell.repository()
     with repository.transaction() as tx:
-        tx.create_dataset("whole", {"holed": "int32"}).append({"holed": np.arange(10)})
+        tx.create_dataset("whole", columns={"holed": "int32"}).append({"holed": np.arange(10)})
     sources = [repository.dataset("whole"), scores]
     streams = [each.stream(batch_size=5, columns=["holed"], nulls=-7) for each in sources]
     found = [batch["holed"] for batch in tr.Mix(streams)]

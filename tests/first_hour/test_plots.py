@@ -25,7 +25,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     place = tmp_path_factory.mktemp("trained")
     repository = init(place / "store", author=ADA)
     with repository.transaction(message="Data") as tx:
-        tx.create_dataset("points", {"x": "int64"}).append({"x": [1, 2, 3]})
+        tx.create_dataset("points", columns={"x": "int64"}).append({"x": [1, 2, 3]})
     for name in ("exp1", "_late"):
         with repository.run(name) as run:
             run.use(repository.dataset("points"))

@@ -74,7 +74,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, server: socket.socket) -> Pat
         hostile[:100]: [hostile] * 30,
     }
     with repository.transaction(message=hostile) as tx:
-        tx.create_dataset("photos", columns).append(rows).set_properties(licence=hostile)
+        tx.create_dataset("photos", columns=columns).append(rows).set_properties(licence=hostile)
         tx.save_file("notes.txt", b"notes")
     with repository.run("exp1", params={"name": hostile}) as run:
         run.use(repository.dataset("photos"))
@@ -154,7 +154,7 @@ def test_a_report_stays_below_its_limit_and_says_what_it_left_out(tmp_path: Path
         for number in range(40):
             columns = {f"c{at}": "float32" for at in range(10)}
             rows = {name: np.arange(50, dtype="f4") for name in columns}
-            tx.create_dataset(f"d{number:02}", columns).append(rows)
+            tx.create_dataset(f"d{number:02}", columns=columns).append(rows)
     written = repository.report(tmp_path / "report.html", limit="128KiB")
     assert written.bytes < 128 << 10
     assert written.left_out > 0
@@ -164,8 +164,8 @@ def test_a_report_stays_below_its_limit_and_says_what_it_left_out(tmp_path: Path
 def test_damage_is_told_where_it_is_and_the_rest_goes_on(tmp_path: Path) -> None:
     repository = init(tmp_path / "store", author=ADA)
     with repository.transaction(message="Two") as tx:
-        tx.create_dataset("good", {"x": "int64"}).append({"x": [1, 2, 3]})
-        tx.create_dataset("bad", {"x": "int64"}).append({"x": list(range(200_000))})
+        tx.create_dataset("good", columns={"x": "int64"}).append({"x": [1, 2, 3]})
+        tx.create_dataset("bad", columns={"x": "int64"}).append({"x": list(range(200_000))})
     chunks = [each for each in (tmp_path / "store").rglob("*") if each.is_file()]
     largest = max(chunks, key=lambda each: each.stat().st_size)
     largest.chmod(0o644)

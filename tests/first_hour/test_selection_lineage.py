@@ -16,7 +16,7 @@ def repo(shell: Shell) -> tr.Repository:
     repository = shell.repository()
     numbers = np.arange(100)
     with repository.transaction(message="Rows") as tx:
-        tx.create_dataset("d", {"n": "int64", "y": "int64"}).append(
+        tx.create_dataset("d", columns={"n": "int64", "y": "int64"}).append(
             {"n": numbers, "y": numbers % 2}
         )
     return repository
@@ -40,7 +40,7 @@ def test_a_condition_is_kept_as_text_and_models_that_saw_none_are_not_named(
     repo: tr.Repository,
 ) -> None:
     ds = repo.dataset("d")
-    train(repo, "odd", ds.stream(batch_size=10, where="y == 1"))
+    train(repo, "odd", ds.stream(batch_size=10, sampling=tr.Sampling(where="y == 1")))
     train(repo, "even", ds.filter(tr.col("y") == 0).stream(batch_size=10))
     train(repo, "all", ds.stream(batch_size=10))
     assert "where y == 0" in "\n".join(repo.lineage("models/even").ancestors().lines())
@@ -62,7 +62,7 @@ def test_splits_views_and_torch_are_counted_by_their_own_rows(repo: tr.Repositor
 def test_what_a_model_was_trained_on_may_be_a_selection(repo: tr.Repository) -> None:
     chosen = repo.dataset("d").filter("y == 0 and n < 4")
     with repo.transaction() as tx:
-        tx.save_model("net", {"w": np.ones(3, "f4")}, trained_on=chosen)
+        tx.save_model("net", {"w": np.ones(3, "f4")}, derived_from=chosen)
     assert gone(repo) == {"models/net": 2}
 
 
@@ -73,13 +73,19 @@ def test_rows_that_no_text_says_count_as_any(repo: tr.Repository) -> None:
 
 
 def test_a_condition_by_chance_is_not_believed(repo: tr.Repository) -> None:
-    train(repo, "net", repo.dataset("d").stream(batch_size=10, where="random() < 0.5"))
+    train(
+        repo,
+        "net",
+        repo.dataset("d").stream(batch_size=10, sampling=tr.Sampling(where="random() < 0.5")),
+    )
     assert gone(repo) == {"models/net": 5}
 
 
 def test_a_dataset_made_of_a_selection_says_of_which(repo: tr.Repository) -> None:
     chosen = repo.dataset("d").filter("y == 1")[["n"]]
     with repo.transaction() as tx:
-        tx.create_dataset("odd", {"n": "int64"}, derived_from=chosen).append(chosen.to_arrow())
+        tx.create_dataset("odd", columns={"n": "int64"}, derived_from=chosen).append(
+            chosen.to_arrow()
+        )
     (step,) = repo.lineage("datasets/odd").ancestors(depth=1)
     assert (step.origin.path, step.details["where"]) == ("datasets/d", "y == 1")

@@ -88,7 +88,7 @@ def test_a_condition_on_a_class_skips_pages(condition: str) -> None:
     rows = 400_000
     with repo.transaction(message="sorted") as tx:
         columns = {"label": tr.ClassLabel(("cat", "dog", "eel")), "n": "int64"}
-        draft = tx.create_dataset("sorted", columns)
+        draft = tx.create_dataset("sorted", columns=columns)
         draft.append({"label": np.arange(rows) * 3 // rows, "n": np.arange(rows)})
     found = repo.sql(f"SELECT count(*) AS n FROM sorted WHERE {condition}")
     whole = repo.sql("SELECT count(*) AS n FROM sorted WHERE label LIKE 'e%'")

@@ -17,7 +17,7 @@ from tests.support.processes.shell import Shell
 def points(tmp_path_factory: pytest.TempPathFactory) -> tr.Dataset:
     repo = tr.init(str(tmp_path_factory.mktemp("points")), author="Ada <ada@example.org>")
     with repo.transaction("main") as tx:
-        draft = tx.create_dataset("points", {"x": "int64", "label": "int64"})
+        draft = tx.create_dataset("points", columns={"x": "int64", "label": "int64"})
         draft.append({"x": np.arange(600), "label": np.arange(600) % 3})
     return repo.dataset("points")
 

@@ -118,7 +118,7 @@ def test_python_reads_urls_and_keeps_the_copy_while_rows_are_read(
     assert len(spools(tmp_path)) == 1
     repository = tr.init("memory://read-a-url", author="Ada <ada@example.org>")
     with repository.transaction(message="People") as tx:
-        tx.create_dataset("people", reading.schema).append(reading)
+        tx.create_dataset("people", columns=reading.schema).append(reading)
     assert len(repository.dataset("people")) == 2
     del reading
     gc.collect()

@@ -34,7 +34,7 @@ def rows(count: int) -> dict[str, Any]:
 def repo(tmp_path_factory: pytest.TempPathFactory) -> tr.Repository:
     made = tr.init(tmp_path_factory.mktemp("store") / "store", author="Ada <ada@example.org>")
     with made.transaction("main", message="first") as tx:
-        tx.create_dataset("d", COLUMNS).append(rows(200))
+        tx.create_dataset("d", columns=COLUMNS).append(rows(200))
     with made.transaction("main", message="holes") as tx:
         tx.dataset("d").delete("n between 20 and 29")
     return made
@@ -127,19 +127,23 @@ def test_rows_where_and_weights_of_a_stream_count_rows_of_the_selection(ds: tr.D
     odd = ds.filter("n % 2 == 1")
     (batch,) = odd.stream(batch_size=100, rows=slice(0, 5), shuffle=False)
     assert batch["n"].tolist() == [1, 3, 5, 7, 9]
-    (batch,) = odd.stream(batch_size=100, rows=[7, 2, 3], where="n < 8", shuffle=False)
+    (batch,) = odd.stream(
+        batch_size=100, sampling=tr.Sampling(rows=[7, 2, 3], where="n < 8"), shuffle=False
+    )
     assert batch["n"].tolist() == [5, 7]
     first = np.zeros(len(odd))
     first[0] = 4
-    (batch,) = odd.stream(batch_size=100, weights=first)
+    (batch,) = odd.stream(batch_size=100, sampling=tr.Sampling(weights=first))
     assert batch["n"].tolist() == [1, 1, 1, 1]
     with pytest.raises(tr.InvalidInputError, match="weights are one number per row, 95"):
-        odd.stream(batch_size=1, weights=np.ones(190))
+        odd.stream(batch_size=1, sampling=tr.Sampling(weights=np.ones(190)))
 
 
 def test_a_process_streams_a_selection(ds: tr.Dataset) -> None:
     found = ds.filter("y == 3").select(["n"])
-    with found.stream(batch_size=64, workers="process", transform=doubled) as stream:
+    with found.stream(
+        batch_size=64, loading=tr.Loading(workers="process"), transform=doubled
+    ) as stream:
         numbers = sorted(int(each) for batch in stream for each in batch["n"])
     assert numbers == [2 * at for at in SELECTIONS["where"][1]]
 
@@ -182,7 +186,7 @@ def test_a_refreshed_split_takes_in_the_new_rows_of_its_side(tmp_path: Path) -> 
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     shares = {"train": 0.5, "test": 0.5}
     with made.transaction() as tx:
-        tx.create_dataset("d", COLUMNS).append(rows(100))
+        tx.create_dataset("d", columns=COLUMNS).append(rows(100))
     with made.transaction() as tx:
         for name, part in made.dataset("d").split(shares, by="n").items():
             tx.create_view(name, part)
@@ -330,7 +334,7 @@ def test_shares_and_keys_that_make_no_split_are_refused(
 ) -> None:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction() as tx:
-        tx.create_dataset("d", {"x": tr.Tensor("float32", (2,))})
+        tx.create_dataset("d", columns={"x": tr.Tensor("float32", (2,))})
     with pytest.raises((tr.InvalidInputError, tr.NotFoundError), match=told):
         made.dataset("d").split(shares, by=by)
 
@@ -338,6 +342,6 @@ def test_shares_and_keys_that_make_no_split_are_refused(
 def test_a_column_called_row_id_needs_a_key(tmp_path: Path) -> None:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction() as tx:
-        tx.create_dataset("d", {"row_id": tr.Text()})
+        tx.create_dataset("d", columns={"row_id": tr.Text()})
     with pytest.raises(tr.InvalidInputError, match="by="):
         made.dataset("d").split({"a": 1})
