@@ -413,6 +413,9 @@ def _coerce_ragged(
 
 def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:
     shape = column.storage.shape
+    if shape == (None,) and isinstance(row, list) and any(each is None for each in row):
+        hint = f"{row!r:.60}. A column of List({column.storage.dtype!r}) holds nulls in lists"
+        refuse_value(column, number, "numbers, none of them null", hint)
     try:
         array = as_array(row, column.storage.element)
     except (ValueError, OverflowError, TypeError):
