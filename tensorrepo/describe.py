@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
+from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -24,7 +25,7 @@ from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable, bounded_text
+from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable
 from tensorrepo.runs.run_context import RUNS
 
 HEAD_ROWS: Final = 8
@@ -137,17 +138,9 @@ def repository_table(title: str, core: RepositoryCore, tree: bytes | None) -> Re
     if tree is None:
         return RecordTable((*lines, "main has no commit yet"))
     paths = core.entries(tree)
-    shown = [_described(core.objects, path, entry) for path, entry in islice(paths, _ENTRIES)]
+    shown = [list_entry(*each) for each in islice(paths, _ENTRIES)]
     table = RecordTable.of(shown, ENTRY_COLUMNS, *lines)
     return replace(table, more=sum(1 for _ in paths))
-
-
-def _described(objects: ObjectSource, path: str, entry: Entry) -> EntryDescription:
-    try:
-        return describe_entry(objects, path, entry)
-    except Error as error:
-        why = f"cannot be read: {bounded_text(str(error), 80)}"
-        return EntryDescription(path, entry.kind.label, why, 0, entry.digest)
 
 
 def column_json(column: Column) -> dict[str, Any]:

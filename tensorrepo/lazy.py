@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensorrepo.datasets.dataset import dataset_at, view_at
     from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.sql_edit import row_selection
-    from tensorrepo.describe import repository_table
+    from tensorrepo.describe import describe_entry, repository_table
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
@@ -40,7 +40,7 @@ __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
     "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
     "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "every_tree", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
+    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
     "repack_models", "repository_table", "row_selection", "shortened", "sql", "view_at",
     "write_report",
 ]  # fmt: skip
@@ -56,7 +56,7 @@ _NAMES: Final = {
     "datasets.draft": "DatasetDraft",
     "datasets.selection": "Selection",
     "datasets.sql_edit": "row_selection",
-    "describe": "repository_table",
+    "describe": "describe_entry repository_table",
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",

@@ -17,6 +17,7 @@ from tensorrepo.formats.common.arguments import counted
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.history.tree_pages import MAX_SUMMARY_BYTES
 from tensorrepo.repo.history.trees import FILE_SUMMARY, Entry
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
 
 DATASET_SUMMARY: Final = Struct("<QQQ")  # rows, columns, stored bytes
@@ -26,18 +27,22 @@ _PATH_BYTES: Final = MAX_SUMMARY_BYTES - VIEW_SUMMARY.size
 
 
 @dataclass(frozen=True, slots=True)
-class EntrySummary:
+class ListedEntry:
     """An entry in a listing.
 
     Attributes:
+        path: path of the entry.
         kind: kind of the entry, in a word.
         content: how much it holds, for people.
         bytes: bytes of its content when decoded.
+        digest: digest of the entry.
     """
 
+    path: str
     kind: str
     content: str
     bytes: int
+    digest: Digest
 
 
 def dataset_summary(*, rows: int, columns: int, stored_bytes: int) -> bytes:
@@ -53,34 +58,34 @@ def view_summary(*, rows: int, view_bytes: int, path: str) -> bytes:
     return VIEW_SUMMARY.pack(rows, view_bytes) + path.encode("ascii")[:_PATH_BYTES]
 
 
-def read_summary(entry: Entry) -> EntrySummary:
-    """What the summary of an entry says.
+def list_entry(path: str, entry: Entry) -> ListedEntry:
+    """What the tree says of the entry at `path`; nothing is read for it.
 
     Raises:
         CorruptError: it has no summary of its kind.
     """
-    kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
-    form, rest = _FORMS.get(entry.kind, (_EMPTY, 0))
-    beyond = len(entry.summary) - form.size
-    if not 0 <= beyond <= rest:
+    form, most = _FORMS.get(entry.kind, (_EMPTY, 0))
+    rest = entry.summary[form.size :]
+    if len(entry.summary) < form.size or len(rest) > most:
         raise CorruptError(
-            f"{kind} {entry.digest:.12}: expected a summary of {form.size} bytes, found "
-            f"{len(entry.summary)}. `tensorrepo fsck` checks all."
+            f"{path}: expected a summary of {form.size} bytes, found {len(entry.summary)}. "
+            "`tensorrepo fsck` checks all."
         )
-    values = form.unpack_from(entry.summary)
-    if entry.kind is Kind.DATASET:
-        rows, columns, size_bytes = values
-        return EntrySummary(kind, f"{rows:,} rows x {columns} columns", size_bytes)
-    if entry.kind is Kind.MODEL:
-        tensors, size_bytes = values
-        return EntrySummary(kind, counted(tensors, "tensor"), size_bytes)
-    if entry.kind is Kind.VIEW:
-        rows, size_bytes = values
-        path = entry.summary[form.size :].decode("ascii", "replace")
-        cut = "..." if len(path) == _PATH_BYTES else ""
-        return EntrySummary(kind, f"{counted(rows, 'row')} of {path}{cut}", size_bytes)
-    size_bytes = values[0] if values else 0
-    return EntrySummary(kind, f"{size_bytes:,} bytes", size_bytes)
+    counts = form.unpack_from(entry.summary)
+    kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
+    size_bytes = counts[-1] if counts else 0
+    return ListedEntry(path, kind, _content(entry.kind, counts, rest), size_bytes, entry.digest)
+
+
+def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
+    if kind is Kind.DATASET:
+        return f"{counts[0]:,} rows x {counts[1]} columns"
+    if kind is Kind.MODEL:
+        return counted(counts[0], "tensor")
+    if kind is Kind.VIEW:
+        cut = "..." if len(rest) == _PATH_BYTES else ""
+        return f"{counted(counts[0], 'row')} of {rest.decode('ascii', 'replace')}{cut}"
+    return f"{counts[0] if counts else 0:,} bytes"
 
 
 _EMPTY: Final = Struct("")

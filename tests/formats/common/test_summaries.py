@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tensorrepo.formats.common.summaries import (
-    EntrySummary,
     dataset_summary,
+    list_entry,
     model_summary,
-    read_summary,
     view_summary,
 )
 from tensorrepo.repo.errors import CorruptError
@@ -27,25 +26,29 @@ MODEL = Entry(Kind.MODEL, DIGEST, DIGEST, model_summary(tensors=1, tensor_bytes=
 VIEW = Entry(Kind.VIEW, DIGEST, summary=view_summary(rows=1, view_bytes=90, path="datasets/a"))
 
 
+def listed(entry: Entry) -> tuple[str, str, int]:
+    found = list_entry("datasets/d", entry)
+    assert (found.path, found.digest) == ("datasets/d", entry.digest)
+    return found.kind, found.content, found.bytes
+
+
 def test_a_listing_says_how_much_there_is() -> None:
-    assert read_summary(DATASET) == EntrySummary("dataset", "60,000 rows x 2 columns", 7)
-    assert read_summary(MODEL) == EntrySummary("model", "1 tensor", 1 << 40)
-    assert read_summary(VIEW) == EntrySummary("view", "1 row of datasets/a", 90)
-    assert read_summary(Entry(Kind.RUN, DIGEST)).content == "0 bytes"
+    assert listed(DATASET) == ("dataset", "60,000 rows x 2 columns", 7)
+    assert listed(MODEL) == ("model", "1 tensor", 1 << 40)
+    assert listed(VIEW) == ("view", "1 row of datasets/a", 90)
+    assert listed(Entry(Kind.RUN, DIGEST)) == ("run", "0 bytes", 0)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100_000])
 def test_a_file_is_as_large_as_its_content(size_bytes: int) -> None:
     link = MemoryObjects().put(Kind.BLOB, bytes(size_bytes))
-    assert read_summary(file_entry(link)) == EntrySummary(
-        "file", f"{size_bytes:,} bytes", size_bytes
-    )
+    assert listed(file_entry(link)) == ("file", f"{size_bytes:,} bytes", size_bytes)
 
 
 def test_a_long_path_is_cut_and_said_to_be() -> None:
     summary = view_summary(rows=2, view_bytes=0, path="datasets/" + "x" * 200)
     assert len(summary) == 64
-    shown = read_summary(replace(VIEW, summary=summary)).content
+    shown = listed(replace(VIEW, summary=summary))[1]
     assert shown == "2 rows of datasets/" + "x" * 39 + "..."
 
 
@@ -53,4 +56,4 @@ def test_a_long_path_is_cut_and_said_to_be() -> None:
 def test_a_summary_of_another_size_is_refused(entry: Entry) -> None:
     for summary in (b"", entry.summary[:15], bytes(65)):
         with pytest.raises(CorruptError, match="expected a summary of"):
-            read_summary(replace(entry, summary=summary))
+            listed(replace(entry, summary=summary))
