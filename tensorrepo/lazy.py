@@ -40,9 +40,9 @@ __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
     "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
     "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
-    "repack_models", "repository_table", "row_selection", "shortened", "sql", "view_at",
-    "write_report",
+    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at",
+    "no_attribute", "repack_models", "repository_table", "row_selection", "shortened", "sql",
+    "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
