@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from tensorrepo import hints, lazy
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.suggest import did_you_mean, there_are
 
 if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Lineage
@@ -53,10 +53,10 @@ class EntryHandles(Mapping[str, HandleT], Generic[HandleT]):
 
     def __getitem__(self, name: str) -> HandleT:
         if name not in self._names:
-            near = get_close_matches(str(name), self._names, 4) or self._names[:8]
-            there = f"there are {', '.join(near)}" if near else f"there are no {self._space}"
             at = f" in commit {self._commit:.12}" if self._commit else ""
-            raise NotFoundError(f"no {self._space}/{name}{at}; {there}")
+            there = there_are(self._names, f"There are no {self._space}.")
+            hint = did_you_mean(str(name), self._names, there)
+            raise NotFoundError(f"no {self._space}/{name}{at}.{hint}")
         return self._opened(self._context, name, self._commit)
 
     def __contains__(self, name: object) -> bool:

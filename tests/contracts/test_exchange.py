@@ -384,7 +384,12 @@ def test_two_exports_of_one_dataset_are_the_same_bytes(case: Case, tmp_path: Pat
 @every_case
 def test_progress_of_an_export_only_grows(case: Case, tmp_path: Path) -> None:
     told: list[int] = []
-    export(case.dataset(), tmp_path / case.target, case.format, progress=told.append)
+
+    def progress(rows: int, total: int) -> None:
+        assert total == ROWS
+        told.append(rows)
+
+    export(case.dataset(), tmp_path / case.target, case.format, progress=progress)
     assert told == sorted(told)
     assert told[-1] > 0
 

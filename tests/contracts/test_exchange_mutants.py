@@ -46,7 +46,7 @@ def _seeds(folder: Path) -> list[MutationSeed]:
 
 def test_mutated_files_are_read_or_refused_by_us_in_bounded_time_and_memory(tmp_path: Path) -> None:
     seeds = _seeds(tmp_path)
-    assert len(seeds) == 38
+    assert len(seeds) == 40
     groups = [[seed] for seed in seeds] if soaking() else [seeds]  # so that one death hides none
     faults = [fault for group in groups for fault in faults_alone(group, 66 if soaking() else 1)]
     assert faults == []

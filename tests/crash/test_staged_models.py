@@ -44,7 +44,7 @@ def session(backend: Backend, root: Path) -> WorkspaceSession:
 
 def add_model(at: WorkspaceSession, name: str) -> None:
     path = at.here.root / f"{name}.safetensors"
-    add(at, AddRequest(path, "models", name, AddMode.REPLACE), lambda _: None)
+    add(at, AddRequest(path, "models", name, AddMode.REPLACE), lambda *_: None)
 
 
 def add_two_and_commit(at: WorkspaceSession) -> None:

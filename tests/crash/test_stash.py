@@ -59,7 +59,7 @@ def check_all_is_back(shell: Shell) -> None:
 
 def take_back(shell: Shell) -> None:
     """What a user does who finds a stash after a crash."""
-    for _ in shell.json("stash", "list"):
+    for _ in shell.records("stash", "list"):
         shell("stash", "pop")
     check_all_is_back(shell)
 

@@ -333,7 +333,7 @@ SIMPLE = Schema(
             {"n": 1, "j": float("nan")},
             r"row 2, column 'j': expected a JSON value, found Out of range",
         ),
-        ({"n": 1, "j": object()}, r"row 2, column 'j': expected a JSON value, found Object of"),
+        ({"n": 1, "j": object()}, r"row 2, column 'j': expected a JSON value, found object"),
         ({"n": 1, "r": [[1, 2, 3]]}, r"row 2, column 'r': expected shape \(None, 2\), found shape"),
         ({"n": 1, "r": [[1, 70000]]}, r"row 2, column 'r': expected int16, found 70000"),
         ({"n": 1, "r": [[1], [2, 3]]}, r"row 2, column 'r': expected shape .*different lengths"),

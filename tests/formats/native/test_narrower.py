@@ -37,12 +37,13 @@ pytestmark = [
 def built(machine: str, folder: Path) -> Any:
     """The codecs' module as such a machine would choose its paths."""
     target = folder / "_codecs.abi3.so"
-    sources = [str(SOURCES / f"{name}.c") for name in ("codecs", "delta_tokens", "rans")]
+    parts = ("codecs", "delta_tokens", "frequency_tables", "rans")
+    sources = [str(SOURCES / f"{name}.c") for name in parts]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]
     told = f"-D__builtin_cpu_supports(x)={MACHINES[machine]}"
     include = f"-I{sysconfig.get_paths()['include']}"
-    command = [*compiler, *options, told, include, *sources, "-o", str(target)]
+    command = [*compiler, *options, told, include, *sources, "-o", str(target), "-lm"]
     subprocess.run(command, check=True, capture_output=True)
     spec = spec_from_file_location("_codecs", target)
     assert spec is not None

@@ -65,7 +65,7 @@ def test_rows_and_chunks_are_those_of_the_index(repo: tr.Repository) -> None:
     assert [each["offset"] for each in found] == index.entries["offset"].tolist()
     chunks = [index.chunks[at].digest for at in index.chunk.tolist()]  # type: ignore[union-attr]
     assert [each["chunk"] for each in found] == chunks
-    assert {each["form"] for each in found} == {"plain"}
+    assert {each["form"] for each in found} == {"compressed"}
 
 
 def test_statistics_are_numbers_and_exact_keys(repo: tr.Repository) -> None:

@@ -190,7 +190,7 @@ def test_foreign_pages_are_refused_without_somebody_who_reads_them() -> None:
     pages = Pages(MemoryObjects(), COLUMNS["numbers"])
     pages.add_foreign(4)
     reader = _reader(pages, pages.index(0))
-    with pytest.raises(UnsupportedError, match=r"foreign file.*tensorrepo compact"):
+    with pytest.raises(UnsupportedError, match=r"foreign file.*tensorrepo dataset compact"):
         read_chosen(reader, np.array([1]))
 
 
