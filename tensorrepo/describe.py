@@ -151,7 +151,7 @@ def _described(objects: ObjectSource, path: str, entry: Entry) -> EntryDescripti
 
 
 def column_json(column: Column) -> dict[str, Any]:
-    """A column for programs; its type is in the form that `column add` takes, too."""
+    """A column for programs; its type is in the form that `dataset column add` takes, too."""
     kind = type_to_json(column.type)
     return {"name": column.name, "type": kind, "nullable": column.nullable}
 
