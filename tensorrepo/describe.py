@@ -144,7 +144,7 @@ def repository_table(title: str, core: RepositoryCore, tree: bytes | None) -> Re
 
 
 def column_json(column: Column) -> dict[str, Any]:
-    """A column for programs; its type is in the form that `column add` takes, too."""
+    """A column for programs; its type is in the form that `dataset column add` takes, too."""
     kind = type_to_json(column.type)
     return {"name": column.name, "type": kind, "nullable": column.nullable}
 

@@ -68,12 +68,12 @@ def branch_command(
         tensorrepo branch -v
         tensorrepo branch --merged main
         tensorrepo branch cleaning v1
-        tensorrepo branch -m cleaning cleaned
+        tensorrepo branch --rename cleaning cleaned
         tensorrepo branch -d cleaned
     """
     session = call.session
     if (delete and (move or ref)) or (name is None and (delete or move)):
-        raise InvalidInputError("give `branch -d NAME`, or `branch -m [OLD] NEW`")
+        raise InvalidInputError("give `branch -d NAME`, or `branch --rename [OLD] NEW`")
     if merged and no_merged:
         raise InvalidInputError("give one of --merged and --no-merged")
     if merged or no_merged:
@@ -177,7 +177,9 @@ def _list_refs(
         here = None if head is None else head.branch
         kept = space == refs.BRANCHES
         output.json_lines(
-            {"name": name, "commit": at} | ({"current": name == here} if kept else {})
+            {"name": name, "commit": at}
+            | ({"current": name == here} if kept else {})
+            | (_told(session, at) if verbose else {})
             for name, at in sorted(named.items())
         )
         return

@@ -37,7 +37,8 @@ def commit_command(
         Option("-m", "--message", help="What, and why; each further one is a paragraph."),
     ] = None,
     everything: Annotated[
-        bool, Option("-a", "--all", help="Stage first what changed of files that checkout wrote.")
+        bool,
+        Option("-a", "--tracked", help="Stage first what changed of files that checkout wrote."),
     ] = False,
     amend: Annotated[
         bool, Option("--amend", help="Replace the last commit, which must be yours.")

@@ -18,8 +18,8 @@ def report_command(
         str | None, Argument(metavar="[REF]", help="A commit.", autocompletion=complete_ref)
     ] = None,
     to: Annotated[str, Option("--to", metavar="PATH", help="The file to write.")] = "report.html",
-    limit: Annotated[
-        str, Option("--limit", metavar="SIZE", help="Bytes that the page may take.")
+    size: Annotated[
+        str, Option("--size", metavar="SIZE", help="Bytes that the page may take.")
     ] = "16MB",
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
 ) -> None:
@@ -31,7 +31,7 @@ def report_command(
 
     Examples:
         tensorrepo report --to report.html
-        tensorrepo report v1 --to v1.html --limit 4MB
+        tensorrepo report v1 --to v1.html --size 4MB
         tensorrepo report --repo s3://bucket/team --force
     """
     context, revision = handle_of(call).context, call.session.resolve(ref)
@@ -42,11 +42,11 @@ def report_command(
             call.path(to),
             revision.digest,
             title=name,
-            limit=limit,
+            limit=size,
             overwrite=force,
             progress=advance,
         )
     document = {"path": str(written.path), "bytes": written.bytes, "left_out": written.left_out}
     call.answer(document, f"wrote {to} ({output.bytes_text(written.bytes)})")
     if written.left_out:
-        output.note(f"{output.counted(written.left_out, 'piece')} would not fit --limit {limit}")
+        output.note(f"{output.counted(written.left_out, 'piece')} would not fit --size {size}")

@@ -328,9 +328,11 @@ class Dataset(Shown):
         Example:
             ``ds.stream(batch_size=256, sampling=tr.Sampling(where="label < 5", balance="label"))``
         """
-        options = {name: value for name, value in locals().items() if name != "self"}
-        told = self.select(where=sampling.where, rows=sampling.rows).selected
-        return _stream(self.whole, self._resolved(StreamOptions(**options)), told)
+        options = StreamOptions(
+            **{name: value for name, value in locals().items() if name != "self"}
+        )
+        told = self.select(where=options.sampling.where, rows=options.sampling.rows).selected
+        return _stream(self.whole, self._resolved(options), told)
 
     def _resolved(self, options: StreamOptions) -> StreamOptions:
         """`options` as the whole stored dataset and this process have them."""

@@ -30,7 +30,12 @@ class Use:
 
     @property
     def long(self) -> str:
-        return next(name for name in self.names if name.startswith("--"))
+        """Its first long name; of an option that has none (git's ``checkout -b``) the short one."""
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+    @property
+    def shorts(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if not name.startswith("--"))
 
 
 def _value(option: Any) -> str:
@@ -67,13 +72,13 @@ def table() -> dict[str, tuple[str | None, str, str]]:
 def test_a_short_option_stands_for_one_long_one() -> None:
     longs: dict[str, set[str]] = defaultdict(set)
     for use in uses():
-        for short in set(use.names) - {use.long}:
-            longs[short].add(use.long)
-    assert {short: found for short, found in longs.items() if len(found) > 1} == {}
+        for name in use.names:
+            longs[name].add(use.long)
+    assert {name: found for name, found in longs.items() if len(found) > 1} == {}
 
 
 def test_an_option_has_one_short_form_and_one_kind_of_value(by_long: dict[str, list[Use]]) -> None:
-    forms = {long: {(use.names, use.value) for use in found} for long, found in by_long.items()}
+    forms = {long: {(use.shorts, use.value) for use in found} for long, found in by_long.items()}
     assert {long: found for long, found in forms.items() if len(found) > 1} == {}
 
 
@@ -91,7 +96,7 @@ def test_the_table_says_how_it_is_given(
     real = {}
     for long in table:
         use = by_long[long][0]
-        real[long] = (next((each for each in use.names if each != long), None), use.value)
+        real[long] = (next(iter(use.shorts), None), use.value)
     assert told == real
 
 

@@ -45,7 +45,7 @@ def test_a_person_finds_it_in_a_few_steps(ten: Shell) -> None:
         steps += 1
     assert steps <= 4
     assert "Commit 6" in told
-    assert [each["verdict"] for each in ten.json("bisect", "log")][:2] == ["bad", "good"]
+    assert [each["verdict"] for each in ten.records("bisect", "log")][:2] == ["bad", "good"]
     assert "On branch main." in ten("bisect", "reset")
     assert "no bisection" in ten.fails(3, "bisect", "reset")
 

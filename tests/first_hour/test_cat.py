@@ -42,6 +42,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     return shell
 
 
+@pytest.fixture
+def on_terminal(table: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """The same shell at a terminal, without a pager, whose output nothing here would see."""
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(table, "environment", {"PAGER": "cat"})
+    return table
+
+
 def test_columns_and_rows_are_chosen(table: Shell) -> None:
     records = table.records("cat", "t", "--columns", "big,n", "--where", "n % 2 = 0 and n > 3")
     assert [list(each) for each in records] == [["big", "n"]] * 10
@@ -72,25 +80,20 @@ def test_moments_are_whole(table: Shell) -> None:
 
 @pytest.mark.parametrize("how", [("cat", "t", "-n", "2"), ("sql", "SELECT * FROM t LIMIT 2")])
 def test_rows_wider_than_the_terminal_stand_one_value_a_line(
-    table: Shell, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+    on_terminal: Shell, how: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
-    lines = table(*how).splitlines()
+    lines = on_terminal(*how).splitlines()
     assert lines.count("") == 1
     assert any(line.split() == ["big", str(2**64 - 1)] for line in lines)
     assert max(map(len, lines)) <= 100
 
 
-def test_rows_that_fit_are_a_table_on_a_terminal(
-    table: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
-    assert table("cat", "t", "-n", "1", "--columns", "n").split() == ["row", "n", "0", "0"]
+def test_rows_that_fit_are_a_table_on_a_terminal(on_terminal: Shell) -> None:
+    assert on_terminal("cat", "t", "-n", "1", "--columns", "n").split() == ["row", "n", "0", "0"]
 
 
-def test_one_value_a_line_is_whole(table: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
-    assert LONG.rstrip() in table("cat", "t", "-n", "1", "--vertical")
+def test_one_value_a_line_is_whole(on_terminal: Shell) -> None:
+    assert LONG.rstrip() in on_terminal("cat", "t", "-n", "1", "--vertical")
 
 
 def test_only_these_rows_and_columns_are_read(

@@ -102,13 +102,13 @@ def test_the_last_commit_is_amended_in_one_entry(full: Shell) -> None:
     full("rm", "net")
     full("commit", "-m", "Remove the nat")
     old = full.json("show")
-    records = len(full.json("reflog"))
+    records = len(full.records("reflog"))
     full("rm", "notes.txt")
     full("commit", "--amend", "-m", "Remove the net and notes")
     new = full.json("show")
     assert new["parents"] == old["parents"]
     assert new["changed"] == ["files/notes.txt", "models/net"]
-    moves = full.json("reflog")
+    moves = full.records("reflog")
     assert len(moves) == records + 1
     assert (moves[0]["was"], moves[0]["why"]) == (
         old["commit"],
@@ -143,8 +143,8 @@ def test_a_head_that_moved_is_not_amended(full: Shell) -> None:
     full("rm", "notes.txt")
     full("undo")
     full("commit", "--amend", "-m", "First and no notes")
-    assert [entry["path"] for entry in full.json("ls")] == ["datasets/points", "models/net"]
+    assert [entry["path"] for entry in full.records("ls")] == ["datasets/points", "models/net"]
     full("rm", "net")
     full("reset", "v1")
     full("commit", "--amend", "-m", "First without a net")
-    assert [entry["path"] for entry in full.json("ls")] == ["datasets/points", "files/notes.txt"]
+    assert [entry["path"] for entry in full.records("ls")] == ["datasets/points", "files/notes.txt"]

@@ -21,14 +21,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     for seed, name in enumerate(("a", "gone", "staged")):
         write_points(shell.folder / f"{name}.npz", 60_000, seed=seed)
     _write_notes(shell, 5000)
-    shell("add", "a.npz", "--dataset", "a")
-    shell("add", "gone.npz", "--dataset", "gone")
+    shell("add", "a.npz", "--dataset", "a", "--codec", "none")
+    shell("add", "gone.npz", "--dataset", "gone", "--codec", "none")
     shell("commit", "-m", "first")
     _write_notes(shell, 3000)
-    shell("add", "a.npz", "--dataset", "b")
+    shell("add", "a.npz", "--dataset", "b", "--codec", "none")
     shell("rm", "gone")
     shell("commit", "-m", "second")
-    shell("add", "staged.npz", "--dataset", "staged")
+    shell("add", "staged.npz", "--dataset", "staged", "--codec", "none")
     return shell
 
 

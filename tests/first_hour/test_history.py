@@ -31,7 +31,7 @@ def test_the_reflog_lists_each_move_and_the_way_back(two: Shell) -> None:
     assert places == ["place", "main@{0}", "main@{1}", "main@{2}"]
     assert "commit: Remove the net" in done.stdout
     assert "`tensorrepo reset main@{n}`" in done.stderr
-    now, before, first = two.json("reflog")
+    now, before, first = two.records("reflog")
     assert (now["commit"], now["was"]) == (first["commit"], before["commit"])
     assert before["actor"] == BOB
     two("reset", "main@{1}")
@@ -113,7 +113,7 @@ def test_a_pager_that_is_quit_early_ends_quietly(
 ) -> None:
     two.environment = {"PAGER": "true", "TERM": "xterm"}
     monkeypatch.setattr("tensorrepo.cli.output.is_terminal", lambda: True)
-    done = two.run("cat", "points", "--rows", "20")
+    done = two.run("cat", "points", "--limit", "20")
     assert (done.exit_code, done.output) == (0, "")
     two.environment = {"PAGER": "there-is-no-such-program", "TERM": "xterm"}
     done = two.run("log")
@@ -123,7 +123,7 @@ def test_a_pager_that_is_quit_early_ends_quietly(
 
 def test_a_number_alone_is_a_limit(two: Shell) -> None:
     assert two("log", "-1", "--oneline").count("\n") == 1
-    assert len(two.json("reflog", "-1")) == 1
+    assert len(two.records("reflog", "-1")) == 1
     assert two("log", "--oneline", "--", "-1") == ""
 
 

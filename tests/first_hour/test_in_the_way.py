@@ -64,7 +64,7 @@ def test_a_store_that_is_read_only_changes_nothing(
     before = read_only.snapshot()
     read_only.fails(6, *words)
     assert read_only.snapshot() == before
-    assert len(read_only.json("stash", "list")) == 1
+    assert len(read_only.records("stash", "list")) == 1
 
 
 def test_what_needs_no_store_works_with_one_that_is_read_only(read_only: Shell) -> None:

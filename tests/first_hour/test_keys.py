@@ -139,7 +139,7 @@ def test_an_append_of_later_keys_reads_none_of_the_others(
 def test_the_shell_refuses_as_well(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,x\n1,a\n2,b\n")
     shell("add", str(tmp_path / "a.csv"), "--dataset", "a")
-    shell("set", "a", "key=id")
+    shell("dataset", "set", "a", "key=id")
     shell("commit", "-m", "A")
     before = shell.snapshot()
     (tmp_path / "a.csv").write_text("id,x\n3,c\n2,d\n")

@@ -54,7 +54,7 @@ def test_a_part_of_a_tensor_is_indexed(repo: tr.Repository) -> None:
     assert weight.shape == (4, 6)
     assert np.array_equal(weight[1:3, 2:], model["0.weight"][1:3, 2:])
     assert torch.equal(model.tensor("0.weight", output="torch")[0], model.load()["0.weight"][0])
-    with pytest.raises(tr.NotFoundError, match=r"no tensor '0.weigth'; there is 0.weight"):
+    with pytest.raises(tr.NotFoundError, match=r"no tensor '0.weigth'. Did you mean 0.weight"):
         model.tensor("0.weigth")
 
 

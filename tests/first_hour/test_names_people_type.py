@@ -38,7 +38,11 @@ def test_columns_shape_and_schema(people: tr.Dataset) -> None:
 
 def test_head_is_the_first_rows_and_shows_them(people: tr.Dataset) -> None:
     assert (people.head()["n"][:].tolist(), len(people.head(100))) == ([0, 1, 2, 3, 4], 40)
-    assert repr(people.head(2)).splitlines()[1:] == ["n  name  label", "0  p0    0", "1  p1    1"]
+    assert repr(people.head(2)).splitlines()[1:] == [
+        "n  name  label",
+        "0  p0    cat",
+        "1  p1    dog",
+    ]
 
 
 def test_frames_of_pandas_and_polars(people: tr.Dataset) -> None:

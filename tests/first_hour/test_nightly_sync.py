@@ -198,7 +198,7 @@ def test_a_damaged_picture_is_not_taken_for_one_that_went(shell: Shell) -> None:
     shell("commit", "-m", "Photos")
     (folder / "cat" / "01.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     flags = ("--dataset", "photos", "--sync", "--on-error", "skip")
-    (added,) = shell.json("add", "photos", *flags)
+    added = shell.json("add", "photos", *flags)
     assert added["deleted"] == 0
     assert len(shell.repository().dataset("photos")) == 8
 

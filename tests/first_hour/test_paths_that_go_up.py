@@ -9,7 +9,7 @@ from tests.support.processes.shell import Shell
 
 def test_adopt_takes_a_path_that_goes_up(shell: Shell) -> None:
     np.save(shell.home.parent / "dots.npy", np.arange(12).reshape(6, 2))
-    shell("--allow-outside", "..", "adopt", "../dots.npy", "--dataset", "dots")
+    shell("--allow-outside", "..", "dataset", "adopt", "../dots.npy", "--dataset", "dots")
     shell("commit", "-m", "Dots")
     assert "6 rows" in shell("ls") or "6" in shell("ls")
     said = shell("--allow-outside", "..", "cat", "dots", "-n", "1", "--json")
@@ -20,7 +20,7 @@ def test_adopt_takes_a_path_that_goes_up(shell: Shell) -> None:
 def test_messages_name_places_without_detours(shell: Shell) -> None:
     told = shell.fails(3, "add", "../work/../none.csv", "--dataset", "none")
     assert str(shell.home.parent / "none.csv") in told
-    told = shell.fails(3, "adopt", "../none.npy", "--dataset", "none")
+    told = shell.fails(3, "dataset", "adopt", "../none.npy", "--dataset", "none")
     assert str(shell.home.parent / "none.npy") in told
 
 

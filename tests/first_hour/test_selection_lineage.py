@@ -68,7 +68,7 @@ def test_what_a_model_was_trained_on_may_be_a_selection(repo: tr.Repository) -> 
 
 def test_rows_that_no_text_says_count_as_any(repo: tr.Repository) -> None:
     odd = np.arange(100) % 2 == 1
-    train(repo, "odd", repo.dataset("d").stream(batch_size=10, rows=odd))
+    train(repo, "odd", repo.dataset("d").stream(batch_size=10, sampling=tr.Sampling(rows=odd)))
     assert gone(repo) == {"models/odd": 5}
 
 

@@ -37,7 +37,7 @@ def test_what_was_put_aside_comes_back(changed: Shell) -> None:
     assert "1 staged entry and 1 path changed on disk" in told
     assert changed.json("status")["clean"]
     assert pq.read_table(points(changed)).to_pandas().label[0] != 7
-    listed = changed.json("stash", "list")
+    listed = changed.records("stash", "list")
     assert [(each["message"], each["branch"], each["staged"]) for each in listed] == [
         ("half of it", "main", ["models/net"])
     ]
@@ -70,7 +70,7 @@ def test_staged_entries_outlive_the_commits_and_leases_of_others(changed: Shell)
     assert len(leases) == 1
     changed("stash", "pop")
     changed("commit", "-a", "-m", "All of it")
-    assert [entry["path"] for entry in changed.json("ls")] == ["datasets/points"]
+    assert [entry["path"] for entry in changed.records("ls")] == ["datasets/points"]
     assert changed.repository().dataset("points")["label"][0] == 7
     assert changed.repository().context.core.log.refresh().state.leases == {}
 
@@ -94,7 +94,7 @@ def test_a_file_in_the_way_stops_it_and_loses_nothing(changed: Shell) -> None:
     assert "the stash is kept" in told
     assert changed.snapshot() == before
     assert points(changed).read_bytes() == other
-    assert len(changed.json("stash", "list")) == 1
+    assert len(changed.records("stash", "list")) == 1
 
 
 def test_an_entry_that_is_staged_otherwise_stops_it(full: Shell) -> None:
@@ -123,7 +123,7 @@ def test_applied_stashes_stay_and_dropped_ones_go(changed: Shell) -> None:
     changed("checkout", "HEAD", "points", "--force")
     changed("update", "points", "--row", "0", "--set", "label=5")
     changed("stash")
-    assert [each["staged"] for each in changed.json("stash", "list")] == [
+    assert [each["staged"] for each in changed.records("stash", "list")] == [
         ["datasets/points"],
         ["models/net"],
     ]

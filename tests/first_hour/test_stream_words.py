@@ -71,6 +71,7 @@ def test_the_shell_streams_with_the_same_words(shell: Shell) -> None:
     (shell.folder / "a.csv").write_text("x,label\n" + "".join(f"{x},{x % 2}\n" for x in range(99)))
     shell("add", "a.csv", "--dataset", "a")
     shell("commit", "-m", "Rows")
-    told = shell.json("stream", "a", "--where", "label = 1", "--window", "1MiB", "--epochs", "2")
+    words = ("--where", "label = 1", "--window", "1MiB", "--epochs", "2")
+    told = shell.json("dataset", "stream", "a", *words)
     assert told["rows"] == 98
-    assert "bytes, or a text" in shell.fails(2, "stream", "a", "--window", "lots")
+    assert "bytes, or a text" in shell.fails(2, "dataset", "stream", "a", "--window", "lots")

@@ -14,7 +14,7 @@ def conflicting(shell: Shell, rows: int) -> str:
     table = shell.folder / "people.csv"
     table.write_text("id,label\n" + "".join(f"{at},a\n" for at in range(5)))
     shell("add", "people.csv", "--dataset", "people")
-    shell("set", "people", "key=id")
+    shell("dataset", "set", "people", "key=id")
     shell("commit", "-m", "People")
     shell("branch", "side")
     for branch, label in (("main", "ours"), ("side", "theirs")):

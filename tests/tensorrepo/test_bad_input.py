@@ -224,7 +224,7 @@ def test_a_digest_of_two_commits_is_ambiguous(full: Shell) -> None:
     assert digests[0][:16] in told
 
 
-TWINS = (40761, 112059)
+TWINS = (19649, 43440)
 
 
 def twin(number: int) -> Commit:

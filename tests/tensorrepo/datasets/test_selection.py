@@ -125,7 +125,7 @@ def test_a_selection_is_pickled(ds: tr.Dataset) -> None:
 
 def test_rows_where_and_weights_of_a_stream_count_rows_of_the_selection(ds: tr.Dataset) -> None:
     odd = ds.filter("n % 2 == 1")
-    (batch,) = odd.stream(batch_size=100, rows=slice(0, 5), shuffle=False)
+    (batch,) = odd.stream(batch_size=100, sampling=tr.Sampling(rows=slice(0, 5)), shuffle=False)
     assert batch["n"].tolist() == [1, 3, 5, 7, 9]
     (batch,) = odd.stream(
         batch_size=100, sampling=tr.Sampling(rows=[7, 2, 3], where="n < 8"), shuffle=False

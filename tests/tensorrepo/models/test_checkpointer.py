@@ -457,22 +457,37 @@ def test_numbers_of_libraries_are_steps(repository: tr.Repository) -> None:
 def test_who_is_interrupted_while_waiting_still_hears_of_the_failure(
     repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storing, go_on = threading.Event(), threading.Event()
+    storing, go_on, heard = threading.Event(), threading.Event(), threading.Event()
+    caller = threading.get_ident()
 
     def fail(*_: object, **__: object) -> None:
         storing.set()
         go_on.wait()
         raise tr.StorageError("the disk is full")
 
+    def interrupt() -> None:
+        # A signal just before the caller sleeps on its lock does not wake it: sent until heard.
+        while not heard.wait(0.2):
+            signal.pthread_kill(caller, signal.SIGINT)
+
+    def hear(*_: object) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
     monkeypatch.setattr("tensorrepo.models.checkpointer.commit_checkpoint", fail)
     checkpointer = repository.checkpointer("exp1")
     checkpointer.save(1, state_of(1))
     storing.wait()
-    interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    interrupt.start()
-    with pytest.raises(KeyboardInterrupt):
-        checkpointer.wait()
-    interrupt.join()
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        sender = threading.Thread(target=interrupt)
+        sender.start()
+        with pytest.raises(KeyboardInterrupt):
+            checkpointer.wait()
+        sender.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     go_on.set()
     with pytest.raises(tr.StorageError, match="disk is full"):
         checkpointer.wait()
