@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
+
+from tensorrepo.repo.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,5 +135,5 @@ def no_attribute(
         return AttributeError(told)
     if name in words:
         return AttributeError(f"{told}: {words[name]}")
-    near = get_close_matches(name, [each for each in dir(type(handle)) if each[0] != "_"], 3)
-    return AttributeError(f"{told}. Did you mean {' or '.join(near)}?" if near else told)
+    hint = did_you_mean(name, [each for each in dir(type(handle)) if each[0] != "_"])
+    return AttributeError(f"{told}.{hint}" if hint else told)
