@@ -172,7 +172,7 @@ def _log(session: WorkspaceSession) -> _Found:
     reason = view.state.read_only_reason
     if reason:
         return "warning", f"{view.generation} records; {reason}", ""
-    note = f", {void} entries without effect (`tensorrepo log --void`)" if void else ""
+    note = f", {void} entries without effect (`tensorrepo log --no-effect`)" if void else ""
     return "ok", f"{view.generation} records, their chain is whole{note}", ""
 
 
