@@ -119,7 +119,7 @@ def verify_checkpoint(
     if slot.record.state != found:
         raise CorruptError(
             f"{where}: expected digest {slot.record.state or 'none':.12}, found {found:.12}. "
-            "It is a cache: delete it, or run `tensorrepo fsck --repair`."
+            "It is a cache: delete it, or run `tensorrepo doctor --repair`."
         )
     state = decode_state(data, where, partial(_read_pages, slots), paging)
     if state.generation != slot.record.gen - 1:

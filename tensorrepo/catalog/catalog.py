@@ -75,7 +75,7 @@ def graph_of(described: ArchitectureSource) -> Graph:
 
 
 def read_architecture(path: Path) -> Graph | dict[str, WantedTensor]:
-    """A JSON file: a graph, as `model desc NAME --graph --json` prints it, or types and shapes."""
+    """A JSON file: a graph, as `model desc NAME --nodes --json` prints it, or types and shapes."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:

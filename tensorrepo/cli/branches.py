@@ -466,9 +466,9 @@ def model_export_command(
     What came as a file of that format is given back byte for byte.
 
     Examples:
-        tensorrepo model export net --out net.safetensors
-        tensorrepo model export v1:net --format gguf --out /tmp/net.gguf
-        tensorrepo model export net --format hf --shard-bytes 5GB --out net-hf
+        tensorrepo model export net --to net.safetensors
+        tensorrepo model export v1:net --format gguf --to /tmp/net.gguf
+        tensorrepo model export net --format hf --shard-bytes 5GB --to net-hf
     """
     session = call.session
     model = find_model(session, name)

@@ -200,7 +200,7 @@ def registry_describe_command(
     """Say what a model, or one of its versions, is.
 
     Examples:
-        tensorrepo registry describe classifier -d "Reads digits." --label task=vision
+        tensorrepo registry describe classifier --description "Reads digits." --label task=vision
         tensorrepo registry describe classifier 3 --label evaluated=2026-11
     """
     if description is None and not label:

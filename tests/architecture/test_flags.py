@@ -5,8 +5,10 @@ commands share, and it is held equal to the commands.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, get_args
 
 import pytest
@@ -17,6 +19,7 @@ from tests.support.architecture.sources import ROOT
 ROW = re.compile(
     r"^\| `(?P<long>--[\w-]+)`(?:, `(?P<short>-\w)`)? \|(?P<value>[^|]*)\|(?P<meaning>[^|]+)\|$"
 )
+OPTION = re.compile(r"^(--[a-z][\w-]*|-[a-zA-Z])", re.MULTILINE)
 KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "", "Path": "path"}
 
 
@@ -98,6 +101,22 @@ def test_the_table_says_how_it_is_given(
         use = by_long[long][0]
         real[long] = (next(iter(use.shorts), None), use.value)
     assert told == real
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_of_help_have_options_that_there_are(command: str) -> None:
+    loaded = load_command(command)
+    names = {name for option in loaded.params for name in (*option.opts, *option.secondary_opts)}
+    told = set(OPTION.findall(own_examples(command, loaded.epilog)))
+    assert told - names == set()
+
+
+def own_examples(command: str, epilog: str) -> str:
+    """The words of a command's examples, without those of a program that it runs."""
+    start = ["tensorrepo", *command.split()]
+    lines = [shlex.split(line, comments=True) for line in epilog.splitlines()]
+    own = [words for words in lines if words[: len(start)] == start]
+    return "\n".join(word for words in own for word in takewhile(lambda word: word != "run", words))
 
 
 def test_the_table_says_one_thing_of_each(
