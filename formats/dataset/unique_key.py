@@ -53,8 +53,8 @@ def declared_key(dataset: StoredDataset) -> tuple[str, ...]:
     missing = [name for name in names if name not in dataset.schema.visible] if is_list else names
     if not names or missing:
         raise InvalidInputError(
-            f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as `tensorrepo "
-            f"dataset set NAME {KEY_PROPERTY}=id` sets them; {KEY_PROPERTY}=null takes it away"
+            f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
+            f"`tensorrepo dataset set NAME {KEY_PROPERTY}=id` sets them; null takes it away"
         )
     check_key_columns(dataset.schema, names)
     return tuple(names)
