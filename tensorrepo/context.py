@@ -14,6 +14,7 @@ from tensorrepo import connect
 from tensorrepo.formats.common.arguments import path_in, ref_text
 from tensorrepo.repo.changes.revisions import Revision, resolve
 from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.workspace.state import config_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ class Context:
     @property
     def author(self) -> str:
         """``Name <email>`` of commits. Raises InvalidInputError when no setting names one."""
-        return self.origin.author or connect.author(self.machine)
+        return self.origin.author or connect.author(self.machine, config_beside(self.url))
 
     @property
     def catalog_url(self) -> str:

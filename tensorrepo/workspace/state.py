@@ -27,7 +27,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.objects.envelope import Kind
 
-FOLDER = ".tensorrepo"
+FOLDER, CONFIG = ".tensorrepo", "config.json"
 FORMAT = 1
 T = TypeVar("T")
 U = TypeVar("U")
@@ -99,6 +99,12 @@ class StagingArea(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         _check_digests(self.base)
+
+
+def config_beside(url: str) -> Path | None:
+    """Settings of the workspace whose own store lies at `url`, as `init` lays it; else None."""
+    folder = Path(url).parent  # of other stores no folder of this machine
+    return folder / CONFIG if "://" not in url and folder.name == FOLDER else None
 
 
 class Unfinished(msgspec.Struct, frozen=True):
@@ -179,7 +185,7 @@ class Workspace:
     @property
     def config_file(self) -> Path:
         """Settings of this workspace alone."""
-        return self.folder / "config.json"
+        return self.folder / CONFIG
 
     @property
     def message_file(self) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorrepo as tr
 from tests.support.processes.shell import Shell
 
 
@@ -62,3 +63,10 @@ def test_a_name_without_a_workspace_is_global_or_refused(empty: Shell) -> None:
 @pytest.mark.parametrize("words", [("log",), ("model", "add"), ("model",), ()])
 def test_flags_have_no_type_in_help(empty: Shell, words: tuple[str, ...]) -> None:
     assert "<bool>" not in empty(*words, "--help")
+
+
+def test_the_name_of_a_workspace_is_known_to_python_too(shell: Shell) -> None:
+    shell("config", "user.name", "Grace")
+    shell("config", "user.email", "grace@example.org")
+    repo = tr.open(shell.folder / ".tensorrepo" / "store")
+    assert repo.context.author == "Grace <grace@example.org>"
