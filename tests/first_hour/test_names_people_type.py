@@ -93,7 +93,7 @@ def test_what_there_is_in_a_repository(repo: tr.Repository) -> None:
     )  # fmt: skip
     assert len(repo.datasets()["people"]) == 40
     assert repr(repo.datasets()) == "<2 datasets: people, points>"
-    with pytest.raises(tr.NotFoundError, match=r"no datasets/peple.*there are people"):
+    with pytest.raises(tr.NotFoundError, match=r"no datasets/peple.*Did you mean people"):
         repo.datasets()["peple"]
 
 
