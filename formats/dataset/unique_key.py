@@ -54,8 +54,8 @@ def declared_key(dataset: StoredDataset) -> tuple[str, ...]:
     if not names or missing:
         raise InvalidInputError(
             f"the property {KEY_PROPERTY!r} is {named!r}: expected names of columns, as "
-            f"`tensorrepo dataset set NAME {KEY_PROPERTY}=id` sets them; `{KEY_PROPERTY}=null` takes "
-            "it away"
+            f"`tensorrepo dataset set NAME {KEY_PROPERTY}=id` sets them, "
+            f"`{KEY_PROPERTY}=null` takes it away"
         )
     check_key_columns(dataset.schema, names)
     return tuple(names)
