@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from tensorrepo.repo.errors import (
 )
 from tests.support.effort import soaking
 from tests.support.faults.races import race_processes, race_threads, value
+from tests.support.processes.interrupts import interrupts
 from tests.support.servers.object_stores import (
     SECRET,
     Bucket,
@@ -438,24 +438,20 @@ def test_an_interrupt_cancels_uploads_that_are_under_way(places: Places) -> None
     opened = places.open("s3-ours")
     server = places.buckets["s3-ours"].server
     assert server is not None
-    main = threading.main_thread().ident
-    assert main is not None
     server.latency_ms = 60_000
     others = our_threads()
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
 
     def upload() -> None:
         with opened.uploads() as uploads:
             uploads.create(KEY, (VALUE,))
-            timer.start()
+            interrupt()
             uploads.finish()
 
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with interrupts() as interrupt, pytest.raises(KeyboardInterrupt):
             upload()
     finally:
         server.latency_ms = 0
-        timer.join()
     assert our_threads() == others
     assert opened.size(KEY) is None
 

@@ -21,6 +21,7 @@ from tensorrepo.models.checkpointer import state_entry
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tests.support.effort import sampled
+from tests.support.processes.interrupts import interrupts
 
 
 @pytest.fixture
@@ -457,37 +458,21 @@ def test_numbers_of_libraries_are_steps(repository: tr.Repository) -> None:
 def test_who_is_interrupted_while_waiting_still_hears_of_the_failure(
     repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storing, go_on, heard = threading.Event(), threading.Event(), threading.Event()
-    caller = threading.get_ident()
+    storing, go_on = threading.Event(), threading.Event()
 
     def fail(*_: object, **__: object) -> None:
         storing.set()
         go_on.wait()
         raise tr.StorageError("the disk is full")
 
-    def interrupt() -> None:
-        # A signal just before the caller sleeps on its lock does not wake it: sent until heard.
-        while not heard.wait(0.2):
-            signal.pthread_kill(caller, signal.SIGINT)
-
-    def hear(*_: object) -> None:
-        if not heard.is_set():
-            heard.set()
-            raise KeyboardInterrupt
-
     monkeypatch.setattr("tensorrepo.models.checkpointer.commit_checkpoint", fail)
     checkpointer = repository.checkpointer("exp1")
     checkpointer.save(1, state_of(1))
     storing.wait()
-    before = signal.signal(signal.SIGINT, hear)
-    try:
-        sender = threading.Thread(target=interrupt)
-        sender.start()
+    with interrupts() as interrupt:
+        interrupt()
         with pytest.raises(KeyboardInterrupt):
             checkpointer.wait()
-        sender.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
     go_on.set()
     with pytest.raises(tr.StorageError, match="disk is full"):
         checkpointer.wait()
