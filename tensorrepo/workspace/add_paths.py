@@ -85,6 +85,14 @@ def add_all(
 
     Raises what `add` raises.
     """
+    by_path: dict[str, AddRequest] = {}
+    for request in (each for each in requests if each.mode is AddMode.NEW):
+        other = by_path.setdefault(request.path, request)
+        if other is not request:
+            raise InvalidInputError(
+                f"{other.place} and {request.place} would both be {request.path}: add them one by "
+                "one under names of their own, or as one with --dataset NAME"
+            )
     before, added = session.here.staging(), list[Added]()
     try:
         for request in requests:

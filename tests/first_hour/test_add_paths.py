@@ -42,6 +42,15 @@ def test_rows_of_several_files_come_one_after_the_other(files: Shell) -> None:
     assert "8 rows" in files("status")
 
 
+def test_two_paths_of_one_name_are_told_apart(shell: Shell) -> None:
+    for folder in ("one", "two"):
+        (shell.folder / folder).mkdir()
+        (shell.folder / folder / "t.csv").write_text("a\n1\n")
+    told = shell.fails(2, "add", "one/t.csv", "two/t.csv")
+    assert "would both be datasets/t" in told
+    assert "datasets/t" not in shell("status")
+
+
 def test_all_of_several_paths_are_staged_or_none(files: Shell) -> None:
     assert "bad.parquet" in files.fails(2, "add", "a.csv", "bad.parquet")
     assert staged(files) == []
