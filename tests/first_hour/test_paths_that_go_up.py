@@ -11,14 +11,15 @@ def test_adopt_takes_a_path_that_goes_up(shell: Shell) -> None:
     np.save(shell.home.parent / "dots.npy", np.arange(12).reshape(6, 2))
     shell("--allow-outside", "..", "dataset", "adopt", "../dots.npy", "--dataset", "dots")
     shell("commit", "-m", "Dots")
-    assert "6 rows" in shell("ls") or "6" in shell("ls")
+    assert "6 rows x 1 columns" in shell("ls")
     said = shell("--allow-outside", "..", "cat", "dots", "-n", "1", "--json")
     assert "[0, 1]" in said or "[0,1]" in said
     assert "../" not in shell("lineage", "dots", "--json")
 
 
 def test_messages_name_places_without_detours(shell: Shell) -> None:
-    told = shell.fails(3, "add", "../work/../none.csv", "--dataset", "none")
+    detour = f"../{shell.folder.name}/../none.csv"
+    told = shell.fails(3, "add", detour, "--dataset", "none")
     assert str(shell.home.parent / "none.csv") in told
     told = shell.fails(3, "dataset", "adopt", "../none.npy", "--dataset", "none")
     assert str(shell.home.parent / "none.npy") in told
