@@ -78,14 +78,21 @@ ABSENT_BYTES = 1 << 30
 
 
 def check_absent(
-    columns: Mapping[str, ColumnIndex], rows: range | Ints, *, limit_bytes: int = ABSENT_BYTES
+    columns: Mapping[str, ColumnIndex],
+    rows: range | Ints | int,
+    *,
+    limit_bytes: int = ABSENT_BYTES,
+    advice: str = "Read fewer rows, ds[a:b], or columns, or batches: to_batches(), stream()",
 ) -> None:
     """Refuse to make more rows of defaults at once than `limit_bytes` hold.
+
+    `rows` are their numbers, or how many of any; `advice` says what to do instead.
 
     Raises:
         InvalidInputError: names the column that takes most, and says what to do.
     """
-    if sum(len(rows) * _row_bytes(index) for index in columns.values()) <= limit_bytes:
+    count = rows if isinstance(rows, int) else len(rows)
+    if sum(count * _row_bytes(index) for index in columns.values()) <= limit_bytes:
         return
     found = {name: _absent_rows(index, rows) for name, index in columns.items()}
     sizes = {name: count * _row_bytes(columns[name]) for name, count in found.items()}
@@ -93,10 +100,9 @@ def check_absent(
         return
     name = max(sizes, key=lambda each: sizes[each])
     raise InvalidInputError(
-        f"column {name!r} stores no values for {found[name]:,} of these {len(rows):,} rows: their "
+        f"column {name!r} stores no values for {found[name]:,} of these {count:,} rows: their "
         f"defaults or nulls take {sizes[name]:,} bytes, {sum(sizes.values()):,} in all columns, "
-        f"and {limit_bytes:,} are made at once. Read fewer rows, ds[a:b], or columns, or batches: "
-        "to_batches(), stream()."
+        f"and {limit_bytes:,} are made at once. {advice}."
     )
 
 
@@ -105,11 +111,15 @@ def _row_bytes(index: ColumnIndex) -> int:
     return 0 if index.default is None else index.default.nbytes + 1
 
 
-def _absent_rows(index: ColumnIndex, rows: range | Ints) -> int:
-    """How many of `rows` no page holds; of a range with steps no fewer."""
-    if index.default is None or not len(rows):
+def _absent_rows(index: ColumnIndex, rows: range | Ints | int) -> int:
+    """How many of `rows` no page holds, at most."""
+    if index.default is None:
         return 0
     absent = index.is_absent
+    if isinstance(rows, int):
+        return min(rows, int(index.entries["rows"][absent].sum()))
+    if not len(rows):
+        return 0
     if not isinstance(rows, range):
         return int(np.count_nonzero(absent[index.page_of(rows)]))
     low, high = min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1

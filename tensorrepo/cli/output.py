@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,8 +52,8 @@ def answering(*, as_json: bool) -> Iterator[None]:
 
 
 def line(text: str = "") -> None:
-    """One line of the answer, as it is."""
-    sys.stdout.write(text + "\n")
+    """One line of the answer, or several; what a terminal would obey is escaped."""
+    sys.stdout.write(_harmless(text) + "\n")
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -65,7 +66,12 @@ def styled(text: str) -> None:
     """One line of the answer with rich's markup; the caller escapes what a user named."""
     from rich.console import Console
 
-    _render(Console(highlight=False, soft_wrap=True), text)
+    _render(Console(highlight=False, soft_wrap=True), _harmless(text))
+
+
+def _harmless(text: str) -> str:
+    # Here and not at each caller: names of tensors, metrics and classes come from strangers, too.
+    return printable(text, keep="\n\t")
 
 
 def _render(console: Console, shown: Any) -> None:
@@ -93,7 +99,8 @@ def warning(text: str) -> None:
 
 
 def _aside(key: str, told: Any, text: str) -> None:
-    sys.stderr.write((json_text({key: told}) if _FOR_PROGRAMS.get() else text) + "\n")
+    shown = json_text({key: told}) if _FOR_PROGRAMS.get() else _harmless(text)
+    sys.stderr.write(shown + "\n")
 
 
 def show(
@@ -160,9 +167,19 @@ def json_lines(records: Iterable[Mapping[str, Any]]) -> None:
 def json_text(value: Any, default: Callable[[Any], Any] = str) -> str:
     """JSON, which knows no NaN and no infinity: they are text in it, as in what is stored."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=default)
+        text = json.dumps(_finite(value), ensure_ascii=False, default=default)
+    # JSON escapes what is below U+0020 by itself. The rest stands inside of strings only.
+    return text if text.isprintable() else _OBEYED.sub(_as_json_escape, text)
+
+
+# What terminals obey beyond U+0020: C1 controls, and marks that reorder or break lines.
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def _as_json_escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _finite(value: Any) -> Any:
@@ -308,13 +325,13 @@ def failure(error: Error, exit_code: int | None = None) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    message = getattr(error, "brief", str(error))
+    message = _harmless(getattr(error, "brief", str(error)))
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
-        console.print(f"  [red]conflict[/red] {escape(f'{conflict.path}: {conflict.reason}')}")
+        console.print(f"  [red]conflict[/red] {escape(_harmless(f'{conflict.path}: {conflict.reason}'))}")
         lines = (str(inside["line"]) for inside in getattr(conflict, "details", ()))
         for text in (text for text in lines if text not in conflict.reason):
-            console.print(f"    {escape(text)}")
+            console.print(f"    {escape(_harmless(text))}")
 
 
 def failure_json(

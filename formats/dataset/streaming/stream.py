@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.read import StoredDataset, check_absent
 from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
@@ -87,6 +87,7 @@ def stream(
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
         setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
+    _check_absent_batch(plan, setup)
     if options.loading.prefetch is None:
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
     return BatchStream(DatasetFeed(dataset, plan, names), setup)
@@ -312,8 +313,20 @@ class BatchStream:
             )
 
 
+def _batch_rows(setup: StreamSetup) -> int:
+    """Rows in a batch of one rank, at most."""
+    share = setup.options.share(0)
+    return -(-share.batch_size // share.world)
+
+
 def _batch_bytes(plan: StreamPlan, setup: StreamSetup) -> int:
     """About how many bytes a batch of one rank has."""
-    share = setup.options.share(0)
     pixels = sum(prod(decode.row_shape or ()) for decode in setup.decodes.values())
-    return -(-share.batch_size // share.world) * (plan.item_bytes + pixels)
+    return _batch_rows(setup) * (plan.item_bytes + pixels)
+
+
+def _check_absent_batch(plan: StreamPlan, setup: StreamSetup) -> None:
+    # A dataset of a few KB may say that it has rows of any size: not stored, the default of each.
+    indexes = {column.name: column.index for column in plan.columns}
+    advice = "Stream smaller batches, or other columns"
+    check_absent(indexes, min(_batch_rows(setup), plan.rows), advice=advice)

@@ -64,6 +64,8 @@ class InMemory(NamedTuple):
         sums_at: address of the sum of each first row, u32 a row; where they are to be compared.
         prove: callback for the place of a run in `runs` and a row of it that is not what its sum
             says; raises a CorruptError that names both.
+        repeated: whether there is one value only, which stands for all rows: of columns that store
+            no values, and need not be made as often as they have rows. One run, fixed rows.
     """
 
     runs: Ints
@@ -75,14 +77,21 @@ class InMemory(NamedTuple):
     owners: Sequence[Sequence[Any]]
     sums_at: Ints | None = None
     prove: Callable[[int, int], None] | None = None
+    repeated: bool = False
+
+
+def is_repeated(values: ColumnValues) -> bool:
+    """Whether one value in memory stands for several rows."""
+    return isinstance(values, FixedValues) and values.rows > 1 and not values.values.strides[0]
 
 
 def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
     """Where the values of one run lie. Arrays that are not back to back are copied first."""
     owner: list[Any] = [values]
     items_at = dims_at = valid_at = None
+    repeated = is_repeated(values)
     if isinstance(values, FixedValues):
-        values_at = _address(values.values, owner)
+        values_at = _address(values.values[:1] if repeated else values.values, owner)
     else:
         items = values.data if isinstance(values, BinaryValues) else values.elements
         values_at, items_at = _address(values.offsets, owner), _address(items, owner)
@@ -91,7 +100,9 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
     if nullable:
         valid_at = _address(valid_rows(values), owner)
     runs, rows = np.array([run]), np.array([values.rows])
-    return InMemory(runs, rows, values_at, items_at, dims_at, valid_at, [owner])
+    return InMemory(
+        runs, rows, values_at, items_at, dims_at, valid_at, [owner], repeated=repeated
+    )
 
 
 class WantedRows(NamedTuple):
@@ -118,6 +129,7 @@ class RunValues:
         self._row_bytes, self._row_shape = storage.row_bytes, storage.row_shape
         self._element = storage.element
         self._where: dict[int, InMemory] = {}  # keeps the memory of each open run alive
+        self._repeated: Bools | None = None  # by run, once there is one
         self._at = {"values_at": _closed(live)}  # fields of `InMemory`, by run
         if storage.layout is not ColumnLayout.FIXED:
             self._at["items_at"] = _closed(live)
@@ -136,6 +148,10 @@ class RunValues:
         self._where.update(dict.fromkeys(runs.tolist(), where))
         if where.sums_at is not None:
             self._at.setdefault("sums_at", _closed(self._live))
+        if where.repeated and self._repeated is None:
+            self._repeated = np.zeros(self._live.size, np.bool_)
+        if self._repeated is not None:
+            self._repeated[runs] = where.repeated
         for name, table in self._at.items():
             if (addresses := getattr(where, name)) is not None:
                 table[runs] = addresses
@@ -182,6 +198,8 @@ class RunValues:
     def _fixed(self, wanted: WantedRows, pool: Pool) -> NDArray[Any]:
         out = pool.array((wanted.row.size, *self._row_shape), self._element)
         row_bytes, sums_at = self._row_bytes, self._at.get("sums_at")
+        if self._repeated is not None:
+            wanted = wanted._replace(row=np.where(self._repeated[wanted.run], 0, wanted.row))
         wrong = self._take("values_at", row_bytes, wanted, row_bytes, out, sums_at)
         if wrong >= 0:
             self._blame(wanted.run.item(wrong), wanted.row.item(wrong))

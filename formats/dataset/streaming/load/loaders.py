@@ -40,12 +40,23 @@ from tensorrepo.formats.dataset.pages.page import (
     padded,
     verify_page,
 )
-from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_bytes, page_reader
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    check_absent,
+    live_rows,
+    page_bytes,
+    page_reader,
+)
 from tensorrepo.formats.dataset.reading.exact_read import proved_rows, rows_at
 from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, concat
-from tensorrepo.formats.dataset.streaming.collate.gather import InMemory, address_of, in_memory
+from tensorrepo.formats.dataset.streaming.collate.gather import (
+    InMemory,
+    address_of,
+    in_memory,
+    is_repeated,
+)
 from tensorrepo.formats.dataset.streaming.load.requests import PagePiece
 from tensorrepo.formats.dataset.streaming.plan.grouped import GroupedPlan, OpenGroup
 from tensorrepo.formats.dataset.streaming.plan.pages import ColumnPlan, StreamPlan
@@ -325,13 +336,22 @@ class _ColumnLoader:
         """One run, decoded, or put together from parts of pages."""
         start, stop = self._start.item(run), self._stop.item(run)
         if self._odd[run]:
-            values = concat(self._reader.range(start, stop))
+            values = self._odd_rows(start, stop)
         else:
             values = concat(self._parts(run, start, stop, fetched))
         alive = self._deleted.alive(start, stop)
         if alive is not None:
-            values = values.take(alive)
+            values = values.slice(0, alive.size) if is_repeated(values) else values.take(alive)
         return in_memory(run, values, nullable=self._nullable)
+
+    def _odd_rows(self, start: int, stop: int) -> ColumnValues:
+        """Rows whose stored form is not that of the schema; those that are not stored, too."""
+        low, last = self._plan.index.page_of(np.array([start, stop - 1])).tolist()
+        # One value can stand for all rows of a page, not for some of a run of several.
+        if low < last or self._plan.index.storage.layout is not ColumnLayout.FIXED:
+            absent = {self._plan.name: self._plan.index}
+            check_absent(absent, range(start, stop), advice="Stream other columns: columns=[...]")
+        return concat(self._reader.range(start, stop))
 
     def _parts(self, run: int, start: int, stop: int, fetched: Fetched) -> list[ColumnValues]:
         pages = self._pages_of(run)
