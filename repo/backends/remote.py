@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
-from typing import Any, NoReturn
+from functools import cached_property, partial
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -53,6 +53,8 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache
 
+_T = TypeVar("_T")
+
 # Reading gives up when nothing comes for a while, however much is still to come. What is sent
 # cannot be watched like that: its time is bounded as a whole, small requests' more tightly, so that
 # a stalled append is noticed and large objects get through a slow line.
@@ -72,6 +74,8 @@ _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _BUSY = {429, 503}
 _STREAM_BYTES = 1 << 20
 WHOLE_FILE_BYTES = 64 << 20  # of a file on a server without ranges
+_CUT_BODIES = 3  # answers that ended too early, until the next one is the last
+_CUT = re.compile("request or response body error|error decoding response body")
 _STATUS = re.compile(r"status code: (\d{3})[ \w]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
@@ -104,7 +108,7 @@ class RemoteReader(CommonBackend):
 
     def read(self, key: str) -> bytes:
         with self._asking("read", key):
-            return bytes(obstore.get(self._reader, check_key(key)).bytes())
+            return _whole(lambda: bytes(obstore.get(self._reader, check_key(key)).bytes()))
 
     def read_range(self, key: str, start: int, stop: int) -> Buffer:
         return self._range(self._reader, key, start, stop)
@@ -120,7 +124,8 @@ class RemoteReader(CommonBackend):
             self._check_exists(key)
         else:
             with self._asking("read", key, past_end_is_short=True):
-                data = memoryview(obstore.get_range(store, check_key(key), start=start, end=stop))
+                ask = partial(obstore.get_range, store, check_key(key), start=start, end=stop)
+                data = memoryview(ask() if store is not self._reader else _whole(ask))
         check_length(where, start, stop, data.nbytes)
         return data
 
@@ -130,13 +135,19 @@ class RemoteReader(CommonBackend):
         if not flat.nbytes:
             self._check_exists(key)
             return
-        with self._asking("read", key, past_end_is_short=True):
+
+        def fill() -> int:
             options: Any = {"range": (start, start + flat.nbytes)}
             result = obstore.get(self._reader, check_key(key), options=options)
+            filled = 0
             for chunk in result.stream(min_chunk_size=_STREAM_BYTES):
                 part = memoryview(chunk)
                 flat[filled : filled + part.nbytes] = part
                 filled += part.nbytes
+            return filled
+
+        with self._asking("read", key, past_end_is_short=True):
+            filled = _whole(fill)
         check_length(f"{self.url}/{key}", start, start + flat.nbytes, filled)
 
     def size(self, key: str) -> int | None:
@@ -175,6 +186,17 @@ class RemoteReader(CommonBackend):
                 return
             # The original may show secrets and headers: it is not chained.
             raise explain(error, f"cannot {doing} {self.url}/{key}", self._place) from None
+
+
+def _whole(ask: Callable[[], _T]) -> _T:
+    """What `ask` gives, asked anew where the answer's body was cut: obstore repeats requests only."""
+    for _ in range(_CUT_BODIES):
+        try:
+            return ask()
+        except BaseError as error:
+            if not _CUT.search(str(error)):
+                raise
+    return ask()
 
 
 def open_store(place: StoreLocation, timeouts: Mapping[str, str], retry: Any = _RETRY) -> Any:
@@ -260,7 +282,7 @@ def explain(error: BaseError, what: str, place: StoreLocation) -> Error:
     for sign, _, transient, advice in _CONNECTION:
         if sign in text:
             return StorageError(f"{message} {advice}", transient=transient)
-    return StorageError(message, transient="HTTP error" in text)
+    return StorageError(message, transient="HTTP error" in text or bool(_CUT.search(text)))
 
 
 def _credentials_advice(place: StoreLocation, text: str) -> str:

@@ -10,12 +10,13 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Final, TypeVar
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
 from tensorrepo.repo.objects.cache import LimitedCache
@@ -156,37 +157,69 @@ class LogSlots:
             known = {}
         return found
 
-    def parse(self, gen: int, previous: Digest | None, data: bytes) -> LogSlot:
+    def parse(
+        self, gen: int, previous: Digest | None, data: bytes, *, is_copy: bool = False
+    ) -> LogSlot:
         """The slot whose bytes are `data`.
 
         Args:
             gen: its number.
             previous: digest of the bytes before it; None when the caller cannot know.
-            data: what the store holds.
+            data: what the store gave; a slot that is damaged is read once more, past all caches.
+            is_copy: the data comes from elsewhere than the slot: that is not read.
 
         Raises:
             CorruptError: no record of this place in the chain, and no marker stands in.
         """
-        digest = record_digest(data)
+        with suppress(CorruptError):
+            return self._slot(gen, previous, data)
+        if not is_copy:
+            data = self._read_again(gen, previous, data)
         try:
-            record = self._checked(gen, previous, data)
+            return self._slot(gen, previous, data)
         except CorruptError as error:
-            # What was read may be at fault, and not what is stored: read it anew next time.
-            self._cache.drop(gen - 1)
-            self._cache.drop(gen)
+            digest = record_digest(data)
             if previous is None or not self._is_marked(gen, previous, digest):
                 raise CorruptError(
                     f"{error}. If no copy of the repository has the right bytes, run "
                     f"`tensorrepo doctor --void {gen}` to count the slot as empty."
                 ) from error
-            return LogSlot(LogRecord(gen, previous, None, ()), digest, data, void=True)
-        return LogSlot(record, digest, data)
+        return LogSlot(LogRecord(gen, previous, None, ()), digest, data, void=True)
 
-    def chain(self, start: int, previous: Digest, values: Iterable[bytes]) -> list[LogSlot]:
-        """Parse slots that follow each other from `start`."""
+    def _slot(self, gen: int, previous: Digest | None, data: bytes) -> LogSlot:
+        return LogSlot(self._checked(gen, previous, data), record_digest(data), data)
+
+    def _read_again(self, gen: int, previous: Digest | None, data: bytes) -> bytes:
+        """The slot as a second read gives it: a network may have damaged the first answer.
+
+        Raises:
+            StorageError: the second read gives the same, and of the slot before it something else
+                than the caller has, which is what this one follows.
+        """
+        self._cache.drop(gen - 1)
+        self._cache.drop(gen)
+        again = self.read(slot_key(gen))
+        if again is None or again != data or previous is None or gen < 2:
+            return data if again is None else again
+        before = self.read(slot_key(gen - 1))
+        if before is None or record_digest(before) == previous:
+            return data
+        with suppress(CorruptError):
+            self._checked(gen, record_digest(before), data)
+            raise StorageError(
+                f"{self.backend.url}: log record {gen - 1} came damaged from the store, and whole "
+                "when it was read again. Nothing is wrong with what is stored: try again.",
+                transient=True,
+            )
+        return data
+
+    def chain(
+        self, start: int, previous: Digest, values: Iterable[bytes], *, is_copy: bool = False
+    ) -> list[LogSlot]:
+        """Parse slots that follow each other from `start`; see `parse`."""
         slots: list[LogSlot] = []
         for gen, data in enumerate(values, start):
-            slots.append(self.parse(gen, previous, data))
+            slots.append(self.parse(gen, previous, data, is_copy=is_copy))
             previous = slots[-1].digest
         return slots
 

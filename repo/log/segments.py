@@ -311,7 +311,7 @@ def _from_segment(
     if segment is None or segment.first > start:
         return None
     values = segment.records[start - segment.first : stop - segment.first]
-    found = slots.chain(start, previous, values)
+    found = slots.chain(start, previous, values, is_copy=True)
     # The chain tells where the run begins; the slot itself tells that it ends where the log does.
     if record_digest(slots.slot_bytes(stop - 1)) != found[-1].digest:
         raise CorruptError(f"{slots.backend.url}: segment {last} is not of this log")

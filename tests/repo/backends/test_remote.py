@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from obstore.exceptions import BaseError, GenericError, NotSupportedError, PermissionDeniedError
@@ -21,6 +25,54 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tests.support.servers.object_stores import SECRET, Bucket, s3_on_moto, s3_on_ours
+
+class Cutting(BaseHTTPRequestHandler):
+    """Says that there are 100 bytes, and hangs up after 10 of them; twice for each file."""
+
+    protocol_version = "HTTP/1.1"
+    answers: ClassVar[Counter[str]] = Counter()
+
+    def do_GET(self) -> None:
+        self.answers[self.path] += 1
+        self.send_response(206 if self.headers.get("Range") else 200)
+        if self.headers.get("Range"):
+            self.send_header("Content-Range", "bytes 0-99/100")
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(bytes(100 if self.answers[self.path] > 2 else 10))
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def cutting() -> Iterator[Backend]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cutting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield open_backend(f"http://127.0.0.1:{server.server_port}", environment={})
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda backend: len(backend.read("whole")),
+        lambda backend: len(backend.read_range("range", 0, 100)),
+        lambda backend: backend.read_into("into", 0, memoryview(bytearray(100))),
+    ],
+)
+def test_an_answer_that_was_cut_is_asked_for_again(
+    cutting: Backend, read: Callable[[Backend], int | None]
+) -> None:
+    assert read(cutting) in (100, None)
+
+
+def test_one_request_alone_tells_that_its_answer_was_cut(cutting: Backend) -> None:
+    with pytest.raises(StorageError, match="cannot read") as failure:
+        cutting.read_once("once", 0, 100)  # type: ignore[attr-defined]
+    assert failure.value.transient
+
 
 PLACE = find_place("s3://bucket/name", {"key": "identity", "secret": SECRET}, {})
 STATUS = "Server returned non-2xx status code: "

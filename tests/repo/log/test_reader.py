@@ -51,6 +51,7 @@ from tests.support.builders.log import (
     new_backend,
     open_log,
 )
+from tests.support.faults.backends import FlippingBackend
 from tests.support.faults.damage import flipped, survivors
 
 
@@ -485,6 +486,19 @@ GARBAGE = [
     encode_record(LogRecord(6, digest(1), None, ())),
     encode_record(LogRecord(7, record_digest(SHORT.read(slot_key(5))), None, ())),
 ]
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_bit_that_flips_on_the_wire_is_no_damage_of_the_log(at: int, tmp_path: Path) -> None:
+    inner = filled(6)
+    expected = open_log(inner, memory=tmp_path).refresh()
+    log = open_log(FlippingBackend(inner, at), memory=tmp_path)
+    try:
+        view = log.refresh()
+    except StorageError as error:
+        assert error.transient
+        view = open_log(log.backend, memory=tmp_path).refresh()
+    assert view == expected
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["empty", "text", "large", "chain", "number"])

@@ -182,6 +182,22 @@ class LostReplyBackend(WrappedBackend):
                 postponed()
 
 
+class FlippingBackend(WrappedBackend):
+    """One bit of the answer to read `at`, counted from 1, is flipped on its way."""
+
+    def __init__(self, inner: Backend, at: int) -> None:
+        super().__init__(inner)
+        self.at = at
+        self.reads = 0
+
+    def read(self, key: str) -> bytes:
+        data = bytearray(super().read(key))
+        self.reads += 1
+        if self.reads == self.at:
+            data[len(data) // 2] ^= 1
+        return bytes(data)
+
+
 class CountingBackend(WrappedBackend):
     """Counts operations by verb, and the bytes of values read and written."""
 
