@@ -189,7 +189,7 @@ class RemoteReader(CommonBackend):
 
 
 def _whole(ask: Callable[[], _T]) -> _T:
-    """What `ask` gives, asked anew where the answer's body was cut: obstore repeats requests only."""
+    """What `ask` gives, asked anew where a body was cut: obstore repeats requests only."""
     for _ in range(_CUT_BODIES):
         try:
             return ask()

@@ -328,7 +328,9 @@ def failure(error: Error, exit_code: int | None = None) -> None:
     message = _harmless(getattr(error, "brief", str(error)))
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
-        console.print(f"  [red]conflict[/red] {escape(_harmless(f'{conflict.path}: {conflict.reason}'))}")
+        console.print(
+            f"  [red]conflict[/red] {escape(_harmless(f'{conflict.path}: {conflict.reason}'))}"
+        )
         lines = (str(inside["line"]) for inside in getattr(conflict, "details", ()))
         for text in (text for text in lines if text not in conflict.reason):
             console.print(f"    {escape(_harmless(text))}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +28,7 @@ from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
+    Error,
     InvalidInputError,
     NotFoundError,
     PermissionDenied,
@@ -252,17 +255,11 @@ def _write(
     format_name: str,
     progress: Progress = lambda _done, _total: None,
 ) -> WrittenFiles:
-    refuse_links(session.here.root, target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except (NotADirectoryError, FileExistsError) as error:
-        raise ConflictError(f"cannot write {target}: a file is in the way") from error
-    except OSError as error:
-        raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
-    write_entry(
-        session.repository.objects, entry, target, format_name,
-        overwrite=True, outside=session.outside, progress=progress,
-    )  # fmt: skip
+    with beneath(session.here.root, target) as place:
+        write_entry(
+            session.repository.objects, entry, place, format_name,
+            overwrite=True, outside=session.outside, progress=progress,
+        )  # fmt: skip
     written = _written(path, target, format_name)
     if entry.kind is not Kind.DATASET:
         return written
@@ -342,6 +339,62 @@ def refuse_links(root: Path, target: Path) -> None:
         place = place / part
         if place.is_symlink():
             raise ConflictError(f"{place} is a link: nothing is written through links. Remove it.")
+
+
+@contextmanager
+def beneath(root: Path, target: Path) -> Iterator[Path]:
+    """`target`, in a folder held open: nobody who swaps it for a link leads what is written away.
+
+    The folders down to it are made, and opened from `root` on without following links. Exporters
+    take paths, so theirs goes by the descriptor, where the system has such.
+
+    Raises:
+        ConflictError: a link or a file is in the way, or the folder was moved meanwhile.
+    """
+    refuse_links(root, target)
+    folder = _open_folder(root, target)
+    held = Path(f"/proc/self/fd/{folder}")
+    try:
+        if not held.exists():
+            yield target
+            return
+        try:
+            yield held / target.name
+        except Error as error:
+            error.args = tuple(
+                each.replace(str(held), str(target.parent)) if isinstance(each, str) else each
+                for each in error.args
+            )
+            raise
+        if not os.path.exists(target.parent) or not os.path.samestat(
+            os.fstat(folder), os.lstat(target.parent)
+        ):
+            raise ConflictError(
+                f"{target.parent} was moved or replaced while {target.name} was written into it. "
+                "Look where it went, and repeat."
+            )
+    finally:
+        os.close(folder)
+
+
+def _open_folder(root: Path, target: Path) -> int:
+    """The folder of `target`, made where it is missing, as a descriptor."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for part in target.relative_to(root).parts[:-1]:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        except NotADirectoryError as error:
+            raise ConflictError(
+                f"cannot write {target}: a file, or a link, is in the way"
+            ) from error
+        except OSError as error:
+            raise PermissionDenied(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
 
 
 def _remember(

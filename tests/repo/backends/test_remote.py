@@ -26,6 +26,7 @@ from tensorrepo.repo.errors import (
 )
 from tests.support.servers.object_stores import SECRET, Bucket, s3_on_moto, s3_on_ours
 
+
 class Cutting(BaseHTTPRequestHandler):
     """Says that there are 100 bytes, and hangs up after 10 of them; twice for each file."""
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -100,9 +100,7 @@ def in_memory(run: int, values: ColumnValues, *, nullable: bool) -> InMemory:
     if nullable:
         valid_at = _address(valid_rows(values), owner)
     runs, rows = np.array([run]), np.array([values.rows])
-    return InMemory(
-        runs, rows, values_at, items_at, dims_at, valid_at, [owner], repeated=repeated
-    )
+    return InMemory(runs, rows, values_at, items_at, dims_at, valid_at, [owner], repeated=repeated)
 
 
 class WantedRows(NamedTuple):
