@@ -23,13 +23,14 @@ def root(outside: Path) -> Path:
 def test_a_folder_swapped_for_a_link_leads_nothing_out_of_the_workspace(
     root: Path, outside: Path
 ) -> None:
-    with (
-        pytest.raises(ConflictError, match="moved or replaced"),
-        beneath(root, root / "a/b/new.txt") as place,
-    ):
-        (root / "a/b").rename(root / "a/before")
-        (root / "a/b").symlink_to(outside)
-        place.write_text("kept in")
+    def write_while_somebody_swaps() -> None:
+        with beneath(root, root / "a/b/new.txt") as place:
+            (root / "a/b").rename(root / "a/before")
+            (root / "a/b").symlink_to(outside)
+            place.write_text("kept in")
+
+    with pytest.raises(ConflictError, match="moved or replaced"):
+        write_while_somebody_swaps()
     assert list(outside.iterdir()) == []
     assert (root / "a/before/new.txt").read_text() == "kept in"
 
