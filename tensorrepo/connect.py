@@ -273,10 +273,11 @@ def read_config(path: Path) -> dict[str, str]:
 
 
 def write_config(path: Path, settings: Mapping[str, str]) -> None:
-    """Replace the settings of one file, as a whole."""
+    """Replace the settings of one file, as a whole; the URL of a catalog may hold a password."""
     partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch(0o600)
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(dict(settings)), indent=1))
         partial.replace(path)
     except OSError as error:

@@ -203,6 +203,14 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
+def without_password(text: str) -> str:
+    """`text` with ``***`` for what may be a password in it, before an "@", also of mistyped URLs."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+_PASSWORD = re.compile(r"(\w:/{0,3}[^\s/:@]*:)[^\s@]*@")
+
+
 def number_text(value: float) -> str:
     """The text for a float that is no number of JSON: ``NaN``, ``Infinity``, ``-Infinity``."""
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"

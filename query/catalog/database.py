@@ -35,6 +35,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import StaticPool
 
+from tensorrepo.formats.common.arguments import without_password
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import POSTGRESQL, SQLITE
 from tensorrepo.repo.errors import (
@@ -401,7 +402,7 @@ def _parse(url: str) -> URL:
     # Whoever means a file names its place or its suffix: a word alone is rather a mistake.
     is_path = "/" in url or "\\" in url or Path(url).suffix in (".db", ".sqlite", ".sqlite3")
     if not url.strip() or _HALF_URL.match(url) or not is_path:
-        raise InvalidInputError(f"no URL of a catalog: {url!r:.80}. {_URLS}")
+        raise InvalidInputError(f"no URL of a catalog: {without_password(url)!r:.80}. {_URLS}")
     text = url if "://" in url else f"sqlite:///{url}"
     try:
         parsed = make_url(text)

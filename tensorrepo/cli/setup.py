@@ -23,7 +23,7 @@ from tensorrepo.connect import (
     read_config,
     write_config,
 )
-from tensorrepo.formats.common.arguments import byte_size, counted
+from tensorrepo.formats.common.arguments import byte_size, counted, without_password
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
@@ -108,6 +108,11 @@ def config_command(
     if key == "outside.allow":
         parse_prefixes(value)  # refuses what is no place
     write_config(file, {**settings, key: value})
+    if without_password(value) != value:
+        output.note(
+            f"the password lies in {file} now, for you alone to read. PGPASSWORD or ~/.pgpass keep "
+            "it out of there."
+        )
 
 
 def _show_settings(
@@ -118,6 +123,7 @@ def _show_settings(
     if workspace is not None:
         own = read_config(workspace.config_file)
         settings |= {name: held for name, held in own.items() if name in WORKSPACE_KEYS}
+    settings = {name: without_password(held) for name, held in settings.items()}
     if key is None:
         call.answer(settings, *(f"{name} = {held}" for name, held in sorted(settings.items())))
     elif key in settings:

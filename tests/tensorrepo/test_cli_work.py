@@ -308,6 +308,19 @@ def test_config_shows_sets_and_forgets(shell: Shell) -> None:
     assert "cache.limit" in shell.fails(2, "config", "user.nmae", "x")
 
 
+def test_a_password_in_a_setting_is_for_its_owner_alone(shell: Shell) -> None:
+    shell("config", "catalog.url", "postgresql://bob:opensesame@db.example.org/x")
+    assert "opensesame" not in shell("config") + shell("config", "catalog.url", "--json")
+    (file,) = shell.home.rglob("config.json")
+    assert "opensesame" in file.read_text()
+    assert not file.stat().st_mode & 0o077
+
+
+@pytest.mark.parametrize("url", ["postgresql:/bob:opensesame@h/db", "postgresql:bob:opensesame@h"])
+def test_a_mistyped_url_shows_no_password(shell: Shell, url: str) -> None:
+    assert "opensesame" not in shell.fails(2, "catalog", "status", "--catalog", url)
+
+
 def test_the_author_is_config_then_the_environment_then_git(shell: Shell) -> None:
     shell("add", "points.npz", "--dataset", "points")
     shell("commit", "-m", "one")

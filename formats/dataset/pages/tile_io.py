@@ -76,11 +76,13 @@ class TileSource:
         read_tiles: reader of the bytes of ranges, in their order. It is called with as many as
             `BATCH_BYTES` hold, and best reads them in parallel. They number chunks as the page's
             tiles do: ``ColumnIndex.tiles[page][chunk]`` is the place in ``ColumnIndex.chunks``.
+        chunk_name: name of a chunk for people, by that number.
         check_tags: whether tiles are compared with their tags too: yes where their bytes come from
             a store or a remote, no where they are mapped from a local disk.
     """
 
     read_tiles: Callable[[Sequence[ByteRange]], Sequence[Buffer]]
+    chunk_name: Callable[[int], str] = "chunk number {} of the page".format
     check_tags: bool = True
 
 
@@ -92,6 +94,7 @@ class _Wanted:
     checksum: int
     tag: bytes
     codec: int
+    row: int
     part: TilePart
     out: NDArray[Any]
 
@@ -157,7 +160,7 @@ def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage)
         raw_bytes = prod(part.shape) * storage.element.itemsize
         if raw_bytes > most_raw_bytes(codec, stored_bytes):
             raise CorruptError(
-                f"tile {part.number} of a row: {stored_bytes} bytes cannot stand for {raw_bytes}"
+                f"tile {part.number} of row {row}: {stored_bytes} bytes cannot stand for {raw_bytes}"
             )
     return parts
 
@@ -165,7 +168,8 @@ def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage)
 def _wanted(table: TiledValues, row: int, part: TilePart, out: NDArray[Any]) -> _Wanted:
     record = table.tiles[int(table.offsets[row]) + part.number]
     offset, stored_bytes, checksum, tag, chunk, codec, _ = record.tolist()
-    return _Wanted(ByteRange(chunk, offset, offset + stored_bytes), checksum, tag, codec, part, out)
+    span = ByteRange(chunk, offset, offset + stored_bytes)
+    return _Wanted(span, checksum, tag, codec, row, part, out)
 
 
 # ------------------------------------------------------------------------------ reading
@@ -185,7 +189,7 @@ def _read(wanted: Sequence[_Wanted], storage: Storage, source: TileSource) -> No
         for span, data, some in zip(ranges, found, inside[start:stop], strict=True):
             for each in some:
                 stored = data[each.span.start - span.start : each.span.stop - span.start]
-                _copy(each, stored, storage, source.check_tags)
+                _copy(each, stored, storage, source)
 
 
 def cover_tiles(spans: Sequence[ByteRange]) -> tuple[list[ByteRange], list[int]]:
@@ -243,17 +247,19 @@ def _batches(covers: Sequence[ByteRange]) -> Iterator[tuple[int, int]]:
         yield start, len(covers)
 
 
-def _copy(wanted: _Wanted, stored: memoryview, storage: Storage, check_tags: bool) -> None:
+def _copy(wanted: _Wanted, stored: memoryview, storage: Storage, source: TileSource) -> None:
     """Prove and decode one tile, and copy what is wanted of it."""
     part = wanted.part
+    name = f"tile {part.number} of row {wanted.row} of the page"
     if (found := xxh3_64_intdigest(stored)) != wanted.checksum:
         raise CorruptError(
-            f"tile {part.number} of a row has checksum {found:016x}, "
-            f"expected {wanted.checksum:016x}"
+            f"{name}, byte {wanted.span.start} of {source.chunk_name(wanted.span.chunk)}, has "
+            f"checksum {found:016x}, expected {wanted.checksum:016x}"
         )
-    if check_tags and (tag := content_tag(stored)) != wanted.tag:
+    if source.check_tags and (tag := content_tag(stored)) != wanted.tag:
         raise CorruptError(
-            f"tile {part.number} of a row has tag {tag.hex()}, expected {wanted.tag.hex()}"
+            f"{name}, byte {wanted.span.start} of {source.chunk_name(wanted.span.chunk)}, has "
+            f"tag {tag.hex()}, expected {wanted.tag.hex()}"
         )
     element = storage.element
     raw_bytes = prod(part.shape) * element.itemsize

@@ -243,6 +243,10 @@ class PageReader:
         """Where the tiles of a page are read from."""
         index, places = self.index, self.index.tiles[page]
         near = {place: self.payload(place) for place in places}
+
+        def name(chunk: int) -> str:
+            return _chunk_name(index.chunks[places[chunk]])
+
         if all(payload is not None for payload in near.values()):
 
             def mapped(ranges: Sequence[ByteRange]) -> list[memoryview]:
@@ -250,13 +254,13 @@ class PageReader:
                 pairs = zip(payloads, ranges, strict=True)
                 return [payload[each.start : each.stop].toreadonly() for payload, each in pairs]
 
-            return TileSource(mapped, check_tags=False)
+            return TileSource(mapped, name, check_tags=False)
 
         def fetched(ranges: Sequence[ByteRange]) -> list[memoryview]:
             wanted = [ByteRange(places[each.chunk], each.start, each.stop) for each in ranges]
             return fetch(self.objects, index.chunks, wanted, gap_bytes=0)  # joined already
 
-        return TileSource(fetched)
+        return TileSource(fetched, name)
 
     def tiled_rows(self, page: int, rows: Ints) -> ColumnValues:
         """Whole rows of a page of tiles, counted within it, in the order asked for."""
@@ -351,9 +355,12 @@ class PageReader:
 
     def located(self, page: int, error: CorruptError) -> CorruptError:
         """`error`, saying where the page lies."""
-        chunk = self.link(page)
-        place = f"chunk {chunk.digest:.12}" if isinstance(chunk, ObjectLink) else "the metadata"
+        place = _chunk_name(self.link(page))
         rows = self.index.first_row[page : page + 2].tolist()
         return CorruptError(
             f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
         )
+
+
+def _chunk_name(link: ObjectLink | memoryview | None) -> str:
+    return f"chunk {link.digest:.12}" if isinstance(link, ObjectLink) else "the metadata"

@@ -150,7 +150,8 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             else:
                 self.members.frames_into(place, frames, about, rooms)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
-            raise type(error)(f"tensor {self.name!r}: {error}") from error
+            where = f"frame {frames.start} of pack {self.frames[frames.start].pack.digest:.12}"
+            raise type(error)(f"tensor {self.name!r}, {where} or of its base: {error}") from error
 
     def mapped(self) -> memoryview | None:
         """The whole tensor where it lies on a local disk, not verified and read-only, else None.
