@@ -370,7 +370,10 @@ def _read(
         raise CorruptError(
             f"object {digest:.12}: expected a {kind.label}, found a {envelope.kind.label}"
         )
-    document = decode(envelope.payload, digest)
+    try:
+        document = decode(envelope.payload, digest)
+    except InvalidInputError as error:  # a rule that holds for callers, broken by what is stored
+        raise CorruptError(f"{kind.label} {digest:.12}: {error}") from error
     if [link.digest for link in envelope.links] != sorted(document.links()):
         raise CorruptError(
             f"{kind.label} {digest:.12}: its links are not the objects that it names"

@@ -12,7 +12,7 @@ from tensorrepo.formats.dataset.external.foreign import ForeignVersion, foreign_
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import Mount, mount_of
 from tensorrepo.repo.backends.registry import probe
 from tensorrepo.repo.changes.fsck import ObjectTotals
@@ -123,10 +123,22 @@ def _repository(session: WorkspaceSession) -> _Found:
 
 
 def _store(session: WorkspaceSession) -> _Found:
-    backend = session.repository.backend
+    return judge_store(session.repository.backend)
+
+
+def judge_store(backend: Backend) -> _Found:
+    """What a store guarantees to those who commit."""
     if backend.guarantee is Guarantee.READ_ONLY:
         return "ok", "read-only", ""
-    if probe(backend) is Guarantee.ATOMIC:
+    try:
+        guarantee = probe(backend)
+    except PermissionDenied as error:
+        return (
+            "warning",
+            f"it can be read, not written: {error}",
+            "Commits need the right to write.",
+        )
+    if guarantee is Guarantee.ATOMIC:
         return "ok", "creates are atomic: any number of writers is safe", ""
     return (
         "warning",

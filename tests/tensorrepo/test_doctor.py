@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from tensorrepo.repo.backends.local import Mount
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.errors import PermissionDenied
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.records import LogEntry
-from tensorrepo.workspace.doctor import judge
+from tensorrepo.workspace.doctor import judge, judge_store
+from tests.support.faults.backends import WrappedBackend
 from tests.support.processes.shell import Shell
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +36,21 @@ def test_an_nfs_mount_must_not_remember_that_a_file_is_absent(
     found, _, advice = judge(Mount("/data", kind, frozenset(options)))
     assert found == level
     assert ("lookupcache=positive" in advice) == (level == "warning")
+
+
+class ReadOnlyDisk(WrappedBackend):
+    """What a file system that is mounted read-only answers."""
+
+    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
+        if verb in ("create", "upload", "overwrite", "delete"):
+            raise PermissionDenied(f"cannot {verb} {key}: read-only file system")
+        return super().step(verb, key, work)
+
+
+def test_a_store_that_may_only_be_read_is_no_damage() -> None:
+    level, found, _ = judge_store(ReadOnlyDisk(MemoryBackend()))
+    assert level == "warning"
+    assert "read-only file system" in found
 
 
 @pytest.fixture

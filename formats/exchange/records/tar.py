@@ -23,6 +23,7 @@ from tensorrepo.repo.errors import InvalidInputError
 
 BLOCK_BYTES = 512
 MAX_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
+MAX_PADDING_BYTES = 64 << 20  # zeros after the end; tar writes up to a record, of 10 KiB or so
 # name | mode, uid, gid | size | mtime | checksum | kind | link | magic | ... | prefix
 _HEADER = Struct("<100s24x12s12x8sc100x6s82x155s12x")
 assert _HEADER.size == BLOCK_BYTES
@@ -180,7 +181,11 @@ def _expect_end(stream: IO[bytes], where: str, at: int) -> None:
     """A second empty block, then only more of them, to the end, so that gzip checks its CRC."""
     if _header_block(stream, where, at + BLOCK_BYTES) != _END:
         raise damage(where, f"has one empty block at byte {at}, but not the second that ends it")
+    padding = 0
     while block := stream.read(1 << 16):
+        padding += len(block)
+        if padding > MAX_PADDING_BYTES:
+            raise damage(where, f"goes on for more than {MAX_PADDING_BYTES:,} zeros after its end")
         if len(block) % BLOCK_BYTES:
             raise damage(where, "does not end at a whole block. Is it cut short?")
         if any(block):
