@@ -204,7 +204,7 @@ def bytes_text(count: int) -> str:
 
 
 def without_password(text: str) -> str:
-    """`text` with ``***`` for what may be a password in it, before an "@", also of mistyped URLs."""
+    """`text` with ``***`` for what may be a password in it, also in mistyped URLs."""
     return _PASSWORD.sub(r"\1***@", text)
 
 

@@ -160,7 +160,8 @@ def _parts(table: TiledValues, row: int, axes: Sequence[Axis], storage: Storage)
         raw_bytes = prod(part.shape) * storage.element.itemsize
         if raw_bytes > most_raw_bytes(codec, stored_bytes):
             raise CorruptError(
-                f"tile {part.number} of row {row}: {stored_bytes} bytes cannot stand for {raw_bytes}"
+                f"tile {part.number} of row {row}: {stored_bytes} bytes cannot stand for "
+                f"{raw_bytes}"
             )
     return parts
 

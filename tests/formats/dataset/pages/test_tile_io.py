@@ -272,7 +272,7 @@ def test_a_tile_forged_to_its_checksum_is_told_by_its_tag(pool: ThreadPoolExecut
     tiles = table.tiles.copy()
     tiles["tag"][1] = np.void(bytes(16))
     forged = type(table)(table.offsets, tiles, table.dims)
-    with pytest.raises(CorruptError, match="tile 1 of row 0 of the page, byte .* has tag"):
+    with pytest.raises(CorruptError, match=r"tile 1 of row 0 of the page, byte .* has tag"):
         chunks.region(forged, 0, ...)
     assert chunks.region(forged, 0, slice(4)).tolist() == [0, 1, 2, 3]
     near = TileSource(chunks.read, check_tags=False)

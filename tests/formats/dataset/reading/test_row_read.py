@@ -304,12 +304,12 @@ def test_a_damaged_tile_is_refused_and_named() -> None:
     assert region_of(reader, 0, (40, 40)) == 0
     with pytest.raises(
         CorruptError,
-        match=r"column 'c', page 0 .*: tile 0 of row 0 of the page, byte \d+ of chunk [0-9a-f]{12}, has",
+        match=r"column 'c', page 0 .*: tile 0 of row 0 .*, byte \d+ of chunk \w{12}, has",
     ):
         region_of(reader, 0, (0, 0))
     with pytest.raises(
         CorruptError,
-        match=r"column 'c', page 0 .*: tile 0 of row 0 of the page, byte \d+ of chunk [0-9a-f]{12}, has",
+        match=r"column 'c', page 0 .*: tile 0 of row 0 .*, byte \d+ of chunk \w{12}, has",
     ):
         read_chosen(reader, np.array([0]))
 
