@@ -36,9 +36,11 @@ from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, LogRecord, encode_record
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
+from tensorrepo.repo.log.writer_queue import turn
 
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 2.0
+MAX_ATTEMPTS = 400  # of 30 writers in a loop the unluckiest lost 130 races, in a simulation
 HOPELESS_TRIES = 3  # after which an error that will not pass by itself is believed
 
 
@@ -73,8 +75,11 @@ class Patience:
         return tries >= self.attempts or self.clock() >= self.stop_at
 
     def back_off(self, lost: int, append_seconds: float) -> None:
-        """Wait after losing a race for the `lost`-th time: 0 to 4 appends, later to 8."""
-        appends = 4 + 4 * (min(lost, 4) - 1) / 3
+        """Wait after losing a race for the `lost`-th time: 0 to 4 appends, to 8, then ever less.
+
+        Who lost often waits less than others, or those who come later pass by again and again.
+        """
+        appends = 4 + 4 * (min(lost, 4) - 1) / 3 if lost <= 4 else max(1.0, 32 / lost)
         self.sleep(self.rng.uniform(0, appends * append_seconds))
 
     def wait_for_store(self, tries: int) -> None:
@@ -88,14 +93,14 @@ def append(
     decide: Callable[[LogView], tuple[LogEntry, ...]],
     *,
     deadline_seconds: float = 120.0,
-    attempts: int = 100,
+    attempts: int = MAX_ATTEMPTS,
     allow_void: bool = False,
     rng: random.Random | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     commits: Callable[[LogSlot], Iterable[SegmentCommit]] | None = None,
 ) -> Appended:
-    """Append what `decide` returns for the newest view, at most once.
+    """Append what `decide` returns for the newest view, at most once; see `writer_queue`, too.
 
     Args:
         log: where to.
@@ -123,7 +128,8 @@ def append(
     if log.backend.guarantee is Guarantee.READ_ONLY:
         raise PermissionDenied(f"{log.backend.url} can only be read")
     patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
-    with _notes(log) as note:
+    queue = turn(log.backend.local_root, rng=patience.rng, sleep=sleep, clock=clock)
+    with _notes(log) as note, queue:
         for attempt in range(1, attempts + 1):
             began = clock()
             before = log.refresh_tip()

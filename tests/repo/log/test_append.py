@@ -175,7 +175,7 @@ def test_a_lost_race_is_decided_anew_on_what_the_winner_left() -> None:
     assert landed_txns(backend) == ["other-0", "other-1", "other-2", "mine"]
 
 
-def test_the_back_off_is_random_within_4_to_8_appends_and_grows() -> None:
+def test_the_back_off_is_random_grows_and_shrinks_for_who_lost_often() -> None:
     backend = new_backend()
     other = open_log(backend)
     clock = Clock(look_seconds=0.5)
@@ -194,15 +194,18 @@ def test_the_back_off_is_random_within_4_to_8_appends_and_grows() -> None:
         append(
             open_log(Faulty(backend, late)),
             set_main("mine", 9),
-            attempts=7,
+            attempts=40,
+            deadline_seconds=10_000,
             rng=Longest(),
             sleep=clock.sleep,
             clock=clock,
         )
     appends = [seconds / 1.0 for seconds in clock.slept]  # an append takes two looks
     assert appends[0] == pytest.approx(4)
-    assert appends == sorted(appends)
-    assert appends[3:] == pytest.approx([8, 8, 8])
+    assert appends[:4] == sorted(appends[:4])
+    assert appends[3:6] == pytest.approx([8, 6.4, 32 / 6])
+    assert appends[3:] == sorted(appends[3:], reverse=True)
+    assert appends[-1] == pytest.approx(1)
 
 
 def test_a_deadline_ends_a_lost_race_with_a_conflict() -> None:

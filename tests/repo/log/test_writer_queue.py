@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from tensorrepo.repo.log.writer_queue import STUCK_SECONDS, turn
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "log").mkdir()
+    return tmp_path
+
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def turn(self, root: Path | None):  # type: ignore[no-untyped-def]
+        return turn(root, rng=random.Random(7), sleep=self.sleep, clock=self)
+
+
+def test_nobody_is_waited_for_when_nobody_is_there(root: Path) -> None:
+    clock = Clock()
+    for place in (root, None, root / "missing"):
+        with clock.turn(place):
+            pass
+    assert clock.now == 0
+
+
+def test_a_writer_waits_until_the_one_before_is_done(root: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with turn(root, rng=random.Random(7), sleep=sleep, clock=monotonic):
+            order.append("second")
+
+    with Clock().turn(root):
+        thread = threading.Thread(target=second)
+        thread.start()
+        sleep(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_writer_that_hangs_is_waited_for_once_only_while_the_log_stands_still(root: Path) -> None:
+    clock = Clock()
+    with Clock().turn(root), clock.turn(root):
+        assert STUCK_SECONDS <= clock.now < 2 * STUCK_SECONDS
+
+
+def test_a_queue_that_moves_is_waited_for_longer(root: Path) -> None:
+    clock = Clock()
+
+    def append_now_and_then(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now < 4 * STUCK_SECONDS:
+            (root / "log" / f"{clock.now}").touch()
+
+    clock.sleep = append_now_and_then  # type: ignore[method-assign]
+    with Clock().turn(root), clock.turn(root):
+        assert clock.now >= 4 * STUCK_SECONDS
