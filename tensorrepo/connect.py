@@ -22,7 +22,7 @@ import msgspec
 from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.external.outside import parse_address
-from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.urls import open_folder
 from tensorrepo.repo.changes.repository import (
     LocalState,
     RepositoryCore,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
+    from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.history.merge_trees import MergeDriver
 
 CONFIG_KEYS = {
@@ -212,7 +213,7 @@ def connect(
         pending: the workspace's notes; None outside of one.
         more_outside: see `allowed_outside`; a merge may read files in place.
     """
-    backend = open_backend(url, options, environment=machine.environment)
+    backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
@@ -235,9 +236,17 @@ def create(
     url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
 ) -> RepositoryCore:
     """Make a repository at `url`. Raises ConflictError when there is one."""
-    backend = open_backend(url, options, environment=machine.environment)
+    backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     return create_repository(backend, drivers=_Drivers(machine), local=local)
+
+
+def _open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:
+    """The store at `url`; clients of remote stores are loaded only for a remote one."""
+    folder = open_folder(url, options)
+    if folder is not None:
+        return folder
+    return lazy.open_backend(url, options, environment=machine.environment)
 
 
 class _Drivers(Mapping[Kind, "MergeDriver"]):

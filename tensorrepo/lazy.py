@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+    from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
+    from tensorrepo.repo.backends.registry import open_backend
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -37,12 +39,12 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.add_paths import add_changed
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
-    "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
-    "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at",
-    "no_attribute", "repack_models", "repository_table", "row_selection", "shortened", "sql",
-    "view_at", "write_report",
+    "METHODS", "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver",
+    "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed",
+    "begin_transaction", "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry",
+    "dataset_at", "describe_entry", "every_tree", "handles", "measure_usage", "model_at",
+    "models_at", "no_attribute", "open_backend", "repack_models", "repository_table",
+    "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -71,6 +73,7 @@ _NAMES: Final = {
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
+    "formats.model.merging.recipe": "METHODS",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "hints": "no_attribute",
@@ -78,6 +81,7 @@ _NAMES: Final = {
     "models.model": "Model model_at",
     "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
+    "repo.backends.registry": "open_backend",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
