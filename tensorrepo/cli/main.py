@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import os
@@ -459,6 +460,9 @@ def guarded(function: Callable[..., None], *, is_paged: bool = False) -> Callabl
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
         with output.answering(as_json=bool(values.get("as_json"))):
             _run(**values)
 
@@ -515,6 +519,7 @@ REMOTE = "obstore"
 
 def main() -> None:
     """The entry point of the `tensorrepo` script."""
+    gc.disable()  # until the command is loaded: modules stay, and looking at them takes its time
     try:
         app()
     except SystemExit as ending:
