@@ -21,7 +21,7 @@ import msgspec
 
 from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
-from tensorrepo.formats.dataset.external.outside import parse_address
+from tensorrepo.formats.dataset.external.outside import Nothing, parse_address
 from tensorrepo.repo.backends.urls import open_folder
 from tensorrepo.repo.changes.repository import (
     LocalState,
@@ -169,7 +169,7 @@ def _expanded(path: Path, machine: Machine) -> Path:
 
 def allowed_outside(
     machine: Machine, more: Mapping[str, Mapping[str, str]] | None = None
-) -> AllowedOutside:
+) -> AllowedOutside | Nothing:
     """Reader of data outside of repositories, as far as user settings and this command allow.
 
     `more` are further prefixes, each with the storage options that it needs. Nothing in a
@@ -180,6 +180,8 @@ def allowed_outside(
         _absolute(text, machine): {} for text in (*given, *machine.outside)
     }
     prefixes |= {_absolute(text, machine): options for text, options in (more or {}).items()}
+    if not prefixes:
+        return Nothing()
     return lazy.AllowedOutside(prefixes, environment=machine.environment)
 
 

@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, type_to_json
-from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
-from tensorrepo.formats.views import open_view
 from tensorrepo.json_values import bytes_json, value_json
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -27,6 +26,9 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable
 from tensorrepo.runs.run_context import RUNS
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 HEAD_ROWS: Final = 8
 HEAD_BYTES: Final = 32 << 20  # that the rows of a table may take in the store
@@ -76,9 +78,9 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
     if entry.kind is Kind.DATASET:
         return _describe_dataset(path, entry, open_dataset(objects, entry.digest))
     if entry.kind is Kind.MODEL:
-        return _describe_model(path, entry, open_model(objects, entry))
+        return _describe_model(path, entry, lazy.open_model(objects, entry))
     if entry.kind is Kind.VIEW:
-        view = open_view(objects, entry.digest)
+        view = lazy.open_view(objects, entry.digest)
         shape = f"{counted(view.rows, 'row')} of {view.path}"
         size = objects.describe(entry.digest).bytes
         details, facts = (f"query: {view.sql}",), {"rows": view.rows, "of": view.path}

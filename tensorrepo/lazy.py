@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.dataset.read import open_dataset
     from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
+    from tensorrepo.formats.model.comparison import diff_models
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.formats.model.stored_model import open_model
+    from tensorrepo.formats.views import diff_views, open_view
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
@@ -53,10 +56,10 @@ __all__ = [
     "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs",
     "Selection", "add_changed", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "compare", "compare_contents", "compare_entry", "condition_rows", "dataset_at",
-    "describe_entry", "every_tree", "files_in_place", "files_text", "handles", "measure_usage",
-    "model_at", "models_at", "no_attribute", "open_backend", "open_dataset", "repack_models",
-    "repository_table", "row_documents", "row_lines", "row_selection", "shortened", "sql",
-    "view_at", "write_report",
+    "describe_entry", "diff_models", "diff_views", "every_tree", "files_in_place", "files_text",
+    "handles", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
+    "open_dataset", "open_model", "open_view", "repack_models", "repository_table",
+    "row_documents", "row_lines", "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -84,12 +87,15 @@ _NAMES: Final = {
     "formats.dataset.selecting.select_rows": "condition_rows",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.dataset.streaming.options": "Loading Ranks Sampling",
+    "formats.model.comparison": "diff_models",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
     "formats.model.merging.recipe": "METHODS",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "formats.model.stored_model": "open_model",
+    "formats.views": "diff_views open_view",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tensorrepo import lazy
 from tensorrepo.describe import describe_entry
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
@@ -31,8 +32,6 @@ from tensorrepo.formats.dataset.versions.row_diff import (
     count_changes,
     row_changes,
 )
-from tensorrepo.formats.model.comparison import diff_models
-from tensorrepo.formats.views import diff_views, open_view
 from tensorrepo.json_values import named_class, value_json
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
@@ -182,10 +181,12 @@ def _inside(
         rows = found[2]
         return rows.summary, tuple(rows.lines()), rows.to_json()
     if new.kind is Kind.MODEL:
-        model = diff_models(objects, old, new)
+        model = lazy.diff_models(objects, old, new)
         return model.summary, tuple(model.lines()), model.to_json()
     if new.kind is Kind.VIEW:
-        views = diff_views(open_view(objects, old.digest), open_view(objects, new.digest))
+        views = lazy.diff_views(
+            lazy.open_view(objects, old.digest), lazy.open_view(objects, new.digest)
+        )
         return views.summary, (), {"added": len(views.added), "removed": len(views.removed)}
     return "", (), None
 

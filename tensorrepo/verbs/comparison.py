@@ -112,6 +112,7 @@ def _compare_files(objects: ObjectSource, change: PathChange) -> EntryChange:
     old, new = change.old, change.new
     one = new or old
     assert one is not None, "a change has a side"
+    inside: dict[str, Any]
     if old is not None and new is not None:
         grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
         summary, inside = f"{grown:+,} bytes", {"bytes": grown}
