@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable
+from tensorrepo.repo.threads import ordered_map
 from tensorrepo.runs.run_context import RUNS
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ HEAD_BYTES: Final = 32 << 20  # that the rows of a table may take in the store
 _PICTURE_COLUMNS: Final = 3  # of a table that have thumbnails
 _TENSORS: Final = 40
 _ENTRIES: Final = 40
+_READERS: Final = 16  # of entries, at once
 TENSOR_COLUMNS: Final[Mapping[str, Cell]] = {
     "tensor": "name",
     "dtype": "type.name",
@@ -90,6 +92,18 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
     return EntryDescription(path, kind, f"{size:,} bytes", size, entry.digest)
+
+
+def describe_entries(
+    objects: ObjectSource, entries: Iterable[tuple[str, Entry]]
+) -> Iterator[EntryDescription]:
+    """What lies at each path, in order; several are read side by side, for a store answers late."""
+    return ordered_map(
+        entries,
+        lambda each: describe_entry(objects, *each),
+        threads=_READERS,
+        name="describe",
+    )
 
 
 def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
