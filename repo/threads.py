@@ -21,17 +21,16 @@ here a thread waits outside of it:
 Threads of our own are never interrupted: for them conditions, entered by their lock, are as good.
 
 A store answers late, so many requests run side by side; each holds the bytes that it sends, so
-their sum is bounded. `ThreadFlights` runs functions that block, `LoopFlights` coroutines, which
-can be cancelled in the middle of a request. Threads exist only between the first `submit` and
-`drain` or `stop`.
+their sum is bounded. `ThreadFlights` runs functions that block; the backend of clouds has
+`LoopFlights`, of coroutines, which can be cancelled in the middle of a request. Threads exist only
+between the first `submit` and `drain` or `stop`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, RLock, Thread, current_thread
 from time import monotonic, sleep
@@ -309,10 +308,8 @@ def join_all(threads: Sequence[Thread], seconds: float = JOIN_SECONDS) -> None:
             thread.join(max(0.0, until - monotonic()))
 
 
-class _Flights(ABC):
-    """What functions and coroutines in flight have in common: how many calls are under way, how
-    many bytes they hold, and what went wrong first.
-    """
+class Flights(ABC):
+    """Calls in flight: how many are under way, how many bytes they hold, what went wrong first."""
 
     def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
         self._limits = calls, limit_bytes
@@ -337,7 +334,7 @@ class _Flights(ABC):
 
     def stop(self) -> None:
         """End what is under way and the threads; no further `submit`."""
-        self._leave(0, 0, _aborted())
+        self._leave(0, 0, aborted())
         self._end()
 
     @abstractmethod
@@ -370,7 +367,7 @@ class _Flights(ABC):
             raise self._failure
 
 
-class ThreadFlights(_Flights):
+class ThreadFlights(Flights):
     """Functions on a few threads; those that have begun when it is stopped run to their end.
 
     Args:
@@ -408,72 +405,5 @@ class ThreadFlights(_Flights):
         self._leave(1, size_bytes, failure)
 
 
-class LoopFlights(_Flights):
-    """Coroutines on the event loop of one thread, cancelled when it is stopped.
-
-    Args:
-        calls: number of coroutines that run at once.
-        limit_bytes: most bytes that they hold together.
-        name: name of the thread.
-    """
-
-    def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
-        super().__init__(calls, limit_bytes, name)
-        self._loop: _Loop | None = None
-
-    def submit(self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int) -> None:
-        """Start `call()`. Waits while too much is under way; raises what an earlier call did."""
-        self._enter(size_bytes)
-        with self._lock:
-            self._raise_failure()  # a `stop` meanwhile must not get a new thread
-            if self._loop is None:
-                self._loop = _Loop(self._name)
-            self._loop.start(self._run(call, size_bytes))
-
-    def _end(self) -> None:
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.end()
-
-    async def _run(
-        self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int
-    ) -> None:
-        failure: BaseException | None = None
-        try:
-            await call()
-        except asyncio.CancelledError:
-            failure = _aborted()
-            raise
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
-            failure = error
-        finally:
-            self._leave(1, size_bytes, failure)
-
-
-class _Loop:
-    """An event loop on a thread; ending it cancels what still runs."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
-
-    def start(self, coroutine: Coroutine[object, object, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-
-    def _main(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._until_over())
-
-    async def _until_over(self) -> None:
-        await self._over.wait()
-
-
-def _aborted() -> StorageError:
+def aborted() -> StorageError:
     return StorageError("this upload was aborted")

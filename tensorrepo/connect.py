@@ -21,8 +21,8 @@ import msgspec
 
 from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
-from tensorrepo.formats.dataset.external.outside import parse_address
-from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.formats.dataset.external.outside import Nothing, parse_address
+from tensorrepo.repo.backends.urls import open_folder
 from tensorrepo.repo.changes.repository import (
     LocalState,
     RepositoryCore,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
+    from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.history.merge_trees import MergeDriver
 
 CONFIG_KEYS = {
@@ -168,7 +169,7 @@ def _expanded(path: Path, machine: Machine) -> Path:
 
 def allowed_outside(
     machine: Machine, more: Mapping[str, Mapping[str, str]] | None = None
-) -> AllowedOutside:
+) -> AllowedOutside | Nothing:
     """Reader of data outside of repositories, as far as user settings and this command allow.
 
     `more` are further prefixes, each with the storage options that it needs. Nothing in a
@@ -179,6 +180,8 @@ def allowed_outside(
         _absolute(text, machine): {} for text in (*given, *machine.outside)
     }
     prefixes |= {_absolute(text, machine): options for text, options in (more or {}).items()}
+    if not prefixes:
+        return Nothing()
     return lazy.AllowedOutside(prefixes, environment=machine.environment)
 
 
@@ -212,7 +215,7 @@ def connect(
         pending: the workspace's notes; None outside of one.
         more_outside: see `allowed_outside`; a merge may read files in place.
     """
-    backend = open_backend(url, options, environment=machine.environment)
+    backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
@@ -235,9 +238,17 @@ def create(
     url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
 ) -> RepositoryCore:
     """Make a repository at `url`. Raises ConflictError when there is one."""
-    backend = open_backend(url, options, environment=machine.environment)
+    backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     return create_repository(backend, drivers=_Drivers(machine), local=local)
+
+
+def _open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:
+    """The store at `url`; clients of remote stores are loaded only for a remote one."""
+    folder = open_folder(url, options)
+    if folder is not None:
+        return folder
+    return lazy.open_backend(url, options, environment=machine.environment)
 
 
 class _Drivers(Mapping[Kind, "MergeDriver"]):

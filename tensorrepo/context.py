@@ -19,6 +19,7 @@ from tensorrepo.workspace.state import config_beside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorrepo.formats.dataset.external.outside import Nothing
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.repo.changes.repository import RepositoryCore
     from tensorrepo.repo.history.trees import Entry
@@ -57,7 +58,7 @@ class Context:
         return self.core.url
 
     @cached_property
-    def outside(self) -> AllowedOutside:
+    def outside(self) -> AllowedOutside | Nothing:
         """Reader of data outside of the repository, limited to prefixes that the user allows."""
         more = {prefix: dict(options) for prefix, options in self.origin.outside}
         return connect.allowed_outside(self.machine, more)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, type_to_json
-from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
-from tensorrepo.formats.views import open_view
 from tensorrepo.json_values import bytes_json, value_json
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -26,13 +25,18 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import HTML_COLUMNS, Cell, RecordTable
+from tensorrepo.repo.threads import ordered_map
 from tensorrepo.runs.run_context import RUNS
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 
 HEAD_ROWS: Final = 8
 HEAD_BYTES: Final = 32 << 20  # that the rows of a table may take in the store
 _PICTURE_COLUMNS: Final = 3  # of a table that have thumbnails
 _TENSORS: Final = 40
 _ENTRIES: Final = 40
+_READERS: Final = 16  # of entries, at once
 TENSOR_COLUMNS: Final[Mapping[str, Cell]] = {
     "tensor": "name",
     "dtype": "type.name",
@@ -76,9 +80,9 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
     if entry.kind is Kind.DATASET:
         return _describe_dataset(path, entry, open_dataset(objects, entry.digest))
     if entry.kind is Kind.MODEL:
-        return _describe_model(path, entry, open_model(objects, entry))
+        return _describe_model(path, entry, lazy.open_model(objects, entry))
     if entry.kind is Kind.VIEW:
-        view = open_view(objects, entry.digest)
+        view = lazy.open_view(objects, entry.digest)
         shape = f"{counted(view.rows, 'row')} of {view.path}"
         size = objects.describe(entry.digest).bytes
         details, facts = (f"query: {view.sql}",), {"rows": view.rows, "of": view.path}
@@ -88,6 +92,18 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
     return EntryDescription(path, kind, f"{size:,} bytes", size, entry.digest)
+
+
+def describe_entries(
+    objects: ObjectSource, entries: Iterable[tuple[str, Entry]]
+) -> Iterator[EntryDescription]:
+    """What lies at each path, in order; several are read side by side, for a store answers late."""
+    return ordered_map(
+        entries,
+        lambda each: describe_entry(objects, *each),
+        threads=_READERS,
+        name="describe",
+    )
 
 
 def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:

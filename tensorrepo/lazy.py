@@ -22,27 +22,44 @@ if TYPE_CHECKING:
     from tensorrepo.describe import describe_entry, repository_table
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+    from tensorrepo.formats.dataset.read import open_dataset
+    from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
+    from tensorrepo.formats.model.comparison import diff_models
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+    from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.formats.model.stored_model import open_model
+    from tensorrepo.formats.views import diff_views, open_view
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
+    from tensorrepo.repo.backends.registry import open_backend
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import begin_transaction
-    from tensorrepo.verbs.compare import compare, compare_entry, shortened
+    from tensorrepo.verbs.compare_contents import (
+        DatasetChange,
+        compare_contents,
+        row_documents,
+        row_lines,
+    )
+    from tensorrepo.verbs.comparison import compare, compare_entry
+    from tensorrepo.verbs.entry_change import shortened
     from tensorrepo.workspace.add_paths import add_changed
+    from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
-    "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
-    "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at",
-    "no_attribute", "repack_models", "repository_table", "row_selection", "shortened", "sql",
-    "view_at", "write_report",
+    "METHODS", "AllowedOutside", "DatasetChange", "DatasetMergeDriver", "Lineage",
+    "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs",
+    "Selection", "add_changed", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
+    "compare", "compare_contents", "compare_entry", "condition_rows", "dataset_at",
+    "describe_entry", "diff_models", "diff_views", "every_tree", "files_in_place", "files_text",
+    "handles", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
+    "open_dataset", "open_model", "open_view", "repack_models", "repository_table",
+    "row_documents", "row_lines", "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -60,24 +77,31 @@ _NAMES: Final = {
     "datasets.stream": "Mix Stream",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",
+    "formats.dataset.read": "open_dataset",
     "formats.dataset.schema.convert": "decode_image",
     "formats.dataset.schema.schema": (
         "Bytes ClassLabel Column Date Decimal Duration Embedding Image Json Link LinkValue List "
         "Map Null Schema Struct Tensor Text Time Timestamp"
     ),
     "formats.dataset.selecting.predicate": "col",
+    "formats.dataset.selecting.select_rows": "condition_rows",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.dataset.streaming.options": "Loading Ranks Sampling",
+    "formats.model.comparison": "diff_models",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
+    "formats.model.merging.recipe": "METHODS",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "formats.model.stored_model": "open_model",
+    "formats.views": "diff_views open_view",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at",
     "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
+    "repo.backends.registry": "open_backend",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
@@ -89,9 +113,12 @@ _NAMES: Final = {
     "runs.run": "Run",
     "sdk": "init open_repository",
     "transaction": "begin_transaction",
-    "verbs.compare": "compare compare_entry shortened",
+    "verbs.compare_contents": "DatasetChange compare_contents row_documents row_lines",
+    "verbs.comparison": "compare compare_entry",
+    "verbs.entry_change": "shortened",
     "verbs.exchange": "export read",
     "workspace.add_paths": "add_changed",
+    "workspace.doctor": "files_in_place files_text",
 }
 _HOMES: Final = {
     name: f"tensorrepo.{module}" for module, names in _NAMES.items() for name in names.split()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
-    from tensorrepo.verbs.compare import Comparison
+    from tensorrepo.verbs.comparison import Comparison
 
 
 @dataclass(frozen=True, slots=True, repr=False)

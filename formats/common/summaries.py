@@ -9,9 +9,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.repo.errors import CorruptError
@@ -36,6 +37,7 @@ class ListedEntry:
         content: how much it holds, for people.
         bytes: bytes of its content when decoded.
         digest: digest of the entry.
+        facts: what `content` says, for programs: numbers of rows and columns, or of tensors.
     """
 
     path: str
@@ -43,6 +45,11 @@ class ListedEntry:
     content: str
     bytes: int
     digest: Digest
+    facts: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        named = {"path": self.path, "kind": self.kind, "digest": self.digest, "bytes": self.bytes}
+        return named | dict(self.facts)
 
 
 def dataset_summary(*, rows: int, columns: int, stored_bytes: int) -> bytes:
@@ -74,7 +81,8 @@ def list_entry(path: str, entry: Entry) -> ListedEntry:
     counts = form.unpack_from(entry.summary)
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
     size_bytes = counts[-1] if counts else 0
-    return ListedEntry(path, kind, _content(entry.kind, counts, rest), size_bytes, entry.digest)
+    content, facts = _content(entry.kind, counts, rest), _facts(entry.kind, counts, rest)
+    return ListedEntry(path, kind, content, size_bytes, entry.digest, facts)
 
 
 def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
@@ -86,6 +94,17 @@ def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
         cut = "..." if len(rest) == _PATH_BYTES else ""
         return f"{counted(counts[0], 'row')} of {rest.decode('ascii', 'replace')}{cut}"
     return f"{counts[0] if counts else 0:,} bytes"
+
+
+def _facts(kind: Kind, counts: tuple[int, ...], rest: bytes) -> dict[str, Any]:
+    if kind is Kind.DATASET:
+        return {"rows": counts[0], "column_count": counts[1]}
+    if kind is Kind.MODEL:
+        return {"tensors": counts[0]}
+    if kind is Kind.VIEW:
+        whole = len(rest) < _PATH_BYTES
+        return {"rows": counts[0], "of": rest.decode("ascii", "replace") if whole else None}
+    return {}
 
 
 _EMPTY: Final = Struct("")

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, page_reader, scan
 from tensorrepo.formats.dataset.reading.row_read import read_chosen

@@ -22,7 +22,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.threads import LoopFlights, ThreadFlights
+from tensorrepo.repo.threads import Flights
 
 
 class Guarantee(Enum):
@@ -77,7 +77,7 @@ class Uploads(ABC):
 class FlyingUploads(Uploads):
     """Creates in flight, a few at a time, each of which says whether it made its key."""
 
-    def __init__(self, flights: ThreadFlights | LoopFlights) -> None:
+    def __init__(self, flights: Flights) -> None:
         self._flights = flights
         self._lock = threading.Lock()
         self._created: dict[str, bool] = {}

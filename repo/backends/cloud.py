@@ -7,7 +7,8 @@ of a create in doubt; such a create says "exists" or raises, and the caller read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +32,7 @@ from tensorrepo.repo.backends.remote import (
 )
 from tensorrepo.repo.errors import StorageError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
-from tensorrepo.repo.threads import LoopFlights
+from tensorrepo.repo.threads import Flights, aborted
 
 # S3 takes 5 GiB in one PUT, Azure 5,000 MiB. Above this an object is sent in parts, which are
 # joined without a condition: whoever comes last wins, with the same bytes, because large values
@@ -164,3 +165,70 @@ class CloudUploads(FlyingUploads):
             self._created[key] = await self._backend.send(key, views, size_bytes)
 
         self._flights.submit(send, size_bytes)
+
+
+class LoopFlights(Flights):
+    """Coroutines on the event loop of one thread, cancelled when it is stopped.
+
+    Args:
+        calls: number of coroutines that run at once.
+        limit_bytes: most bytes that they hold together.
+        name: name of the thread.
+    """
+
+    def __init__(self, calls: int, limit_bytes: int, name: str) -> None:
+        super().__init__(calls, limit_bytes, name)
+        self._loop: _Loop | None = None
+
+    def submit(self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int) -> None:
+        """Start `call()`. Waits while too much is under way; raises what an earlier call did."""
+        self._enter(size_bytes)
+        with self._lock:
+            self._raise_failure()  # a `stop` meanwhile must not get a new thread
+            if self._loop is None:
+                self._loop = _Loop(self._name)
+            self._loop.start(self._run(call, size_bytes))
+
+    def _end(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.end()
+
+    async def _run(
+        self, call: Callable[[], Coroutine[object, object, None]], size_bytes: int
+    ) -> None:
+        failure: BaseException | None = None
+        try:
+            await call()
+        except asyncio.CancelledError:
+            failure = aborted()
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            failure = error
+        finally:
+            self._leave(1, size_bytes, failure)
+
+
+class _Loop:
+    """An event loop on a thread; ending it cancels what still runs."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[object, object, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._until_over())
+
+    async def _until_over(self) -> None:
+        await self._over.wait()

@@ -42,6 +42,7 @@ from tensorrepo.repo.backends.base import (
     check_length,
 )
 from tensorrepo.repo.backends.credentials import ADVICE, AwsChain, find_chain
+from tensorrepo.repo.backends.urls import SCHEMES
 from tensorrepo.repo.errors import (
     Error,
     InvalidInputError,
@@ -311,12 +312,6 @@ def _summary(text: str, place: StoreLocation) -> str:
     return first.rstrip(".")
 
 
-SCHEMES = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gs"),
-    **dict.fromkeys(("az", "azure", "adl", "abfs", "abfss"), "az"),
-    **dict.fromkeys(("http", "https"), "http"),
-}
 _CLIENT_OPTIONS = frozenset(
     {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_excludes", "proxy_url"}
     | {"root_certificate", "timeout", "user_agent"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
-from tensorrepo.repo.backends.registry import probe
+from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers

@@ -20,7 +20,7 @@ from tensorrepo.cli.options import (
     pair,
 )
 from tensorrepo.datasets.draft import DatasetDraft
-from tensorrepo.describe import EntryDescription, describe_entry
+from tensorrepo.describe import EntryDescription, describe_entries
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.repo.errors import InvalidInputError
@@ -112,11 +112,12 @@ def dataset_ls_command(
     """
     session = call.session
     objects, tree = session.repository.objects, session.resolve(ref).commit.tree
-    found = [
-        describe_entry(objects, path, entry)
+    entries = (
+        (path, entry)
         for path, entry in session.repository.entries(tree, "datasets/")
         if entry.kind is Kind.DATASET
-    ]
+    )
+    found = describe_entries(objects, entries)
     columns = {
         "path": "path",
         ">rows": lambda entry: f"{entry.facts['rows']:,}",

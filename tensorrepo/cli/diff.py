@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import chain, islice
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option
 
@@ -25,27 +25,18 @@ from tensorrepo.cli.options import (
     sides,
     split_words,
 )
-from tensorrepo.datasets.blame import blame
-from tensorrepo.describe import describe_entry
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.verbs.compare import (
-    Comparison,
-    DatasetChange,
-    compare,
-    compare_entry,
-    is_under,
-    row_documents,
-    row_lines,
-    shortened,
-)
-from tensorrepo.workspace.doctor import files_in_place, files_text
+from tensorrepo.verbs.comparison import Comparison, compare, compare_entry, is_under
+from tensorrepo.verbs.entry_change import shortened
 from tensorrepo.workspace.session import WorkspaceSession, base_entry
 from tensorrepo.workspace.status import status
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.read import StoredDataset
+    from tensorrepo.verbs.compare_contents import DatasetChange
 
 _T = TypeVar("_T")
 _Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for
@@ -159,8 +150,8 @@ def _row_lines(compared: Comparison, wanted: _Wanted, limit: int) -> Iterator[st
         yield f"{change.mark} {change.path}{change.summary}"
         if change.path in lacking:
             yield f"    not compared: {lacking[change.path]}"
-        elif isinstance(change, DatasetChange):
-            lines = row_lines(change, columns=columns, key=key, limit=limit)
+        elif isinstance(change, lazy.DatasetChange):
+            lines = lazy.row_lines(change, columns=columns, key=key, limit=limit)
             yield from (f"    {line}" for line in _naming(change, lines))
     yield from compared.working
 
@@ -174,7 +165,7 @@ def _row_documents(
         output.note(f"note: {path} is not compared: {reason}")
     for change in compared.datasets.values():
         if change.path not in lacking:
-            documents = row_documents(change, columns=columns, key=key, limit=limit)
+            documents = lazy.row_documents(change, columns=columns, key=key, limit=limit)
             yield from _naming(change, documents)
 
 
@@ -233,8 +224,8 @@ def _compare_working(session: WorkspaceSession, paths: tuple[str, ...]) -> Compa
 def _show_entry(call: CommandCall, what: str, *, full: bool) -> None:
     session = call.session
     revision, path, entry = session.find(what)
-    described = describe_entry(session.repository.objects, path, entry)
-    files = files_in_place(session.repository.objects, [entry])
+    described = lazy.describe_entry(session.repository.objects, path, entry)
+    files = lazy.files_in_place(session.repository.objects, [entry])
     if call.as_json:
         document = {"commit": revision.digest, **described.to_json()}
         output.json_value({**document, "files_in_place": [asdict(file) for file in files]})
@@ -245,7 +236,7 @@ def _show_entry(call: CommandCall, what: str, *, full: bool) -> None:
     )
     for detail in described.details if full else shortened(described.details):
         output.line(f"  {detail}")
-    for text in files_text(files):
+    for text in lazy.files_text(files):
         output.line(f"  {text}")
 
 
@@ -276,9 +267,9 @@ def blame_command(
         raise InvalidInputError("say which row is meant: --row N, --row ID or --where EXPR")
     objects = session.repository.objects
     if where is not None:
-        row = str(_only_row(open_dataset(objects, entry.digest, session.outside), where))
+        row = str(_only_row(lazy.open_dataset(objects, entry.digest, session.outside), where))
     is_number = row is not None and row.removeprefix("-").isdigit()
-    answer = blame(
+    answer = lazy.blame(
         objects,
         path,
         revision.digest,
@@ -295,7 +286,7 @@ def blame_command(
 
 def _only_row(dataset: StoredDataset, where: str) -> int:
     """The number of the one row for which a condition holds."""
-    found = condition_rows(dataset, lazy.row_selection(dataset, where))
+    found = lazy.condition_rows(dataset, lazy.row_selection(dataset, where))
     numbers = list(islice(chain.from_iterable(part.tolist() for part in found or ()), 2))
     if len(numbers) != 1:
         many = "no row" if not numbers else "several rows"

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place
-from tensorrepo.formats.common.summaries import list_entry
+from tensorrepo.formats.common.summaries import ListedEntry, list_entry
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.workspace.session import WorkspaceSession
@@ -61,14 +60,6 @@ def ls_command(
         tensorrepo ls v1
         tensorrepo ls main:models
     """
-    session = call.session
-    entries = _below(session, where)
-    if call.as_json:
-        objects = session.repository.objects
-        output.json_lines(
-            lazy.describe_entry(objects, path, entry).to_json() for path, entry in entries
-        )
-        return
     columns = {
         "path": "path",
         "kind": "kind",
@@ -76,7 +67,8 @@ def ls_command(
         ">bytes": lambda entry: output.bytes_text(entry.bytes),
         "digest": lambda entry: entry.digest[:12],
     }
-    call.show([list_entry(*each) for each in entries], columns, empty="")
+    listed = (list_entry(*each) for each in _below(call.session, where))
+    call.show(listed, columns, document=ListedEntry.to_json, empty="")
 
 
 def _below(session: WorkspaceSession, where: str) -> list[tuple[str, Entry]]:

@@ -34,7 +34,7 @@ from tensorrepo.repo.log.records import Update
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:
-    from tensorrepo.verbs.compare import Comparison
+    from tensorrepo.verbs.comparison import Comparison
 
 RefNames = dict["Digest", list[str]]
 

@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import os
@@ -208,14 +209,49 @@ PAGED = frozenset(
 )  # fmt: skip
 
 
+class PlainWords:
+    """Values of a parameter that are what was typed: words, lists of words, numbers.
+
+    typer 0.29 builds a pydantic validator for each parameter, given or not. Importing pydantic for
+    that takes longer than all else that `log` does; so only what is wrong gets there, to be told
+    in typer's words.
+    """
+
+    def __init__(self, judge: Any) -> None:
+        self._judge = judge  # typer's `get_runtime_param` of the parameter
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        expected = param.type_descriptor.annotation
+        is_many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if is_many else None
+        if expected is str and not is_many and isinstance(value, str):
+            return value
+        if expected == list[str] and is_many and isinstance(value, list | tuple):
+            return list(value)
+        if expected is int and _is_number(value, param.type_descriptor.parameter_info):
+            return int(value)
+        return self._judge().coerce(value, param=param, ctx=ctx)
+
+
+def _is_number(value: Any, info: Any) -> bool:
+    """Whether `value` is a whole number, as people write it, within the bounds of a parameter."""
+    if not re.fullmatch("-?[0-9]{1,18}", str(value)) or info.max is not None:
+        return False
+    return info.min is None or int(value) >= info.min
+
+
 class PlainFlags:
-    """A command whose help shows no type behind flags: they take no value."""
+    """A command whose parameters read plain words, and whose help shows no type behind flags."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
+            judge = getattr(param, "get_runtime_param", None)
+            if inspect.ismethod(judge):  # typer before 0.29 reads words with click's types
+                param.get_runtime_param = functools.partial(PlainWords, judge)
         return params
 
 
@@ -424,6 +460,9 @@ def guarded(function: Callable[..., None], *, is_paged: bool = False) -> Callabl
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
         with output.answering(as_json=bool(values.get("as_json"))):
             _run(**values)
 
@@ -480,6 +519,7 @@ REMOTE = "obstore"
 
 def main() -> None:
     """The entry point of the `tensorrepo` script."""
+    gc.disable()  # until the command is loaded: modules stay, and looking at them takes its time
     try:
         app()
     except SystemExit as ending:

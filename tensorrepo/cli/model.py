@@ -16,6 +16,7 @@ from tensorrepo.cli.options import (
     StoredModelArgument,
     complete_ref,
 )
+from tensorrepo.describe import describe_entries
 from tensorrepo.formats.model.comparison import ModelDiff, diff_models
 from tensorrepo.formats.model.description import describe_model
 from tensorrepo.formats.model.graph.source import model_graph
@@ -25,7 +26,6 @@ from tensorrepo.formats.model.maintenance.usage import (
     every_tree,
     models_at,
 )
-from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError
@@ -51,16 +51,13 @@ def model_ls_command(
     """
     session = call.session
     tree = session.resolve(ref).commit.tree
+    described = describe_entries(
+        session.repository.objects, session.repository.entries(tree, "models/")
+    )
     listed = [
-        {
-            "path": path,
-            "digest": entry.digest,
-            "tensors": len(model),
-            "bytes": model.size_bytes,
-            "metrics": dict(model.metrics),
-        }
-        for path, entry in session.repository.entries(tree, "models/")
-        for model in [open_model(session.repository.objects, entry)]
+        {"path": model.path, "digest": model.digest, "bytes": model.bytes}
+        | {name: model.facts[name] for name in ("tensors", "metrics")}
+        for model in described
     ]
     columns = {
         "path": itemgetter("path"),

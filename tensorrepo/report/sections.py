@@ -16,9 +16,10 @@ from typing import Any, Final
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.catalog.drawing import MOST_DRAWN, draw_steps
 from tensorrepo.context import Context
-from tensorrepo.describe import ENTRY_COLUMNS, TENSOR_COLUMNS, describe_entry
+from tensorrepo.describe import ENTRY_COLUMNS, TENSOR_COLUMNS
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.provenance import relation_of
+from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -66,7 +67,7 @@ def files(context: Context, revision: Revision) -> Iterator[str]:
     """One table of the files of the commit."""
     core = context.core
     entries = core.entries(revision.commit.tree, "files/")
-    shown = [describe_entry(core.objects, path, entry) for path, entry in islice(entries, 200)]
+    shown = [list_entry(*each) for each in islice(entries, 200)]
     if shown:
         yield RecordTable.of(shown, ENTRY_COLUMNS).html()
 

@@ -14,7 +14,7 @@ from tensorrepo.formats.native.extensions import why_not_native
 from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import Mount, mount_of
-from tensorrepo.repo.backends.registry import probe
+from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.trees import Entry

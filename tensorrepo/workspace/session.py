@@ -25,6 +25,7 @@ from tensorrepo.workspace.state import (
 )
 
 if TYPE_CHECKING:
+    from tensorrepo.formats.dataset.external.outside import Nothing
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 
 
@@ -49,7 +50,7 @@ class WorkspaceSession:
         return self.workspace
 
     @property
-    def outside(self) -> AllowedOutside:
+    def outside(self) -> AllowedOutside | Nothing:
         """Who reads what datasets point at: what the user's settings and the command allow."""
         return allowed_outside(self.machine)
 

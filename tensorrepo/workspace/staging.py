@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tensorrepo.formats.model.merging.recipe import METHODS
+from tensorrepo import lazy
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import (
     CommitTransaction,
@@ -471,8 +471,7 @@ def _fill(transaction: CommitTransaction, staging: StagingArea) -> None:
             transaction.stage(path, change.entry, since=staging.generation)
 
 
-STRATEGIES = ("fail", "ours", "theirs")
-MERGE_STRATEGIES = (*STRATEGIES, *METHODS)  # blends of models: no revert makes them
+STRATEGIES = ("fail", "ours", "theirs")  # a merge also blends models, which no revert undoes
 
 
 def check_strategy(strategy: str) -> None:
@@ -495,8 +494,8 @@ def merge_strategies(
     general, by_path = "fail", {}
     for text in given:
         name, _, strategy = text.rpartition("=")
-        if strategy not in MERGE_STRATEGIES:
-            known = ", ".join(MERGE_STRATEGIES)
+        if strategy not in STRATEGIES and strategy not in lazy.METHODS:
+            known = ", ".join((*STRATEGIES, *lazy.METHODS))
             raise InvalidInputError(f"no strategy {strategy!r}: there are {known}")
         if not name:
             general = strategy

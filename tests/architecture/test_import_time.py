@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import tensorrepo as tr
+from tests.support.processes.shell import Shell
 
 HEAVY = {
     "PIL", "alembic", "blake3", "cv2", "duckdb", "fsspec", "ml_dtypes", "msgspec", "numpy",
@@ -51,16 +53,18 @@ import tensorrepo as tr
 tr.open(sys.argv[1])
 print(json.dumps(sorted(sys.modules)))
 """
-COMMANDS = """
+LOOK_AROUND = """
 import json, sys
-from typer.testing import CliRunner
 from tensorrepo.cli.main import app
 
-for word in ("init", "status"):
-    done = CliRunner().invoke(app, [word])
-    assert done.exit_code == 0, done.output
+for words in (["status"], ["log", "-n", "5"], ["diff"], ["diff", "HEAD~1"], ["ls"], ["show"]):
+    sys.stdout = sys.__stderr__
+    app(words, standalone_mode=False)
+    sys.stdout = sys.__stdout__
 print(json.dumps(sorted(sys.modules)))
 """
+# What those commands need not: arrays, engines, pydantic (by typer), and clients of remote stores.
+SPARED = {"asyncio", "duckdb", "numpy", "obstore", "pyarrow", "pydantic", "sqlalchemy", *ENGINES}
 
 
 def test_import_tensorrepo_loads_no_other_package() -> None:
@@ -79,15 +83,28 @@ def test_opening_a_repository_loads_no_handle_format_or_array_library(tmp_path: 
     )
     loaded = set(json.loads(done.stdout))
     own = {name for name in loaded if name.split(".")[0] == "tensorrepo"}
-    assert {"numpy", "pyarrow", *ENGINES} & loaded == set()
+    assert SPARED & loaded == set()
     assert {name for name in own if not re.match(r"tensorrepo\.repo(\.|$)", name)} == FACE
 
 
-def test_status_loads_no_engine(tmp_path: Path) -> None:
+def test_commands_that_look_around_load_no_array_no_engine_and_no_client(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, tmp_path / "home")
+    shell("init")
+    repo = shell.repository()
+    with repo.transaction("main", "Rows") as tx:
+        tx.create_dataset("pets", {"age": [3, 5]})
+    with repo.transaction("main", "Words") as tx:
+        tx.save_file("words", b"of a file")
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS], check=True, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", LOOK_AROUND],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=shell.folder,
+        env={**os.environ, **shell.variables},
     )
     loaded = set(json.loads(done.stdout))
-    assert "tensorrepo.cli.entries" in loaded
-    assert ENGINES & loaded == set()
+    assert "A files/words (9 bytes)" in done.stderr
+    assert "datasets/pets  dataset  2 rows x 1 columns" in done.stderr
+    assert SPARED & loaded == set()
     assert HANDLES & loaded == set()  # of the SDK: they bring as much again

@@ -14,7 +14,8 @@ import pytest
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.fsspec import FsspecBackend
-from tensorrepo.repo.backends.registry import open_backend, probe
+from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from tensorrepo.repo.backends.cloud import LoopFlights
 from tensorrepo.repo.errors import StorageError
-from tensorrepo.repo.threads import LoopFlights, ThreadFlights
+from tensorrepo.repo.threads import ThreadFlights
 
 NAME = "tensorrepo-test"
 

@@ -195,7 +195,12 @@ def test_a_remark_is_an_object_on_standard_error(full: Shell) -> None:
 
 
 def test_columns_are_described_by_data(full: Shell) -> None:
-    entry = next(each for each in full.records("ls") if each["path"] == "datasets/points")
+    (listed,) = full.records("ls", "HEAD:datasets")
+    assert (listed["rows"], listed["column_count"]) == (
+        20,
+        len(full.json("show", "HEAD:points")["columns"]),
+    )
+    (entry,) = full.records("dataset", "ls")
     assert entry["rows"] == 20
     assert entry["columns"][0] == {
         "name": "point",

@@ -25,10 +25,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Ints, element_dtype
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile

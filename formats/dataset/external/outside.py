@@ -67,6 +67,8 @@ class Outside(Protocol):
 class Nothing:
     """Nothing outside may be read: what readers begin with."""
 
+    prefixes: tuple[str, ...] = ()
+
     def stat(self, url: str) -> Stat:
         raise refusal(parse_address(url), ())
 

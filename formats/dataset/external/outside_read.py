@@ -33,13 +33,13 @@ from tensorrepo.formats.dataset.external.outside import (
 from tensorrepo.repo.backends.local import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
-    SCHEMES,
     check_process,
     explain,
     find_place,
     missing,
     open_store,
 )
+from tensorrepo.repo.backends.urls import SCHEMES
 from tensorrepo.repo.errors import (
     CorruptError,
     Error,

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.schema.arrow_forms import (
     canonical,

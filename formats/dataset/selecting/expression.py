@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from tensorrepo.formats.common import compute as pc
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import ClassLabel
 from tensorrepo.formats.dataset.selecting.expression import (

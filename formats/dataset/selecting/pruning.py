@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints, is_float
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE

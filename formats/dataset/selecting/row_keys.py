@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Ints, is_float
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.schema import Column, Schema

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, format_row_id, row_ids
 from tensorrepo.formats.dataset.metadata.tree_read import read_leaf

@@ -22,8 +22,8 @@ from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import (

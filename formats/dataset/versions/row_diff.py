@@ -15,9 +15,9 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader, row_id_table
 from tensorrepo.formats.dataset.reading.row_read import read_chosen

@@ -7,7 +7,7 @@ import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.backends.registry import probe
+from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 from tests.support.faults.backends import WrappedBackend

@@ -19,9 +19,9 @@ FORKED.set_forkserver_preload(
         "PIL.Image",
         "duckdb",
         "numpy.ma",
+        "pyarrow.compute",
         "rich.progress",
         "rich.table",
-        "typer._adapters",  # pydantic, which the first command line that is parsed imports
         "torch.distributed",
         "torch.utils.data",
         "tensorrepo.catalog.lineage",
@@ -31,6 +31,8 @@ FORKED.set_forkserver_preload(
         "tensorrepo.runs.run",
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.streaming.stream",
+        "tensorrepo.repo.backends.registry",
+        "tensorrepo.verbs.compare_contents",
         *sorted(set(MODULE_OF.values())),
     ]
 )

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,

@@ -1,4 +1,4 @@
-"""Comparison of two trees: entries that differ, and their rows, columns and tensors.
+"""Comparison of what entries hold: rows and columns of datasets, tensors of models, rows of views.
 
 Rows are shown with a line for every cell that differs (``~``), and for every row that came (``+``)
 or went (``-``).
@@ -7,14 +7,14 @@ or went (``-``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from tensorrepo import lazy
 from tensorrepo.describe import describe_entry
-from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
@@ -32,43 +32,15 @@ from tensorrepo.formats.dataset.versions.row_diff import (
     count_changes,
     row_changes,
 )
-from tensorrepo.formats.model.comparison import diff_models
-from tensorrepo.formats.views import diff_views, open_view
 from tensorrepo.json_values import named_class, value_json
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied, StorageError
-from tensorrepo.repo.history.trees import Entry, PathChange, diff
+from tensorrepo.repo.history.trees import Entry, PathChange
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
-from tensorrepo.repo.tables import Cell, RecordTable, Shown, printable
+from tensorrepo.verbs.entry_change import EntryChange, mark_of
 
 EXACT_BYTES = 64 << 20  # up to this size updated rows are counted by their values
-SHOWN_DETAILS = 8  # lines of an entry, unless all are asked for
 Inside = tuple[str, tuple[str, ...], Any]  # a summary, lines below it, the same as JSON values
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class EntryChange(Shown):
-    """One entry that differs. `mark` is "A" added, "D" deleted, "M" modified.
-
-    `summary` follows the path on its line, `details` are lines below it; `inside` is the
-    difference as JSON values.
-    """
-
-    mark: str
-    path: str
-    kind: str
-    old: str | None
-    new: str | None
-    summary: str
-    details: tuple[str, ...]
-    inside: Any
-
-    def to_table(self) -> RecordTable:
-        """Its line, and those below it."""
-        return RecordTable((f"{self.mark} {self.path}{self.summary}", *self.details))
-
-    def to_json(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(EntryChange)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,100 +114,23 @@ def _names(key: str | Sequence[str] | None) -> Sequence[str] | None:
     return [key] if isinstance(key, str) else key
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Shown):
-    """Everything that differs, in the order of paths.
-
-    `working` tells of files on disk that differ from what they were written from.
-    """
-
-    changes: tuple[EntryChange, ...]
-    working: tuple[str, ...] = ()
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.changes or self.working)
-
-    def lines(
-        self, *, stat: bool = False, full: bool = False, hint: str = "--full"
-    ) -> Iterator[str]:
-        """For people; with `stat` a line for each entry, with `full` all that is in each.
-
-        `hint` says how all is shown, where it is not.
-        """
-        for change in self.changes:
-            yield f"{change.mark} {change.path}{change.summary}"
-            details = () if stat else change.details if full else shortened(change.details, hint)
-            yield from (f"    {detail}" for detail in details)
-        yield from self.working
-
-    def to_table(self) -> RecordTable:
-        """A row for each entry that differs, as notebooks show it."""
-        columns: dict[str, Cell] = {
-            "": "mark",
-            "path": "path",
-            "what differs": lambda one: "\n".join([one.summary.strip(" ()"), *one.details]),
-        }
-        return RecordTable.of(self.changes, columns, *[repr(self)[1:-1], *self.working])
-
-    def __repr__(self) -> str:
-        return f"<{counted(len(self.changes), 'entry differs', 'entries differ')}>"
-
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self.lines(hint="lines(full=True)")))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"changes": [one.to_json() for one in self.changes], "working": list(self.working)}
-
-    @property
-    def datasets(self) -> dict[str, DatasetChange]:
-        """The datasets that differ, by path."""
-        return {one.path: one for one in self.changes if isinstance(one, DatasetChange)}
-
-
-def shortened(details: Sequence[str], hint: str = "--full") -> Iterator[str]:
-    """The first of the lines that tell of an entry, and how many more there are."""
-    shown = len(details) if len(details) <= SHOWN_DETAILS + 1 else SHOWN_DETAILS
-    yield from details[:shown]
-    if shown < len(details):
-        yield f"... and {len(details) - shown:,} more ({hint})"
-
-
-def compare(
-    repository: RepositoryCore,
-    old: bytes,
-    new: bytes,
-    paths: tuple[str, ...] = (),
-    *,
-    outside: Outside | None = None,
-) -> Comparison:
-    """What leads from one tree to another, given by their root pages.
-
-    `paths` are entries, and folders of them, that alone are looked at; none: all. `outside` reads
-    rows that lie in foreign files; None: they are not read.
-    """
-    wanted = tuple(path.strip("/") for path in paths)
-    return Comparison(
-        tuple(
-            compare_entry(repository, change, outside)
-            for change in diff(repository.objects, old, new)
-            if not wanted or is_under(change.path, wanted)
-        )
-    )
-
-
-def compare_entry(
+def compare_contents(
     repository: RepositoryCore, change: PathChange, outside: Outside | None = None
 ) -> EntryChange:
-    """What became of one path."""
+    """What became of one path at which there is, or was, more than a file."""
     old, new = (entry and repository.current(entry) for entry in (change.old, change.new))
-    mark = "A" if old is None else "D" if new is None else "M"
     kind = new or old
     assert kind is not None, "a change has a side"
     digests = (old.digest if old else None, new.digest if new else None)
     found = _compared_datasets(repository.objects, old, new, outside)
     summary, details, inside = _inside(repository.objects, old, new, found)
-    shown = (mark, change.path, kind.kind.label, *digests, f" ({summary})" if summary else "")
+    shown = (
+        mark_of(change),
+        change.path,
+        kind.kind.label,
+        *digests,
+        f" ({summary})" if summary else "",
+    )
     if found is None:
         return EntryChange(*shown, details, inside)
     return DatasetChange(*shown, details, inside, *found)
@@ -286,20 +181,14 @@ def _inside(
         rows = found[2]
         return rows.summary, tuple(rows.lines()), rows.to_json()
     if new.kind is Kind.MODEL:
-        model = diff_models(objects, old, new)
+        model = lazy.diff_models(objects, old, new)
         return model.summary, tuple(model.lines()), model.to_json()
     if new.kind is Kind.VIEW:
-        views = diff_views(open_view(objects, old.digest), open_view(objects, new.digest))
+        views = lazy.diff_views(
+            lazy.open_view(objects, old.digest), lazy.open_view(objects, new.digest)
+        )
         return views.summary, (), {"added": len(views.added), "removed": len(views.removed)}
-    grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
-    return f"{grown:+,} bytes", (), {"bytes": grown}
-
-
-def is_under(path: str, wanted: tuple[str, ...]) -> bool:
-    """Whether `path` is one of `wanted`, below one, or ends with one."""
-    return any(
-        path == one or path.startswith(f"{one}/") or path.endswith(f"/{one}") for one in wanted
-    )
+    return "", (), None
 
 
 SHOWN_COLUMNS = 6  # of a row that came or went
