@@ -125,6 +125,10 @@ class EncodedObject:
 class ObjectSource(Protocol):
     """Whoever can read objects: what it returns is verified."""
 
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        """Commits at which history ends here: nobody follows them to their parents."""
+
     def get(self, digest: Digest) -> Envelope:
         """The whole object, its digest verified."""
 

@@ -46,6 +46,7 @@ class ObjectStore:
         refresh: Callable[[], tuple[Condemnation, ...]] = tuple,
         cache: DiskCache | None = None,
         past: Callable[[Digest], bytes | None] | None = None,
+        shallow: Callable[[], frozenset[Digest]] = frozenset,
     ) -> None:
         """Open the objects of `backend`.
 
@@ -56,6 +57,7 @@ class ObjectStore:
             cache: a disk cache for what comes from far away.
             past: gives commits that are at hand without asking the store for each. Only asked
                 for commits that others name as their parents: for who walks back.
+            shallow: commits whose parents are not here, by that newest state.
         """
         self.backend = backend
         self.cache = cache if backend.local_root is None else None
@@ -66,10 +68,16 @@ class ObjectStore:
         self._condemned = condemned
         self._refresh = refresh
         self._past = past
+        self._shallow = shallow
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
         self._maps = LimitedCache[memoryview](map_limit())
+
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        """Commits at which history ends here, in the newest state that this process has seen."""
+        return self._shallow()
 
     def get(self, digest: Digest) -> Envelope:
         """The whole object. Raises NotFoundError, or CorruptError when no copy is whole."""
