@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
-from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.errors import CollectedError, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, streamed_digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
@@ -357,6 +357,13 @@ class ObjectStore:
         return decode_header(memoryview(head), link.digest)[2]
 
     def _missing(self, digest: Digest) -> NotFoundError:
+        # By now every table was asked; of one that cannot be read nothing is known.
+        tables = self._tables.values()
+        if label := max((table.label(digest) for table in tables), default=0):
+            return CollectedError(
+                f"object {digest:.12} in {self.backend.url} was collected: no ref led to it any "
+                f"more when record {label} of the log was written. Add or fetch it again."
+            )
         return NotFoundError(
             f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
             "`tensorrepo fsck`; a shallow or interrupted copy may lack it."

@@ -20,7 +20,7 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, commit_files, new_repository
 from tests.support.reference.collection_replay import Interrupted
-from tests.support.reference.collector import condemn, delete
+from tests.support.reference.collector import collect_late, delete
 from tests.support.reference.shallow import Event, Setting
 
 RACES = 0.5  # share of appends whose first record comes too late
@@ -120,8 +120,7 @@ class Replay:
 
     def _condemn(self, listed: list[str]) -> None:
         part = [key for key in listed if self.chance.random() < 0.8]
-        retained = self.repository.log.refresh().state.retained
-        self.condemned += condemn(self.repository, release=retained, among=part)
+        self.condemned += collect_late(self.backend, part)
 
     def _objects(self) -> list[str]:
         return [stored.key for stored in self.backend.list("objects/")]
