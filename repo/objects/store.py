@@ -135,6 +135,10 @@ class ObjectStore:
             link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
         )
 
+    def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
+        """Bytes ``[start, stop)`` of an object that is never compressed, not verified."""
+        return self._first(digest, lambda key: self.backend.read_range(key, start, stop))
+
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `read_range` without repeating what fails for a moment: the caller does."""
         offset = self._payload_start(link)
