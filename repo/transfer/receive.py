@@ -16,7 +16,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,7 @@ from tensorrepo.repo.transfer.difference import (
     EnvelopeSource,
     NewObject,
     missing_commits,
+    objects_below,
     objects_of,
 )
 from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
@@ -148,7 +149,7 @@ def receive(
     needed = list(dict.fromkeys(wants))
     totals = TransferTotals()
     for attempt in range(_TRIES):
-        receiving = _Receiving(source, target, options, target.log.refresh(), totals)
+        receiving = Receiving(source, target, options, target.log.refresh(), totals)
         try:
             receiving.copy(needed, list(likely))
             return receiving.append(needed, decide), totals
@@ -158,7 +159,7 @@ def receive(
     raise AssertionError("the last attempt returns or raises")
 
 
-class _Receiving:
+class Receiving:
     """One attempt: what is copied, and what the fence must look at."""
 
     def __init__(
@@ -210,6 +211,19 @@ class _Receiving:
         finally:
             plans.close()
 
+    def copy_all(self, roots: Iterable[Digest]) -> None:
+        """Copy objects that are no commits, with all that they lead to."""
+        wanted = list(dict.fromkeys(roots))
+        if wanted:
+            found = objects_below(
+                self._source.objects,
+                wanted,
+                supersedes=self._source.supersedes,
+                threads=self._reading,
+            )
+            for batch in _batches([found]):
+                self._copy_batch(replace(batch, whole=[]))
+
     def append(self, wants: Sequence[Digest], decide: Decide) -> Appended:
         """One record with the refs, the placements that were replaced, and the end of the lease."""
 
@@ -256,7 +270,8 @@ class _Receiving:
         self._totals.commits += len(batch.whole)
         for commit in batch.whole:
             self._placements |= commit.placements
-            self._lease.hold(commit)
+            if self._target.log.read_only is None:
+                self._lease.hold(commit)
         self._options.progress(self._totals)
 
     def _pass_fence(self, view: LogView, wants: Sequence[Digest]) -> None:

@@ -167,7 +167,7 @@ def test_a_branch_is_deleted_renamed_and_made_by_refspecs(
     origin, here = pair
     push(here, origin, ["main:copy", "main:heads/other"], options, remote="origin")
     push(here, origin, [":copy"], options, remote="origin")
-    assert {ref for ref in origin.log.refresh().state.refs} == {"heads/main", "heads/other"}
+    assert set(origin.log.refresh().state.refs) == {"heads/main", "heads/other"}
     assert "remotes/origin/copy" not in here.log.refresh().state.refs
     refs.delete_ref(origin, "heads/other", actor=ADA)
     fetch(HistorySource.of(origin), here, "origin", options, prune=True)
