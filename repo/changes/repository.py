@@ -215,8 +215,8 @@ def open_repository(
         pending=remembered.pending,
         memory=memory,
         hint=hint,
-        read_only=_MIRROR if is_mirror else None,
     )
+    log.read_only = _MIRROR if is_mirror else None
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(
         backend,
@@ -249,8 +249,8 @@ def _copy_kind(data: bytes, url: str) -> CopyKind:
         return msgspec.json.decode(data, type=CopyKind)
     except (ValueError, RecursionError) as error:
         raise UnsupportedError(
-            f"{url}/{COPY_KEY} is damaged, or of a newer tensorrepo: {error}. Update tensorrepo, or "
-            "clone anew."
+            f"{url}/{COPY_KEY} is damaged, or of a newer tensorrepo: {error}. Update tensorrepo, "
+            "or clone anew."
         ) from error
 
 

@@ -117,7 +117,6 @@ class RepositoryLog:
         pending: Path | None = None,
         memory: Path | None = None,
         hint: bytes | None = None,
-        read_only: str | None = None,
         form: Form = Form(),
         cache_bytes: int = 8 << 20,
         workers: int | None = None,
@@ -133,7 +132,6 @@ class RepositoryLog:
             memory: folder where this client remembers how far it read, to notice a rewind.
             hint: bytes of `log/hint`, when they were read together with `repo.json`
                 (`read_opening`), which saves the first `refresh` a round trip.
-            read_only: why nothing may be appended here.
             form: as the format says, but for tests.
             cache_bytes: how many bytes of records to keep.
             workers: reads in flight; None chooses by the backend (1 on a local disk).
@@ -142,7 +140,7 @@ class RepositoryLog:
         self.backend = backend
         self.identity = identity
         self.read_bulk = read_bulk
-        self.read_only = read_only
+        self.read_only: str | None = None  # why nothing may be appended here
         self.pending = None if pending is None else Pending(pending)
         self.memory = None if memory is None else Memory(memory)
         self.form = form

@@ -87,7 +87,7 @@ def follow(
     totals = TransferTotals()
     receiving = Receiving(HistorySource.of(origin, head), mirror, options, here, totals)
     receiving.copy_all(_table_roots(head.state))
-    receiving.copy([*head.state.refs.values(), *head.state.retained], [])
+    receiving.copy([*head.state.refs.values(), *head.state.retained])
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, ("log/void/",)))
     _copy_slots(origin, mirror, here.generation + 1, head.generation + 1)
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, _BESIDE))

@@ -29,7 +29,6 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
-from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.threads import ordered_map
@@ -151,7 +150,7 @@ def receive(
     for attempt in range(_TRIES):
         receiving = Receiving(source, target, options, target.log.refresh(), totals)
         try:
-            receiving.copy(needed, list(likely))
+            receiving.copy(needed, likely)
             return receiving.append(needed, decide), totals
         except CommitExpired:
             if attempt == _TRIES - 1:
@@ -185,9 +184,17 @@ class Receiving:
         self._many = False
         self._fenced = pin
 
-    def copy(self, wants: list[Digest], likely: list[Digest]) -> None:
-        """Copy what the receiver lacks; all of it is durable when this returns."""
-        held = set(self._pin.state.refs.values())
+    def copy(
+        self, wants: Iterable[Digest], likely: Iterable[Digest] = (), *, whole: bool = True
+    ) -> None:
+        """Copy what the receiver lacks of some commits; all is durable when this returns.
+
+        Args:
+            wants: commits.
+            likely: commits that the receiver has and that are near to them.
+            whole: whether it has all that its refs lead to; else all of that is looked at, too.
+        """
+        held = set(self._pin.state.refs.values()) if whole else set[Digest]()
         wanted = [digest for digest in wants if digest not in held]
         if not wanted:
             return
@@ -381,8 +388,3 @@ class TransferLease:
     def _entry(self, kind: str, data: dict[str, object]) -> LogEntry:
         txn = secrets.token_hex(16)
         return LogEntry(txn, kind, self._actor, time.time_ns(), "transfer", data=data)
-
-
-def is_promised(item: NewObject) -> bool:
-    """Whether a lazy clone leaves an object at the origin: data, which leads to nothing."""
-    return item.link.leaf and item.link.kind in (Kind.BLOB, Kind.CHUNK, Kind.PACK)

@@ -89,7 +89,7 @@ def test_an_origin_that_was_put_back_does_not_change_its_mirror(options: Transfe
     assert snapshot(mirror.backend) == before
 
 
-def test_a_mirror_is_not_made_over_another_repository(options: TransferOptions) -> None:
+def test_a_mirror_is_not_made_over_another_repository() -> None:
     origin, other = new_repository(), new_repository()
     with pytest.raises(ConflictError, match="another repository"):
         begin_mirror(origin, other.backend)
