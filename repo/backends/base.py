@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -181,6 +181,25 @@ class BackendReadsOnce(Protocol):
         """As `Backend.read_range` by a single request: what fails for a moment is raised."""
 
 
+@runtime_checkable
+class KeepsParts(Protocol):
+    """A backend on this machine's disk, in which unfinished objects may lie, too."""
+
+    @property
+    def part_folder(self) -> Path:
+        """Where they lie: on the same file system as the objects, under no key."""
+
+    def adopt_part(self, name: str, key: str) -> bool:
+        """Give a whole file of that folder its key, durably; False when the key is taken.
+
+        The file is gone from the folder either way.
+        """
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """Make the names in `folders` durable."""
+
+
+PART_PREFIX = "part-"
 MAX_KEY_BYTES = 512
 _SEGMENT = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._-]{1,255}"
 _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from tensorrepo.repo.backends.base import (
+    PART_PREFIX,
     CommonBackend,
     Guarantee,
     StoredKey,
@@ -49,6 +50,7 @@ from tensorrepo.repo.threads import ThreadFlights
 
 TEMPORARY = "tmp"  # the folder of what has no name yet; no key begins with it
 STALE_SECONDS = 3600.0
+STALE_PART_SECONDS = 14 * 86400.0  # of a transfer, which somebody may take up again
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block us
 _MAX_PARTS = 1024  # IOV_MAX
@@ -141,6 +143,13 @@ class Disk:
                 self.discard(staged)
                 raise
         return staged
+
+    def reopen(self, name: str) -> StagedFile:
+        """A file of `TEMPORARY` that is whole."""
+        with self._explained("open", TEMPORARY), self._folder(TEMPORARY) as at:
+            return StagedFile(
+                name, os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            )
 
     def start_sync(self, staged: StagedFile) -> None:
         """Let the kernel begin to write. Many files begun together share one journal commit."""
@@ -248,7 +257,8 @@ class Disk:
         with suppress(OSError, Error), self._folder(TEMPORARY) as at:
             for name, status in self.scan(TEMPORARY):
                 age_seconds = self._clock() - status.st_mtime
-                if stat.S_ISREG(status.st_mode) and age_seconds > STALE_SECONDS:
+                stale = STALE_PART_SECONDS if name.startswith(PART_PREFIX) else STALE_SECONDS
+                if stat.S_ISREG(status.st_mode) and age_seconds > stale:
                     _remove_unlocked(name, at)
 
     @contextmanager
@@ -484,6 +494,23 @@ class LocalBackend(CommonBackend):
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._walk(check_prefix(prefix)[:-1])
+
+    @property
+    def part_folder(self) -> Path:
+        """See `KeepsParts`."""
+        return self.local_root / TEMPORARY
+
+    def adopt_part(self, name: str, key: str) -> bool:
+        """See `KeepsParts`."""
+        staged = self._disk.reopen(name)
+        try:
+            self._disk.sync(staged)
+            exclusive = self.guarantee is Guarantee.ATOMIC
+            created = self._disk.link(staged, _check(key), exclusive=exclusive)
+        finally:
+            self._disk.discard(staged)
+        self.sync_folders({split(key)[0]})
+        return created
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names in `folders` durable, and those of the folders themselves."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -19,9 +20,9 @@ from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, U
 from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.append import Appended, append
-from tensorrepo.repo.log.log_slots import LogSlot
+from tensorrepo.repo.log.log_slots import COPY_KEY, LogSlot
 from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
@@ -33,6 +34,10 @@ from tensorrepo.repo.objects.store import ObjectStore
 IDENTITY_KEY = "repo.json"
 _FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
 FORMAT = 1
+_MIRROR = (
+    "this is a mirror, which takes no changes: `tensorrepo fetch` follows its origin. Change the "
+    "origin, or `tensorrepo clone` the mirror."
+)
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -46,6 +51,18 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     id: str
+
+
+class CopyKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`copy.json`: what a repository is that is not whole, or not its own.
+
+    A ``mirror`` has the log of `origin` and takes no commits; a ``lazy`` clone has all but the
+    data, which is read from a remote. Where the origin is, the user's settings say, never this.
+    """
+
+    kind: Literal["mirror", "lazy"]
+    origin: str
+    version: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,7 @@ class RepositoryCore:
     objects: ObjectStore
     drivers: Drivers = field(default_factory=dict)
     past: PastCommits | None = None  # where commits are far away
+    copy: CopyKind | None = None
 
     @property
     def url(self) -> str:
@@ -172,21 +190,33 @@ def open_repository(
         UnsupportedError: its format is newer than this tensorrepo.
     """
     try:
-        data, hint = read_opening(backend)
+        data, hint, copied = read_opening(backend)
     except NotFoundError:
         raise NotFoundError(
             f"no tensorrepo repository at {backend.url}: it has no {IDENTITY_KEY}. Check the URL, "
             f"or make one with `tensorrepo init {backend.url}`."
         ) from None
     identity = _identity(data, backend.url)
+    copy = None if copied is None else _copy_kind(copied, backend.url)
+    is_mirror = copy is not None and copy.kind == "mirror"
     remembered = local or LocalState()
+    memory = remembered.memory
+    if memory is not None and is_mirror:
+        # A mirror may lag behind its origin, whose name it has: each is remembered by itself.
+        memory = memory / "mirrors" / record_digest(backend.url.encode())[:32]
 
     def read_bulk(digest: Digest) -> tuple[Update, ...]:
         return decode_ref_updates(objects.get(digest).payload)
 
     log = RepositoryLog(
-        backend, data, read_bulk, pending=remembered.pending, memory=remembered.memory, hint=hint
+        backend,
+        data,
+        read_bulk,
+        pending=remembered.pending,
+        memory=memory,
+        hint=hint,
     )
+    log.read_only = _MIRROR if is_mirror else None
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(
         backend,
@@ -196,7 +226,7 @@ def open_repository(
         past=None if past is None else past.get,
         shallow=lambda: log.latest.state.shallow if log.latest else frozenset(),
     )
-    return RepositoryCore(backend, identity, log, objects, drivers, past)
+    return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
 
 
 def _identity(data: bytes, url: str) -> Identity:
@@ -213,6 +243,16 @@ def _identity(data: bytes, url: str) -> Identity:
     if identity.format != FORMAT:
         raise _damaged(url, f"format {found} never was")
     return identity
+
+
+def _copy_kind(data: bytes, url: str) -> CopyKind:
+    try:
+        return msgspec.json.decode(data, type=CopyKind)
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedError(
+            f"{url}/{COPY_KEY} is damaged, or of a newer tensorrepo: {error}. Update tensorrepo, "
+            "or clone anew."
+        ) from error
 
 
 def _damaged(url: str, why: str) -> CorruptError:

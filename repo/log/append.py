@@ -127,6 +127,8 @@ def append(
     """
     if log.backend.guarantee is Guarantee.READ_ONLY:
         raise PermissionDenied(f"{log.backend.url} can only be read")
+    if log.read_only is not None:
+        raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
     patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
     queue = turn(log.backend.local_root, rng=patience.rng, sleep=sleep, clock=clock)
     with _notes(log) as note, queue:

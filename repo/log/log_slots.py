@@ -26,6 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 IDENTITY_KEY: Final = "repo.json"
+COPY_KEY: Final = "copy.json"  # says that a repository is a mirror, or a lazy clone
 HINT_KEY: Final = "log/hint"
 CHECKPOINT_PREFIX: Final = "log/checkpoint/"
 MAX_WORKERS: Final = 32

@@ -42,7 +42,14 @@ from tensorrepo.repo.log.checkpoints import (
     load_base,
     newest_base,
 )
-from tensorrepo.repo.log.log_slots import HINT_KEY, IDENTITY_KEY, LogSlot, LogSlots, slot_key
+from tensorrepo.repo.log.log_slots import (
+    COPY_KEY,
+    HINT_KEY,
+    IDENTITY_KEY,
+    LogSlot,
+    LogSlots,
+    slot_key,
+)
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogRecord, Update, genesis_digest
 from tensorrepo.repo.log.rewind_guard import Memory, Pending, Remembered
 from tensorrepo.repo.log.segments import SEGMENT_LENGTHS, read_run
@@ -133,6 +140,7 @@ class RepositoryLog:
         self.backend = backend
         self.identity = identity
         self.read_bulk = read_bulk
+        self.read_only: str | None = None  # why nothing may be appended here
         self.pending = None if pending is None else Pending(pending)
         self.memory = None if memory is None else Memory(memory)
         self.form = form
@@ -401,17 +409,18 @@ class RepositoryLog:
             self.report(f"cannot remember how far {self.backend.url} was read: {error}")
 
 
-def read_opening(backend: Backend) -> tuple[bytes, bytes | None]:
-    """`repo.json` and the hint in one round trip: `identity` and `hint` of a Log.
+def read_opening(backend: Backend) -> tuple[bytes, bytes | None, bytes | None]:
+    """`repo.json`, the hint and `copy.json` in one round trip: the first two are a log's.
 
     Raises:
         NotFoundError: there is no repository.
     """
-    found = LogSlots(backend, workers=None, cache_bytes=0).read_many([IDENTITY_KEY, HINT_KEY])
+    slots = LogSlots(backend, workers=None, cache_bytes=0)
+    found = slots.read_many([IDENTITY_KEY, HINT_KEY, COPY_KEY])
     identity = found[IDENTITY_KEY]
     if identity is None:
         raise NotFoundError(f"there is no repository at {backend.url}. `tensorrepo init` makes one")
-    return identity, found[HINT_KEY]
+    return identity, found[HINT_KEY], found[COPY_KEY]
 
 
 def _tip_of(base: CheckpointBase) -> Tip:

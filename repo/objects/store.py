@@ -73,6 +73,8 @@ class ObjectStore:
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
         self._maps = LimitedCache[memoryview](map_limit())
+        # Where the data of a lazy clone is, asked for when it is first needed.
+        self.promised: Callable[[], ObjectStore] | None = None
 
     @property
     def shallow(self) -> frozenset[Digest]:
@@ -84,12 +86,16 @@ class ObjectStore:
         known = self._recent.get(digest)
         if known is not None:
             return known
+        if (away := self._away(digest)) is not None:
+            return away.get(digest)
         envelope = self._from_cache(digest) or self._from_past(digest) or self._from_store(digest)
         self.remember(digest, envelope)
         return envelope
 
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object from the store itself, past every cache. Raises as `get` does."""
+        if (away := self._away(digest)) is not None:
+            return away.fetch(digest)
         return self._from_store(digest)
 
     def verify(self, link: ObjectLink) -> None:
@@ -101,6 +107,9 @@ class ObjectStore:
         """
         if link.kind.compressible or link.bytes <= VERIFY_BYTES:
             self.fetch(link.digest)
+            return
+        if (away := self._away(link.digest)) is not None:
+            away.verify(link)
             return
         damaged: str | None = None
         for key in self._keys(link.digest):
@@ -129,6 +138,8 @@ class ObjectStore:
         known = self._recent.get(digest)
         if known is not None:
             return known.link(digest)
+        if (away := self._away(digest)) is not None:
+            return away.describe(digest)
         link = self._first(digest, lambda key: self._header(key, digest))
         # A header alone proves nothing, and parents keep what it says for ever: small objects are
         # read whole, which verifies them.
@@ -138,19 +149,32 @@ class ObjectStore:
 
     def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, not verified."""
+        if (away := self._away(link.digest)) is not None:
+            return away.read_range(link, start, stop)
         offset = self._payload_start(link)
         return self._first(
             link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
         )
 
+    def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
+        """Bytes ``[start, stop)`` of an object that is never compressed, not verified."""
+        if (away := self._away(digest)) is not None:
+            return away.read_envelope(digest, start, stop)
+        return self._first(digest, lambda key: self.backend.read_range(key, start, stop))
+
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `read_range` without repeating what fails for a moment: the caller does."""
+        if (away := self._away(link.digest)) is not None:
+            return away.read_once(link, start, stop)
         offset = self._payload_start(link)
         read = self._read_once
         return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
 
     def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, not verified."""
+        if (away := self._away(link.digest)) is not None:
+            away.read_into(link, start, buffer)
+            return
         offset = self._payload_start(link)
         self._first(link.digest, lambda key: self.backend.read_into(key, offset + start, buffer))
 
@@ -162,6 +186,8 @@ class ObjectStore:
         Raises:
             CorruptError: the bytes differ from `tag`, twice.
         """
+        if (away := self._away(link.digest)) is not None:
+            return away.read_checked(link, start, stop, tag)
         name = _span_name(link, start, stop, tag)
         if self.cache is not None and (cached := self.cache.get(name)) is not None:
             return cached
@@ -180,6 +206,8 @@ class ObjectStore:
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         """As `read_checked` for each of `spans`, those that lie together in one request."""
+        if (away := self._away(link.digest)) is not None:
+            return away.read_spans(link, spans)
         found: dict[CheckedSpan, Buffer] = {span: b"" for span in spans if span.start == span.stop}
         missing = []
         for span in dict.fromkeys(span for span in spans if span not in found):
@@ -204,6 +232,8 @@ class ObjectStore:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None:
         also where the system has no room for a map, and it must be read.
         """
+        if (away := self._away(link.digest)) is not None:
+            return away.map(link)
         if self.backend.local_root is None:
             return None
         known = self._maps.get(link.digest)
@@ -260,6 +290,15 @@ class ObjectStore:
         self._links.update((link.digest, link) for link in envelope.links)
         if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope, _cost(envelope))
+
+    def _away(self, digest: Digest) -> ObjectStore | None:
+        """Where an object is that a lazy clone left at its origin; None where it is here."""
+        if self.promised is None:
+            return None
+        labels = {0, self.label(digest, self._condemned())}
+        if any(self.stored_bytes(digest, label) is not None for label in labels):
+            return None
+        return self.promised()
 
     def _from_cache(self, digest: Digest) -> Envelope | None:
         data = self.cache.get(digest) if self.cache is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
+from tensorrepo.repo.backends.base import KeepsParts
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation
@@ -42,6 +43,7 @@ class ObjectWriter:
         self.own: dict[Digest, ObjectLink] = {}
         self._uploads = store.backend.uploads()
         self._unchecked: dict[str, ObjectLink] = {}
+        self._adopted: set[str] = set()  # folders of what lay there before
         # Small objects that are not durable yet, for reading and for repairs; within a limit.
         self._pending: dict[Digest, EncodedObject] = {}
         self._pending_bytes = 0
@@ -67,6 +69,36 @@ class ObjectWriter:
         encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
         self._start(encoded)
         return encoded.link
+
+    def adopt(self, link: ObjectLink) -> bool:
+        """Rely on what lies under the key that `graves` prescribe, durable after `flush`.
+
+        Metadata is read and verified; of what is never compressed sizes are compared.
+
+        Returns:
+            Whether there is such an object, and whole; else it must be put.
+        """
+        backend = self.store.backend
+        key = object_key(link.digest, self.store.label(link.digest, self.graves))
+        stored_bytes = backend.size(key)
+        if stored_bytes is None:
+            return False
+        if not link.kind.compressible:
+            if stored_bytes != link.bytes:
+                return False
+        else:
+            try:
+                decode_object(expand(backend.read(key), link.digest), link.digest)
+            except (CorruptError, NotFoundError):
+                return False
+        self.rely_on(link, key)
+        return True
+
+    def rely_on(self, link: ObjectLink, key: str) -> None:
+        """Count what lies under `key` as put by this writer."""
+        with self._lock:
+            self.own[link.digest] = link
+            self._adopted.add(key.rpartition("/")[0])
 
     def _start(self, encoded: EncodedObject) -> None:
         link = encoded.link
@@ -101,6 +133,10 @@ class ObjectWriter:
             for key, created in self._uploads.finish().items():
                 if not created and key in self._unchecked:
                     self._adopt(key, self._unchecked[key])
+            backend = self.store.backend
+            if self._adopted and isinstance(backend, KeepsParts):
+                # What somebody else linked may not be durable yet.
+                backend.sync_folders(self._adopted)
         for digest, encoded in self._pending.items():
             self.store.remember(digest, decode_object(b"".join(encoded.parts)))
         self._forget()
@@ -114,6 +150,7 @@ class ObjectWriter:
         self._pending.clear()
         self._pending_bytes = 0
         self._unchecked.clear()
+        self._adopted.clear()
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

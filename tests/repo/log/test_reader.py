@@ -110,7 +110,7 @@ def test_a_refresh_without_news_asks_for_two_slots_and_lists_nothing(long: Memor
 @pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 71, 72, 130, 200])
 def test_a_remote_log_opens_in_two_round_trips(count: int) -> None:
     backend = filled(count)
-    identity, hint = read_opening(backend)
+    identity, hint, _ = read_opening(backend)
     log = RepositoryLog(backend, identity, Bulks(), hint=hint, workers=32)
     assert log.refresh().generation == count
     assert log.slots.rounds == 1

@@ -1,0 +1,1 @@
+"""Transfer between repositories: clones, fetches, pushes, mirrors, bundles and promotions."""

@@ -1,0 +1,248 @@
+"""Difference of link graphs: which objects does a commit bring that its parents have not?
+
+Both sides are walked by links, level by level and at once: what the parents lead to is left out
+where it is met, and nothing below it is read. So the cost follows the change, not the size of the
+repository, and no payload is parsed. What the parents have elsewhere (a model under another name)
+is found by the receiver, which has those objects already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.commits import Commit, decode_commit, walk
+from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.threads import ordered_map
+
+_HELD_BYTES: Final = 16 << 20  # of metadata of one commit that stays in memory until it is copied
+_LIKELY_COMMITS: Final = 256
+
+
+class EnvelopeSource(ObjectSource, Protocol):
+    """Whoever can give objects as they are stored."""
+
+    def fetch(self, digest: Digest) -> Envelope:
+        """The whole object, past every cache, from whichever copy of it is whole."""
+
+    def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
+        """Bytes ``[start, stop)`` of an object that is never compressed, NOT verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object that a commit brings; `envelope` where it was read already."""
+
+    link: ObjectLink
+    envelope: Envelope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitObjects:
+    """All that a commit brings, itself included.
+
+    `placements` maps those that its tree names, and that others took the place of, to these.
+    """
+
+    digest: Digest
+    parents: tuple[Digest, ...]
+    objects: tuple[NewObject, ...]
+    placements: Mapping[Digest, Digest]
+
+
+class EitherSource:
+    """Commits of two repositories, as one graph.
+
+    Args:
+        near: the one that answers at once.
+        has: whether `near` has an object, as far as a look tells.
+        far: the other one.
+    """
+
+    def __init__(
+        self, near: ObjectSource, has: Callable[[Digest], bool], far: ObjectSource
+    ) -> None:
+        self._near, self._has, self._far = near, has, far
+
+    def get(self, digest: Digest) -> Envelope:
+        if self._has(digest):
+            return self._near.get(digest)
+        try:
+            return self._far.get(digest)
+        except NotFoundError:
+            return self._near.get(digest)
+
+
+def missing_commits(
+    commits: EitherSource,
+    wants: Iterable[Digest],
+    held: Callable[[], Iterable[Digest]],
+    likely: Iterable[Digest] = (),
+) -> list[tuple[Digest, Commit]]:
+    """Ancestors of `wants`, themselves included, that `held` do not lead to; parents first.
+
+    Args:
+        commits: graph of both sides.
+        wants: commits to begin with.
+        held: gives all commits that the receiver's refs name.
+        likely: some of them: a short difference to these is found without reading the others.
+    """
+    tips, near = list(wants), list(likely)
+    if near:
+        found = []
+        for item in walk(commits, tips, hidden=near):  # type: ignore[arg-type]  only reads
+            found.append(item)
+            if len(found) > _LIKELY_COMMITS:
+                break
+        else:
+            return found[::-1]
+    return list(walk(commits, tips, hidden=list(held())))[::-1]  # type: ignore[arg-type]  likewise
+
+
+def objects_of(
+    source: EnvelopeSource,
+    digest: Digest,
+    *,
+    supersedes: Mapping[Digest, Digest],
+    threads: int,
+) -> CommitObjects:
+    """What a commit brings beside what its parents lead to.
+
+    Raises:
+        NotFoundError: the source lacks something of it.
+        CorruptError: something of it is damaged there.
+    """
+    walked = _Walk(source, supersedes, threads)
+    envelope = source.get(digest)
+    parents = decode_commit(envelope.payload).parents
+    for parent in parents:
+        with suppress(NotFoundError):  # a shallow history ends here
+            walked.had(source.get(parent).links)
+    walked.found.append(NewObject(envelope.link(digest), envelope))
+    walked.wanted(envelope.links)
+    walked.run()
+    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements())
+
+
+def objects_below(
+    source: EnvelopeSource,
+    roots: Iterable[Digest],
+    *,
+    supersedes: Mapping[Digest, Digest],
+    threads: int,
+) -> CommitObjects:
+    """All that `roots` lead to, as if a commit brought it."""
+    walked = _Walk(source, supersedes, threads)
+    links = [source.describe(root) for root in roots]
+    walked.wanted(links)
+    walked.run()
+    first = links[0].digest if links else Digest("")
+    return CommitObjects(first, (), tuple(walked.found), walked.moved_placements())
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Both sides of one walk: objects to open next, and all that was met on the side that has."""
+
+    source: EnvelopeSource
+    supersedes: Mapping[Digest, Digest]
+    threads: int
+    found: list[NewObject] = field(default_factory=list)
+    placements: dict[Digest, Digest] = field(default_factory=dict)
+    _fresh: dict[Digest, ObjectLink] = field(default_factory=dict)
+    _old: dict[Digest, ObjectLink] = field(default_factory=dict)
+    _met: set[Digest] = field(default_factory=set)
+    _had: set[Digest] = field(default_factory=set)
+    _held_bytes: int = 0
+
+    def wanted(self, links: Iterable[ObjectLink]) -> None:
+        for link in self._followed(links, self.placements):
+            if link.digest not in self._met:
+                self._met.add(link.digest)
+                self._fresh[link.digest] = link
+
+    def had(self, links: Iterable[ObjectLink]) -> None:
+        for link in self._followed(links, {}):
+            if link.digest not in self._had:
+                self._had.add(link.digest)
+                self._old[link.digest] = link
+
+    def run(self) -> None:
+        """Open what is fresh, level by level, until nothing is."""
+        while self._fresh:
+            shared = self._fresh.keys() & self._had
+            for digest in shared:
+                del self._fresh[digest]
+            # The pages of the two trees come first: trees may differ in depth, entries do not.
+            pages = any(
+                link.kind is Kind.TREE_PAGE
+                for side in (self._fresh, self._old)
+                for link in side.values()
+            )
+            opened = self._take(self._fresh, pages=pages)
+            for digest in shared:
+                self._old.pop(digest, None)
+            more = self._fresh or any(not link.leaf for link in opened)
+            behind = self._take(self._old, pages=pages) if more else []
+            for link, envelope in zip(opened, self._read(opened), strict=True):
+                self._keep(link, envelope)
+                if envelope is not None:
+                    self.wanted(envelope.links)
+            for envelope in self._read(behind, forgiving=True):
+                if envelope is not None:
+                    self.had(envelope.links)
+
+    def moved_placements(self) -> dict[Digest, Digest]:
+        """Those whose successors are among what was found.
+
+        Of the others the receiver has one or the other, and what it has stays where it is.
+        """
+        found = {item.link.digest for item in self.found}
+        return {old: new for old, new in self.placements.items() if new in found}
+
+    def _followed(
+        self, links: Iterable[ObjectLink], placements: dict[Digest, Digest]
+    ) -> Iterator[ObjectLink]:
+        """Links as they are followed: to no commit, and past placements that were replaced."""
+        for link in links:
+            if link.kind is Kind.COMMIT:
+                continue
+            current = link.digest
+            while current in self.supersedes:
+                current = self.supersedes[current]
+            if current == link.digest:
+                yield link
+            else:
+                placements[link.digest] = current
+                yield self.source.describe(current)
+
+    def _take(self, side: dict[Digest, ObjectLink], *, pages: bool) -> list[ObjectLink]:
+        taken = [link for link in side.values() if not pages or link.kind is Kind.TREE_PAGE]
+        for link in taken:
+            del side[link.digest]
+        return taken
+
+    def _read(
+        self, links: list[ObjectLink], *, forgiving: bool = False
+    ) -> Iterator[Envelope | None]:
+        def read(link: ObjectLink) -> Envelope | None:
+            if link.leaf:
+                return None
+            try:
+                return self.source.get(link.digest)
+            except NotFoundError:
+                if forgiving:  # the other side of a difference only saves work
+                    return None
+                raise
+
+        many = sum(not link.leaf for link in links) > 1
+        return ordered_map(links, read, threads=self.threads if many else 0, name="walk")
+
+    def _keep(self, link: ObjectLink, envelope: Envelope | None) -> None:
+        self._held_bytes += link.bytes if envelope is not None else 0
+        held = envelope if self._held_bytes <= _HELD_BYTES else None
+        self.found.append(NewObject(link, held))

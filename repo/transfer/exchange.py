@@ -1,0 +1,293 @@
+"""Clone, fetch and push between two repositories, or from a bundle.
+
+A fetch sets ``remotes/<remote>/<branch>`` and new tags, a clone the first branch, too; a push sets
+refs of the other side and what is known of them here. Each is one record at the receiver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.transfer.pace import TransferTotals
+from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions, receive
+from tensorrepo.repo.transfer.ref_rules import (
+    REMOTES,
+    MovedRef,
+    RefChange,
+    RefSpec,
+    entries_of,
+    judge,
+    named_ref,
+    target_ref,
+    tracking_ref,
+)
+
+_CLONED = (TAGS, "registry/")  # what a clone takes under its own name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TransferReport(Shown):
+    """What a transfer did.
+
+    Attributes:
+        url: the other side.
+        moves: refs that were set, at the receiver.
+        kept: tags that name something else here, and stay.
+        totals: commits, objects and bytes that came, and how many objects were there already.
+    """
+
+    url: str
+    moves: tuple[MovedRef, ...]
+    kept: tuple[str, ...]
+    totals: TransferTotals
+
+    def to_table(self) -> RecordTable:
+        """A row for each ref."""
+        totals = self.totals
+        told = f"{self.url}: {totals.commits} commits, {totals.objects} objects, "
+        return RecordTable(
+            (f"{told}{totals.bytes:,} bytes; {totals.present} objects were there already",),
+            ("ref", "was", "is"),
+            [
+                (move.ref, f"{move.old or 'nothing':.12}", f"{move.new or 'nothing':.12}")
+                for move in self.moves
+            ],
+        )
+
+
+def fetch(
+    source: HistorySource,
+    target: RepositoryCore,
+    remote: str,
+    options: TransferOptions,
+    *,
+    specs: Sequence[str] = (),
+    tags: bool = True,
+    prune: bool = False,
+) -> TransferReport:
+    """Bring what a remote has here, and note where its branches are.
+
+    Args:
+        source: the remote.
+        target: the repository here.
+        remote: name of the remote.
+        options: how.
+        specs: branches and tags that are meant, or ``NAME:BRANCH`` to set a branch here; none: all.
+        tags: whether all new tags come, too.
+        prune: forget branches that are gone there.
+    """
+    wanted = _fetched(source, remote, specs)
+    kept: list[str] = []
+
+    def changes(view: LogView) -> list[RefChange]:
+        found = dict(wanted)
+        kept[:] = []
+        for ref, commit in source.refs.items() if tags else ():
+            if ref.startswith(TAGS):
+                here = view.state.refs.get(ref)
+                if here is None:
+                    found[ref] = RefChange(ref, commit)
+                elif here != commit:
+                    kept.append(ref.removeprefix(TAGS))
+        if prune:
+            found |= {ref: RefChange(ref, None) for ref in _gone(source, view, remote)}
+        return list(found.values())
+
+    return _receive(source, target, changes, kept, options, f"fetch {remote}")
+
+
+def clone(
+    source: HistorySource,
+    target: RepositoryCore,
+    remote: str,
+    options: TransferOptions,
+    *,
+    branch: str | None = None,
+) -> tuple[str, TransferReport]:
+    """Fill a new repository with all branches, tags and registered versions of another one.
+
+    Returns:
+        The branch that was made here, and what came.
+
+    Raises:
+        NotFoundError: it has no branch of that name.
+    """
+    first = default_branch(source.refs, branch, source.url)
+
+    def changes(view: LogView) -> list[RefChange]:
+        found = [*_fetched(source, remote, ()).values()]
+        found += [
+            RefChange(ref, commit)
+            for ref, commit in source.refs.items()
+            if ref.startswith(_CLONED) and ref not in view.state.refs
+        ]
+        own = BRANCHES + first
+        if own in source.refs and own not in view.state.refs:
+            found.append(RefChange(own, source.refs[own]))
+        return found
+
+    return first, _receive(source, target, changes, [], options, f"clone {remote}")
+
+
+def push(
+    source: RepositoryCore,
+    target: RepositoryCore,
+    specs: Sequence[str],
+    options: TransferOptions,
+    *,
+    remote: str | None = None,
+    force: bool = False,
+    leased: bool = False,
+    tags: bool = False,
+) -> TransferReport:
+    """Bring commits of this repository to another one, and set refs there: all, or none.
+
+    Args:
+        source: the repository here.
+        target: the other one.
+        specs: ``NAME``, ``SOURCE:TARGET``, ``:TARGET`` to delete; ``+`` before one forces it.
+        options: how.
+        remote: name of the other one, under which it is noted where its branches are now.
+        force: branches may move anywhere.
+        leased: they may, where they are at what was fetched last.
+        tags: all tags, too.
+
+    Raises:
+        ConflictError: a branch would not move forward. Nothing was pushed.
+    """
+    view = source.log.refresh()
+    here = HistorySource.of(source, view)
+    parsed = [RefSpec.parse(spec) for spec in specs]
+    if tags:
+        parsed += [
+            RefSpec(ref, ref, force=False) for ref in view.state.refs if ref.startswith(TAGS)
+        ]
+    commits = {
+        spec.source: view.state.refs[named_ref(view.state.refs, spec.source, "this repository")]
+        for spec in parsed
+        if spec.source
+    }
+
+    def changes(there: LogView) -> list[RefChange]:
+        found = {}
+        for spec in parsed:
+            change = _pushed(spec, commits, view, there, force=force)
+            if leased:
+                seen = tracking_ref(remote, change.ref) if remote else ""
+                expected = view.state.refs.get(seen)
+                change = replace(change, leased=True, expected=expected)
+            found[change.ref] = change
+        return list(found.values())
+
+    report = replace(_receive(here, target, changes, [], options, "push"), url=target.url)
+    if remote is not None:
+        _track(source, remote, report.moves, options.actor)
+    return report
+
+
+def default_branch(refs: Mapping[str, Digest], wanted: str | None, where: str) -> str:
+    """The branch that a clone begins on: the one that is asked for, main, or the first.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    if wanted is not None:
+        return named_ref(refs, BRANCHES + wanted, where).removeprefix(BRANCHES)
+    names = sorted(ref.removeprefix(BRANCHES) for ref in refs if ref.startswith(BRANCHES))
+    return "main" if "main" in names or not names else names[0]
+
+
+def _fetched(source: HistorySource, remote: str, specs: Sequence[str]) -> dict[str, RefChange]:
+    """The refs that a fetch sets, by name: tracking ones may move anywhere."""
+    if not specs:
+        return {
+            (ref := tracking_ref(remote, name)): RefChange(ref, commit, force=True)
+            for name, commit in source.refs.items()
+            if name.startswith(BRANCHES)
+        }
+    found = {}
+    for spec in map(RefSpec.parse, specs):
+        if not spec.source:
+            raise InvalidInputError("a fetch deletes nothing: `tensorrepo branch -d` does")
+        name = named_ref(source.refs, spec.source, source.url)
+        commit = source.refs[name]
+        if name.startswith(BRANCHES):
+            ref = tracking_ref(remote, name)
+            found[ref] = RefChange(ref, commit, force=True)
+        if spec.target != spec.source or not name.startswith(BRANCHES):
+            ref = target_ref({}, name, name if spec.target == spec.source else spec.target)
+            found[ref] = RefChange(ref, commit, force=spec.force)
+    return found
+
+
+def _gone(source: HistorySource, view: LogView, remote: str) -> list[str]:
+    """Refs that note where branches were that are gone at the remote."""
+    space = f"{REMOTES}{remote}/"
+    return [
+        ref
+        for ref in view.state.refs
+        if ref.startswith(space) and BRANCHES + ref.removeprefix(space) not in source.refs
+    ]
+
+
+def _pushed(
+    spec: RefSpec, commits: Mapping[str, Digest], here: LogView, there: LogView, *, force: bool
+) -> RefChange:
+    if not spec.source:
+        ref = named_ref(there.state.refs, spec.target, "the other repository")
+        return RefChange(ref, None)
+    source = named_ref(here.state.refs, spec.source, "this repository")
+    plain = spec.target if spec.target != spec.source else source
+    ref = target_ref(there.state.refs, source, plain)
+    return RefChange(ref, commits[spec.source], force=force or spec.force)
+
+
+def _track(repository: RepositoryCore, remote: str, moves: Sequence[MovedRef], actor: str) -> None:
+    """Note where branches of a remote are after a push."""
+    known = [move for move in moves if move.ref.startswith(BRANCHES)]
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        changes = [
+            RefChange(tracking_ref(remote, move.ref), move.new, force=True) for move in known
+        ]
+        changes = [one for one in changes if one.new or one.ref in view.state.refs]
+        writer = ObjectWriter(repository.objects, view.state.graves)
+        moved = judge(changes, view, repository.objects)
+        return entries_of(moved, writer, actor=actor, note=f"push {remote}")
+
+    repository.append(decide)
+
+
+def _receive(
+    source: HistorySource,
+    target: RepositoryCore,
+    changes: Callable[[LogView], list[RefChange]],
+    kept: list[str],
+    options: TransferOptions,
+    note: str,
+) -> TransferReport:
+    """Copy what the changes need, then set them, decided anew at each head."""
+    before = target.log.refresh()
+    # Refused before anything is copied; and once more at the end, as others push, too.
+    planned = judge(changes(before), before, source.objects)
+    writer = ObjectWriter(target.objects, before.state.graves)
+    moves: tuple[MovedRef, ...] = ()
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        nonlocal moves
+        moves = judge(changes(view), view, source.objects)
+        return entries_of(moves, writer, actor=options.actor, note=note)
+
+    wants = [move.new for move in planned if move.new is not None]
+    likely = [move.old for move in planned if move.old is not None]
+    _, totals = receive(source, target, wants, decide, options, likely=likely)
+    return TransferReport(source.url, moves, tuple(kept), totals)

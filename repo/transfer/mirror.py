@@ -1,0 +1,161 @@
+"""Mirrors: verbatim copies of a repository, its log included, that follow it.
+
+A clone has a log of its own, so it can repair the objects of its origin and not the log; a mirror
+can. It has the origin's name and takes no commits. Objects come first, then records in their order,
+then what is kept beside them: whoever reads a mirror at any moment finds a whole repository.
+
+The leases of the origin are in the log, too; what they hold is nobody's but their holders', and is
+not copied. Nothing is ever deleted in a mirror: what the origin collects stays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.changes.repository import (
+    CopyKind,
+    LocalState,
+    RepositoryCore,
+    open_repository,
+)
+from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewound
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.checkpoints import decode_hint
+from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, IDENTITY_KEY, slot_key
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.transfer.pace import TransferTotals
+from tensorrepo.repo.transfer.receive import HistorySource, Receiving, TransferOptions
+
+_BESIDE: Final = ("log/refs/", "log/void/", "log/checkpoint/", "log/segment/")
+_BATCH_SLOTS: Final = 256
+_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorReport:
+    """What a mirror took over: records of the log, and objects."""
+
+    url: str
+    records: int
+    generation: int
+    totals: TransferTotals
+
+
+def begin_mirror(origin: RepositoryCore, backend: Backend) -> None:
+    """Make an empty mirror of `origin` at `backend`; one that is there is taken up again.
+
+    Raises:
+        ConflictError: there is something else.
+    """
+    identity = origin.log.identity
+    try:
+        there = backend.read(IDENTITY_KEY)
+    except NotFoundError:
+        marker = msgspec.json.encode(CopyKind("mirror", origin.id))
+        backend.create(COPY_KEY, (marker,))  # first: it is never seen without
+        backend.create(IDENTITY_KEY, (identity,))
+        there = backend.read(IDENTITY_KEY)
+    if there != identity or backend.size(COPY_KEY) is None:
+        raise ConflictError(
+            f"there is another repository at {backend.url}, which is no mirror of {origin.url}. "
+            "Name another place."
+        )
+
+
+def follow(
+    origin: RepositoryCore, mirror: RepositoryCore, options: TransferOptions
+) -> MirrorReport:
+    """Bring a mirror to where its origin is.
+
+    Raises:
+        ConflictError: `mirror` is none of `origin`.
+        RepositoryRewound: the origin's past is not what the mirror has.
+    """
+    if mirror.copy is None or mirror.copy.kind != "mirror" or mirror.id != origin.id:
+        raise ConflictError(
+            f"{mirror.url} is no mirror of {origin.url}: `tensorrepo clone --mirror`"
+        )
+    head, here = origin.log.refresh(), mirror.log.refresh()
+    _check_past(origin, mirror, head.generation, here.generation)
+    totals = TransferTotals()
+    receiving = Receiving(HistorySource.of(origin, head), mirror, options, here, totals)
+    receiving.copy_all(_table_roots(head.state))
+    receiving.copy([*head.state.refs.values(), *head.state.retained])
+    _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, ("log/void/",)))
+    _copy_slots(origin, mirror, here.generation + 1, head.generation + 1)
+    _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, _BESIDE))
+    _copy_hint(origin.backend, mirror.backend, head.generation)
+    mirror.log.refresh()
+    count = head.generation - here.generation
+    return MirrorReport(origin.url, count, head.generation, totals)
+
+
+def open_mirror(backend: Backend, local: LocalState | None = None) -> RepositoryCore:
+    """A mirror, to be followed or read."""
+    return open_repository(backend, drivers={}, local=local)
+
+
+def _check_past(origin: RepositoryCore, mirror: RepositoryCore, head: int, here: int) -> None:
+    if here <= head and origin.log.digest_of(here) == mirror.log.digest_of(here):
+        return
+    raise RepositoryRewound(
+        f"{origin.url}: its log ends at record {head}, or differs from what {mirror.url} copied of "
+        f"it up to record {here}. An older copy was put in its place: the mirror has the newer "
+        "past, and was not changed."
+    )
+
+
+def _table_roots(state: State) -> list[Digest]:
+    """What the log itself needs."""
+    graves = [digest for grave in state.graves for digest in (grave.graves, grave.list)]
+    ended = {grave.list for grave in state.graves if grave.ended}
+    return [*state.bulks, *(digest for digest in graves if digest not in ended)]
+
+
+def _copy_slots(origin: RepositoryCore, mirror: RepositoryCore, start: int, stop: int) -> None:
+    """Copy records one after the other: a reader that finds a gap takes it for damage."""
+    slots = origin.log.slots_between(start, stop) if start < stop else iter(())
+    if mirror.backend.local_root is None:
+        for slot in slots:
+            mirror.backend.create(slot_key(slot.record.gen), (slot.data,))
+        return
+    while batch := list(islice(slots, _BATCH_SLOTS)):  # a disk links them in their order
+        with mirror.backend.uploads() as uploads:
+            for slot in batch:
+                uploads.create(slot_key(slot.record.gen), (slot.data,))
+            uploads.finish()
+
+
+def _listed(origin: Backend, prefixes: Iterable[str]) -> Iterator[str]:
+    for prefix in prefixes:
+        for stored in origin.list(prefix):
+            yield stored.key
+
+
+def _copy_keys(origin: Backend, mirror: Backend, keys: Iterable[str]) -> None:
+    """Copy what never changes; readers verify it."""
+
+    def copy(key: str) -> None:
+        if mirror.size(key) is None:
+            mirror.create(key, (origin.read(key),))
+
+    for _ in ordered_map(keys, copy, threads=_THREADS, name="mirror"):
+        pass
+
+
+def _copy_hint(origin: Backend, mirror: Backend, head: int) -> None:
+    """A hint may name no record that the mirror has not."""
+    try:
+        data = origin.read(HINT_KEY)
+    except NotFoundError:
+        return
+    hint = decode_hint(data)
+    if hint is not None and hint.generation <= head:
+        mirror.overwrite(HINT_KEY, (data,))

@@ -1,0 +1,390 @@
+"""Receiving of commits: have and want, copies, and one record of the log at the end.
+
+    1. which commits of the origin does the receiver not have?  `difference.missing_commits`
+    2. what does each bring?                                    `difference.objects_of`
+    3. copy that, in batches, each made durable                 `copying.ObjectCopier`
+    4. past the collector's fence, set refs in one record       `receive`
+
+What was stored before a kill is found and adopted by whoever tries again; no ref names it until
+the end. A long transfer holds a lease on the commits that are whole, so that no collection between
+takes them: without it they would only be copied again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import CommitExpired
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.transfer.copying import ObjectCopier
+from tensorrepo.repo.transfer.difference import (
+    CommitObjects,
+    EitherSource,
+    EnvelopeSource,
+    NewObject,
+    missing_commits,
+    objects_below,
+    objects_of,
+)
+from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
+
+_REMOTE_THREADS: Final = 16
+_LOCAL_THREADS: Final = 2
+_FLYING_BYTES: Final = 64 << 20
+_COUNTED_BYTES: Final = 12 << 20  # of a large object: it holds no more at a time
+_BATCH_BYTES: Final = 512 << 20
+_BATCH_OBJECTS: Final = 20_000
+_LEASE_SECONDS: Final = 60.0  # a shorter transfer needs none
+_LEASE_EXPIRES_NS: Final = 14 * 86400 * 10**9
+_LEASED_COMMITS: Final = 500  # a record has 64 KiB
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySource:
+    """Where commits come from: a repository, or a bundle.
+
+    Attributes:
+        objects: its objects.
+        refs: its refs.
+        supersedes: placements of models that others took the place of.
+        id: id of the repository.
+        url: place for people, without secrets.
+        near: whether asking it takes no time.
+        has: whether it has an object, as far as a look tells.
+    """
+
+    objects: EnvelopeSource
+    refs: Mapping[str, Digest]
+    supersedes: Mapping[Digest, Digest]
+    id: str
+    url: str
+    near: bool
+    has: Callable[[Digest], bool]
+
+    @classmethod
+    def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
+        """What a repository has to give, at the newest view of it."""
+        state = (view or repository.log.refresh()).state
+        return cls(
+            repository.objects,
+            state.refs,
+            state.supersedes,
+            repository.id,
+            repository.url,
+            repository.backend.local_root is not None,
+            partial(has_object, repository.objects),
+        )
+
+
+def has_object(store: ObjectStore, digest: Digest) -> bool:
+    """Whether an object lies where most do; one that was condemned once lies elsewhere."""
+    return store.stored_bytes(digest, 0) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferOptions:
+    """How objects are moved.
+
+    Attributes:
+        actor: who does it, for the log.
+        parts: folder of unfinished objects, where the receiver has no place for them.
+        limit: how fast.
+        progress: receives the counters now and then, on any thread.
+        omit: whether an object is left where it is, to be read when it is asked for.
+        clock: seconds from any start.
+    """
+
+    actor: str
+    parts: Path
+    limit: RateLimit = field(default_factory=lambda: RateLimit(None))
+    progress: Callable[[TransferTotals], None] = lambda _: None
+    omit: Callable[[NewObject], bool] | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+Decide = Callable[[LogView], tuple[LogEntry, ...]]
+
+
+def receive(
+    source: HistorySource,
+    target: RepositoryCore,
+    wants: Iterable[Digest],
+    decide: Decide,
+    options: TransferOptions,
+    *,
+    likely: Iterable[Digest] = (),
+) -> tuple[Appended, TransferTotals]:
+    """Have `wants` at `target` with all that they lead to, then append what `decide` says.
+
+    Args:
+        source: where they come from.
+        target: the receiver.
+        wants: commits.
+        decide: entries that set refs to them, at the newest view; none: nothing is appended.
+        options: how.
+        likely: commits that the receiver has and that are near to `wants`.
+
+    Raises:
+        CorruptError: something is damaged at the source. No ref was set.
+        CommitExpired: collections at either side took something, again and again.
+    """
+    needed = list(dict.fromkeys(wants))
+    totals = TransferTotals()
+    for attempt in range(_TRIES):
+        receiving = Receiving(source, target, options, target.log.refresh(), totals)
+        try:
+            receiving.copy(needed, likely)
+            return receiving.append(needed, decide), totals
+        except CommitExpired:
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+class Receiving:
+    """One attempt: what is copied, and what the fence must look at."""
+
+    def __init__(
+        self,
+        source: HistorySource,
+        target: RepositoryCore,
+        options: TransferOptions,
+        pin: LogView,
+        totals: TransferTotals,
+    ) -> None:
+        self._source, self._target, self._options, self._pin = source, target, options, pin
+        self._totals = totals
+        self._writer = ObjectWriter(target.objects, pin.state.graves)
+        self._copier = ObjectCopier(
+            source.objects, source.url, self._writer, options.parts, options.limit, totals,
+            lambda: options.progress(totals),
+        )  # fmt: skip
+        both_near = source.near and target.backend.local_root is not None
+        self._threads = _LOCAL_THREADS if both_near else _REMOTE_THREADS
+        self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
+        self._placements: dict[Digest, Digest] = {}
+        self._lease = TransferLease(target, source.id, options.actor, options.clock)
+        self._many = False
+        self._fenced = pin
+
+    def copy(
+        self, wants: Iterable[Digest], likely: Iterable[Digest] = (), *, whole: bool = True
+    ) -> None:
+        """Copy what the receiver lacks of some commits; all is durable when this returns.
+
+        Args:
+            wants: commits.
+            likely: commits that the receiver has and that are near to them.
+            whole: whether it has all that its refs lead to; else all of that is looked at, too.
+        """
+        held = set(self._pin.state.refs.values()) if whole else set[Digest]()
+        wanted = [digest for digest in wants if digest not in held]
+        if not wanted:
+            return
+        graph = self._graph()
+        commits = missing_commits(
+            graph, wanted, lambda: held, [one for one in likely if one in held]
+        )
+        self._many = len(commits) > 1
+        plans = ordered_map(
+            [digest for digest, _ in commits],
+            self._plan,
+            threads=min(self._reading, 8) if self._many else 0,
+            name="plan",
+        )
+        try:
+            for batch in _batches(plans):
+                self._copy_batch(batch)
+        except BaseException:
+            self._writer.abort()
+            raise
+        finally:
+            plans.close()
+
+    def copy_all(self, roots: Iterable[Digest]) -> None:
+        """Copy objects that are no commits, with all that they lead to."""
+        wanted = list(dict.fromkeys(roots))
+        if wanted:
+            found = objects_below(
+                self._source.objects,
+                wanted,
+                supersedes=self._source.supersedes,
+                threads=self._reading,
+            )
+            for batch in _batches([found]):
+                self._copy_batch(replace(batch, whole=[]))
+
+    def append(self, wants: Sequence[Digest], decide: Decide) -> Appended:
+        """One record with the refs, the placements that were replaced, and the end of the lease."""
+
+        def entries(view: LogView) -> tuple[LogEntry, ...]:
+            decided = decide(view)
+            if not decided:
+                return self._lease.closing(view)
+            self._pass_fence(view, wants)
+            return (*self._superseded(view), *decided, *self._lease.closing(view))
+
+        return self._target.append(entries)
+
+    def _plan(self, digest: Digest) -> CommitObjects:
+        return objects_of(
+            self._source.objects,
+            digest,
+            supersedes=self._source.supersedes,
+            threads=min(self._reading, 4) if self._many else self._reading,
+        )
+
+    def _graph(self) -> EitherSource:
+        """The commits of both sides."""
+        source, target = self._source.objects, self._target.objects
+        if self._source.near:
+            return EitherSource(source, self._source.has, target)
+        has = partial(has_object, target)
+        return EitherSource(target, has, source)
+
+    def _copy_batch(self, batch: _Batch) -> None:
+        omit = self._options.omit
+        items = [item for item in batch.objects if omit is None or not omit(item)]
+        self._totals.plan(len(items), sum(item.link.bytes for item in items))
+        copies = ordered_map(
+            items,
+            self._copier.copy,
+            threads=self._threads,
+            bytes_ahead=_FLYING_BYTES,
+            size_of=lambda item: min(item.link.bytes, _COUNTED_BYTES),
+            name="copy",
+        )
+        for _ in copies:
+            pass
+        self._copier.flush()
+        self._totals.commits += len(batch.whole)
+        for commit in batch.whole:
+            self._placements |= commit.placements
+            if self._target.log.read_only is None:
+                self._lease.hold(commit)
+        self._options.progress(self._totals)
+
+    def _pass_fence(self, view: LogView, wants: Sequence[Digest]) -> None:
+        """Rules W3 and W4 at `view`."""
+        graves = gc_fence.graves_since(view.state, self._fenced.generation)
+        if graves:
+            hits = gc_fence.condemned(self._target.objects, self._writer.own, graves)
+            gc_fence.store_again(self._writer, hits, view.state.graves, self._target.url)
+        named = set(view.state.refs.values())
+        for commit in wants:
+            # Where nothing was condemned meanwhile, all that a new commit shares is still there.
+            fresh = commit in self._writer.own and not graves
+            if not fresh and commit not in named:
+                gc_fence.secure_commit(self._writer, view.state, commit)
+        self._fenced = view
+
+    def _superseded(self, view: LogView) -> tuple[LogEntry, ...]:
+        """Where placements live that trees name and that are not what is stored now."""
+        state = view.state
+        needed = {
+            old: state.resolve(new)
+            for old, new in sorted(self._placements.items())
+            if old not in state.supersedes and state.resolve(new) != old
+        }
+        names = iter(needed)
+        entries = []
+        while block := list(islice(names, 200)):
+            data = {"placements": {old: needed[old] for old in block}}
+            txn = secrets.token_hex(16)
+            entries.append(
+                LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
+            )
+        return tuple(entries)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Objects that are copied and made durable together, and the commits that end with them."""
+
+    objects: list[NewObject] = field(default_factory=list)
+    whole: list[CommitObjects] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.objects) >= _BATCH_OBJECTS or self.bytes >= _BATCH_BYTES
+
+
+def _batches(plans: Iterable[CommitObjects]) -> Iterator[_Batch]:
+    """Each object once in a batch: two commits that bring the same do not race for it."""
+    batch, seen = _Batch(), set[Digest]()
+    for plan in plans:
+        for item in plan.objects:
+            if item.link.digest in seen:
+                continue
+            seen.add(item.link.digest)
+            batch.objects.append(item)
+            batch.bytes += item.link.bytes
+            if batch.full:
+                yield batch
+                batch, seen = _Batch(), set()
+        batch.whole.append(
+            CommitObjects(plan.digest, plan.parents, (), plan.placements)  # its objects are done
+        )
+    if batch.whole or batch.objects:
+        yield batch
+
+
+class TransferLease:
+    """A lease on the commits of a long transfer that are whole at the receiver.
+
+    Its name follows from the origin and the actor: who takes the transfer up again takes it over.
+    """
+
+    def __init__(
+        self, target: RepositoryCore, origin: str, actor: str, clock: Callable[[], float]
+    ) -> None:
+        told = f"{origin} {target.id} {actor}"
+        self.id = f"transfer-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
+        self._target, self._actor, self._clock = target, actor, clock
+        self._began = clock()
+        self._tips: dict[Digest, None] = {}
+
+    def hold(self, commit: CommitObjects) -> None:
+        """Keep one more commit, with all that it leads to; written down once a minute."""
+        for parent in commit.parents:
+            self._tips.pop(parent, None)
+        self._tips[commit.digest] = None
+        if self._clock() - self._began > _LEASE_SECONDS:
+            self._began = self._clock()
+            self._target.append(self._opening)
+
+    def closing(self, view: LogView) -> tuple[LogEntry, ...]:
+        """What ends the lease, where there is one."""
+        if self.id not in view.state.leases:
+            return ()
+        return (self._entry("lease-close", {"id": self.id}),)
+
+    def _opening(self, view: LogView) -> tuple[LogEntry, ...]:
+        data = {
+            "id": self.id,
+            "keep": tuple(sorted(list(self._tips)[-_LEASED_COMMITS:])),
+            "expires": time.time_ns() + _LEASE_EXPIRES_NS,
+        }
+        return (*self.closing(view), self._entry("lease-open", data))
+
+    def _entry(self, kind: str, data: dict[str, object]) -> LogEntry:
+        txn = secrets.token_hex(16)
+        return LogEntry(txn, kind, self._actor, time.time_ns(), "transfer", data=data)

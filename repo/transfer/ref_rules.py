@@ -1,0 +1,211 @@
+"""Refspecs and their rules: which refs does a fetch or a push set, and may it?
+
+A spec reads ``[+]SOURCE[:TARGET]``, as git's. Names are completed as git does: a name without a
+space is a branch, else a tag. A branch moves forward only; `force` lets it move anywhere, and what
+it leaves stays in the log. With a lease it moves anywhere if it is where the pusher saw it last.
+Tags never move.
+
+All updates of a push are one record: all of them, or none.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import is_ancestor
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.names import check_ref
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.suggest import did_you_mean
+
+REMOTES: Final = "remotes/"
+_INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
+
+
+@dataclass(frozen=True, slots=True)
+class RefChange:
+    """One ref that is to be set.
+
+    Attributes:
+        ref: full name of the ref at the receiver.
+        new: commit that it is to name; None deletes it.
+        force: whether it may move anywhere.
+        expected: where it must stand, when `leased`; None: nowhere.
+        leased: whether `expected` counts.
+    """
+
+    ref: str
+    new: Digest | None
+    force: bool = False
+    expected: Digest | None = None
+    leased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRef:
+    """A ref that was set, from `old` to `new`; None stands for a ref that is not there."""
+
+    ref: str
+    old: Digest | None
+    new: Digest | None
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RefSpec:
+    """``[+]SOURCE[:TARGET]``, parsed. An empty source deletes the target."""
+
+    source: str
+    target: str
+    force: bool
+
+    @classmethod
+    def parse(cls, text: str) -> RefSpec:
+        """Raises InvalidInputError for what is no spec."""
+        force, plain = text.startswith("+"), text.removeprefix("+")
+        source, colon, target = plain.partition(":")
+        if not plain or ":" in target or (colon and not target):
+            raise InvalidInputError(
+                f"{text!r:.100} is no refspec: expected NAME, SOURCE:TARGET, or :TARGET to delete"
+            )
+        return cls(source, target or source, force)
+
+
+def full_ref(refs: Mapping[str, Digest], name: str) -> str | None:
+    """The ref that `name` means among `refs`: itself, a branch, or a tag."""
+    for candidate in (name, BRANCHES + name, TAGS + name, REMOTES + name):
+        if "/" in candidate and candidate in refs:
+            return candidate
+    return None
+
+
+def named_ref(refs: Mapping[str, Digest], name: str, where: str) -> str:
+    """As `full_ref`. Raises NotFoundError with near names."""
+    if (found := full_ref(refs, name)) is not None:
+        return found
+    known = [ref.partition("/")[2] for ref in refs if ref.startswith((BRANCHES, TAGS))]
+    raise NotFoundError(
+        f"no branch or tag {name!r:.100} in {where}.{did_you_mean(name, known, 'It has none.')}"
+    )
+
+
+def target_ref(refs: Mapping[str, Digest], source: str, target: str) -> str:
+    """The ref that `target` means at the receiver: of a new name, of the kind that `source` is."""
+    found = full_ref(refs, target)
+    if found is not None and found.partition("/")[0] != "remotes":
+        return found
+    if target.startswith((BRANCHES, TAGS)) or target == source:
+        return check_ref(target)
+    return check_ref((TAGS if source.startswith(TAGS) else BRANCHES) + target)
+
+
+def tracking_ref(remote: str, ref: str) -> str:
+    """Where a repository keeps what a branch of a remote was when it was seen last."""
+    return check_ref(f"{REMOTES}{remote}/{ref.removeprefix(BRANCHES)}")
+
+
+def judge(
+    changes: Iterable[RefChange], view: LogView, commits: ObjectSource
+) -> tuple[MovedRef, ...]:
+    """What `changes` move at `view`, those left out that move nothing.
+
+    Raises:
+        ConflictError: a branch would not move forward, a tag would move, or a lease is broken.
+    """
+    moves = []
+    for change in changes:
+        old = view.state.refs.get(change.ref)
+        if change.leased and old != change.expected:
+            raise ConflictError(
+                f"{describe_ref(change.ref)} is at {old or 'nothing':.12} there, and not at "
+                f"{change.expected or 'nothing':.12} as you saw it last: somebody else moved it. "
+                "Nothing was pushed. `tensorrepo fetch`, look at what came, and push again."
+            )
+        if old == change.new:
+            continue
+        forced = _check_move(change, old, commits)
+        moves.append(MovedRef(change.ref, old, change.new, forced))
+    _refuse_clashes(view, moves)
+    return tuple(moves)
+
+
+def _check_move(change: RefChange, old: Digest | None, commits: ObjectSource) -> bool:
+    """Whether the ref moves other than forward. Raises ConflictError when it must not."""
+    new, may = change.new, change.force or change.leased
+    if old is None or new is None:
+        return False
+    if change.ref.startswith(TAGS):
+        raise ConflictError(
+            f"{describe_ref(change.ref)} is at {old:.12} there, and a tag never moves: here it is "
+            f"at {new:.12}. Nothing changed. Give it another name, or delete it there first."
+        )
+    if is_descendant(commits, new, old):
+        return False
+    if not may:
+        raise ConflictError(
+            f"{describe_ref(change.ref)} has commits at the receiver ({old:.12}) that "
+            f"{new:.12} lacks: it would not move forward. Nothing changed. `tensorrepo pull` "
+            "brings them here first; --force moves it anyway, and the reflog there keeps them."
+        )
+    return True
+
+
+def is_descendant(commits: ObjectSource, new: Digest, old: Digest) -> bool:
+    """Whether `new` has `old` in its history; no, where that history ends before it is known."""
+    try:
+        return is_ancestor(commits, old, new)
+    except NotFoundError:
+        return False
+
+
+def _refuse_clashes(view: LogView, moves: Sequence[MovedRef]) -> None:
+    """A ref cannot be a folder of refs."""
+    gone = {move.ref for move in moves if move.new is None}
+    names = {ref for ref in view.state.refs if ref not in gone} | {
+        move.ref for move in moves if move.new is not None
+    }
+    for move in moves if len(moves) <= _INLINE_UPDATES else ():
+        if move.old is not None or move.new is None:
+            continue
+        inside = next((name for name in names if name.startswith(move.ref + "/")), None)
+        above = next((name for name in names if move.ref.startswith(name + "/")), None)
+        if clash := inside or above:
+            raise ConflictError(
+                f"{describe_ref(move.ref)} cannot exist beside {describe_ref(clash)}"
+            )
+
+
+def entries_of(
+    moves: Sequence[MovedRef], writer: ObjectWriter, *, actor: str, note: str
+) -> tuple[LogEntry, ...]:
+    """One entry for each kind of move, all of one transaction."""
+    kinds: dict[str, list[Update]] = {}
+    for move in moves:
+        kinds.setdefault(_kind(move), []).append(Update(move.ref, move.old, move.new))
+    txn, now_ns = secrets.token_hex(16), time.time_ns()
+    entries = []
+    for kind, updates in sorted(kinds.items(), key=lambda item: item[0] != "ref-delete"):
+        inline, bulk = tuple(updates), None
+        if len(updates) > _INLINE_UPDATES:
+            bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
+            writer.flush()
+            inline = ()
+        entries.append(LogEntry(txn, kind, actor, now_ns, note, inline, bulk))
+    return tuple(entries)
+
+
+def _kind(move: MovedRef) -> str:
+    if move.new is None:
+        return "ref-delete"
+    if move.old is None:
+        return "tag" if move.ref.startswith(TAGS) else "ref-create"
+    return "ref-reset" if move.forced else "commit"

@@ -1,0 +1,100 @@
+"""Mirrors: the log and all objects, verbatim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.errors import ConflictError, PermissionDenied, RepositoryRewound
+from tensorrepo.repo.transfer.mirror import begin_mirror, follow
+from tensorrepo.repo.transfer.receive import TransferOptions
+from tests.support.builders.histories import copied, history, snapshot, verify
+from tests.support.builders.repositories import ADA, commit_files, new_repository, tip_of
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> TransferOptions:
+    return TransferOptions(ADA, tmp_path / "parts")
+
+
+def mirrored(origin: RepositoryCore, backend: Backend, options: TransferOptions) -> RepositoryCore:
+    begin_mirror(origin, backend)
+    mirror = open_repository(backend, drivers={})
+    follow(origin, mirror, options)
+    return mirror
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_mirror_has_every_record_of_the_log_and_follows(
+    kind: str, tmp_path: Path, options: TransferOptions
+) -> None:
+    backend = LocalBackend(tmp_path / "mirror") if kind == "local" else MemoryBackend()
+    source = MemoryBackend()
+    history(source)
+    origin = open_repository(source, drivers={})
+    commit_files(origin, {"files/a": b"three"})  # record 64, with a checkpoint
+    mirror = mirrored(origin, backend, options)
+    assert logged(backend) == logged(source)
+    assert snapshot(backend) == snapshot(source)
+    commit_files(origin, {"files/z": b"later"})
+    refs.delete_ref(origin, "heads/old", actor=ADA)
+    report = follow(origin, mirror, options)
+    assert report.records == 2
+    assert logged(backend) == logged(source)
+    verify(backend)
+
+
+def test_a_mirror_takes_no_commit(options: TransferOptions) -> None:
+    origin = new_repository()
+    commit_files(origin, {"files/a": b"one"})
+    mirror = mirrored(origin, MemoryBackend(), options)
+    with pytest.raises(PermissionDenied, match="this is a mirror"):
+        commit_files(mirror, {"files/a": b"two"})
+
+
+def test_a_mirror_that_lags_is_not_taken_for_a_rewound_repository(
+    tmp_path: Path, options: TransferOptions
+) -> None:
+    local = LocalState(memory=tmp_path / "memory")
+    origin = create_repository(MemoryBackend(), drivers={}, local=local)
+    commit_files(origin, {"files/a": b"one"})
+    mirror = mirrored(origin, MemoryBackend(), options)
+    commit_files(origin, {"files/a": b"two"})
+    late = open_repository(mirror.backend, drivers={}, local=local)
+    assert late.log.refresh().generation == origin.log.refresh().generation - 1
+    follow(origin, mirror, options)
+    assert tip_of(late) == tip_of(origin)
+
+
+def test_an_origin_that_was_put_back_does_not_change_its_mirror(options: TransferOptions) -> None:
+    origin = new_repository()
+    commit_files(origin, {"files/a": b"one"})
+    older = copied(origin.backend)
+    commit_files(origin, {"files/a": b"two"})
+    mirror = mirrored(origin, MemoryBackend(), options)
+    before = snapshot(mirror.backend)
+    with pytest.raises(RepositoryRewound, match="the mirror has the newer past"):
+        follow(open_repository(older, drivers={}), mirror, options)
+    assert snapshot(mirror.backend) == before
+
+
+def test_a_mirror_is_not_made_over_another_repository() -> None:
+    origin, other = new_repository(), new_repository()
+    with pytest.raises(ConflictError, match="another repository"):
+        begin_mirror(origin, other.backend)
+
+
+def logged(backend: Backend) -> dict[str, bytes]:
+    """The log, and all that is kept beside it."""
+    return {stored.key: backend.read(stored.key) for stored in backend.list("log/")}
