@@ -22,11 +22,13 @@ from tensorrepo.formats.common.arguments import (
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
+from tensorrepo.formats.dataset.evolve import add_lineage
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike, as_type, is_type
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
@@ -53,6 +55,7 @@ from tensorrepo.verbs.models import (
     to_store,
 )
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
+from tensorrepo.verbs.sync import source_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view, keep_rows
 
 
@@ -128,8 +131,17 @@ class Transaction:
             source.batches,
             codec=parse_codec(codec),
             misfits=misfits,
-            edges=[*origin_of_rows(data, source), *edges],
         )
+        made = open_dataset(self.core.objects, link.digest)
+        # After the rows: the next sync compares its source with them, as of what `add` made.
+        is_source = isinstance(data, OpenedSource | str | Path)
+        origin = (
+            source_edges(self.core.objects, source, made)
+            if is_source
+            else origin_of_rows(data, source)
+        )
+        if edges := [*origin, *edges]:
+            link = add_lineage(self.core.objects, made, edges)
         self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
         for item in source.damage.skipped:
             misfits.meet(item.row or 0, None, item.reason)

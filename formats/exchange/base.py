@@ -33,13 +33,33 @@ MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the r
 
 
 @dataclass(frozen=True, slots=True)
+class SourceObject:
+    """An object behind a URL: its name below it ("": the URL itself), and which version it is."""
+
+    name: str
+    bytes: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class ImportOrigin:
-    """Where rows came from, as lineage notes it."""
+    """Where rows came from, as lineage notes it.
+
+    Attributes:
+        path: path, or URL without secrets.
+        format: name of the format.
+        files: number of files.
+        bytes: bytes of them.
+        objects: objects behind a URL, if their versions can be told; else none.
+        options: digest of how they were read.
+    """
 
     path: str
     format: str
     files: int
     bytes: int
+    objects: tuple[SourceObject, ...] = ()
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ import re
 import secrets
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -30,7 +30,7 @@ from obstore.exceptions import BaseError
 from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.external.outside import Address, Stat, parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
-from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.formats.exchange.base import OpenedSource, SourceObject
 from tensorrepo.repo.backends.local import explain as explain_disk
 from tensorrepo.repo.backends.remote import (
     READING,
@@ -55,7 +55,16 @@ THREADS: Final = 8
 _CHUNK_BYTES: Final = 1 << 20
 _LOCK: Final = ".lock"
 _MOST_NAME_BYTES: Final = 255
+_SETTLED_SECONDS: Final = 2
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
+
+
+# Given the objects behind a URL, gives contents of some that the caller has already.
+Held = Callable[[Sequence[SourceObject]], Generator[tuple[str, memoryview], None, None]]
+
+
+def _nothing(_: Sequence[SourceObject]) -> Generator[tuple[str, memoryview], None, None]:
+    yield from ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +75,25 @@ class RemoteSource:
         url: URL without user, password, query and fragment: it may be shown and stored.
         path: the file or folder here.
         version: digest of the names, sizes and versions of its files.
+        objects: these, if each has a version by which a change would be known.
     """
 
     url: str
     path: Path
     version: str
+    objects: tuple[SourceObject, ...]
     spool: DownloadFolder
 
-    def described(self, reading: OpenedSource) -> OpenedSource:
-        """What was opened of `path`, as of the URL; it keeps the files while batches are walked."""
+    def described(self, reading: OpenedSource, options: str = "") -> OpenedSource:
+        """What was opened of `path`, as of the URL; it keeps the files while batches are walked.
+
+        `options` is a digest of how it was opened.
+        """
+        origin = replace(reading.origin, path=self.url, objects=self.objects, options=options)
         return replace(
             reading,
             batches=_held(self, reading.batches),
-            origin=replace(reading.origin, path=self.url),
+            origin=origin,
             notes=tuple(self._shown(note) for note in reading.notes),
         )
 
@@ -101,6 +116,72 @@ def _held(source: RemoteSource, batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
 
+class RemotePlace:
+    """What a URL names, looked at when it is asked for.
+
+    Args:
+        url: ``http(s)://`` of one file; ``s3://``, ``gs://``, ``az://``, or what fsspec knows, of a
+            file or a folder. User, password and query of a web address are used, not kept.
+        environment: where credentials and endpoints are looked up.
+        options: storage options of the URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        environment: Mapping[str, str],
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        check_process()
+        self._place: _WebFile | _StoreFiles
+        if _WEB.match(url):
+            self._place = _WebFile.of(url, options or {}, environment)
+        else:
+            self._place = _StoreFiles(url, dict(options or {}), environment)
+
+    @property
+    def shown(self) -> str:
+        """The URL without user, password, query and fragment."""
+        return self._place.shown
+
+    @property
+    def objects(self) -> tuple[SourceObject, ...]:
+        """What lies there now; nothing where no versions are told, or a server tells only whole
+        files.
+
+        Raises:
+            NotFoundError, PermissionDenied, StorageError: as `fetch`, of a store.
+        """
+        return self._place.objects
+
+    def fetch(
+        self,
+        folder: Path,
+        progress: Callable[[int], None] = lambda _: None,
+        held: Held = _nothing,
+    ) -> RemoteSource:
+        """Copy it into a folder of its own below `folder`.
+
+        Args:
+            folder: where spools are, such as a cache of this user.
+            progress: told the bytes that have come so far, on the caller's thread.
+            held: gives the objects that need no transfer; those of another size are transferred.
+
+        Raises:
+            NotFoundError: nothing is there.
+            PermissionDenied: the store refuses.
+            StorageError: the network or the disk fails, or the disk is too small.
+            CorruptError: what lies there changed while it was read.
+        """
+        spool = DownloadFolder(folder)
+        try:
+            return self._place.fetch(_Transfer(spool, progress), held)
+        except BaseException:
+            spool.close()
+            raise
+
+
 def fetch(
     url: str,
     folder: Path,
@@ -109,32 +190,8 @@ def fetch(
     options: Mapping[str, str] | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RemoteSource:
-    """Copy what lies behind a URL into a folder of its own below `folder`.
-
-    Args:
-        url: ``http(s)://`` of one file; ``s3://``, ``gs://``, ``az://``, or what fsspec knows, of a
-            file or a folder. User, password and query of a web address are used, not kept.
-        folder: where spools are, such as a cache of this user.
-        environment: where credentials and endpoints are looked up.
-        options: storage options of the URL.
-        progress: told the bytes that have come so far, on the caller's thread.
-
-    Raises:
-        NotFoundError: nothing is there.
-        PermissionDenied: the store refuses.
-        StorageError: the network or the disk fails, or the disk is too small.
-        CorruptError: what lies there changed while it was read.
-    """
-    check_process()
-    spool = DownloadFolder(folder)
-    transfer = _Transfer(spool, progress)
-    try:
-        if _WEB.match(url):
-            return transfer.web(_WebFile.of(url, options or {}, environment))
-        return transfer.store(url, options or {}, environment)
-    except BaseException:
-        spool.close()
-        raise
+    """Copy what lies behind a URL; see `RemotePlace` and its `fetch`."""
+    return RemotePlace(url, environment=environment, options=options).fetch(folder, progress)
 
 
 class DownloadFolder:
@@ -185,48 +242,66 @@ class _Transfer:
 
     def __init__(self, spool: DownloadFolder, progress: Callable[[int], None]) -> None:
         self._spool, self._progress = spool, progress
-        self._done, self._lock = 0, Lock()
+        self._done = 0
 
-    def store(
-        self, url: str, options: Mapping[str, str], environment: Mapping[str, str]
-    ) -> RemoteSource:
+    def store(self, place: _StoreFiles, held: Held) -> RemoteSource:
         """A file or a folder of a store, in parts."""
-        top = parse_address(url)
-        outside = AllowedOutside({url: dict(options)}, environment=environment)
-        files = _without_markers(top, list(outside.find(url)))
-        place = self._spool.path / _file_name(top.path[-1] if top.path else top.host)
-        targets = [place.joinpath(*each.path[len(top.path) :]) for each, _ in files]
+        top, files = place.top, place.files
+        path = self._spool.path / _file_name(top.path[-1] if top.path else top.host)
+        targets = [path.joinpath(*each.path[len(top.path) :]) for each, _ in files]
         self._check_room(top.url, sum(version.size for _, version in files))
-        self._make(top, place, targets, [version for _, version in files])
+        self._make(top, path, targets, [version for _, version in files])
+        found = self._fill(dict(zip(map(place.name, files), targets, strict=True)), place, held)
         named = zip(files, targets, strict=True)
-        parts = (part for (each, version), at in named for part in _parts(each, version, at))
+        parts = (
+            part
+            for (each, version), at in named
+            if at not in found
+            for part in _parts(each, version, at)
+        )
 
         def copy(part: _Part) -> int:
-            return self._copy(outside, part)
+            return self._copy(place.outside, part)
 
         with closing(ordered_map(parts, copy, threads=THREADS, name="fetch")) as copied:
             for size in copied:
                 self._tell(size)
         told = [f"{each.key}\0{version.size}\0{version.etag}" for each, version in files]
-        return RemoteSource(top.url, place, _digest(told), self._spool)
+        return RemoteSource(top.url, path, _digest(told), place.objects, self._spool)
+
+    def _fill(self, targets: Mapping[str, Path], place: _StoreFiles, held: Held) -> set[Path]:
+        """Write the files that the caller has, if they are as long as they should be."""
+        sizes = {each.name: each.bytes for each in place.objects}
+        found = set()
+        with closing(held(place.objects)) as contents:
+            for name, data in contents:
+                if sizes.get(name) == data.nbytes:
+                    with _writing(targets[name]):
+                        targets[name].write_bytes(data)
+                    found.add(targets[name])
+                    self._tell(data.nbytes)
+        return found
 
     def web(self, file: _WebFile) -> RemoteSource:
         """One file of a web server, whole; on a thread, so that an interrupt is heard at once."""
-        place = self._spool.path / _file_name(file.name)
-        with closing(ordered_map(self._received(file, place), int, threads=1, name="fetch")) as got:
+        path = self._spool.path / _file_name(file.name)
+        objects: list[SourceObject] = []
+        received = self._received(file, path, objects)
+        with closing(ordered_map(received, int, threads=1, name="fetch")) as got:
             for size in got:
                 self._tell(size)
-        status = place.stat()
+        status = path.stat()
         version = _digest([f"{file.shown}\0{status.st_size}\0{status.st_mtime_ns}"])
-        return RemoteSource(file.shown, place, version, self._spool)
+        return RemoteSource(file.shown, path, version, tuple(objects), self._spool)
 
-    def _received(self, file: _WebFile, place: Path) -> Iterator[int]:
+    def _received(self, file: _WebFile, path: Path, objects: list[SourceObject]) -> Iterator[int]:
         with file.asking():
             result = obstore.get(open_store(file.place, READING), "")
             meta: Any = result.meta
             self._check_room(file.shown, meta["size"])
             received = 0
-            with _writing(place), place.open("wb") as target:
+            with _writing(path), path.open("wb") as target:
+                begun = path.stat().st_mtime
                 for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
                     received += target.write(chunk)
                     yield len(chunk)
@@ -236,7 +311,10 @@ class _Transfer:
                 transient=True,
             )
         modified = meta["last_modified"].timestamp()
-        os.utime(place, (modified, modified))  # as the server says, which repeats it
+        os.utime(path, (modified, modified))  # as the server says, which repeats it
+        # A file that was just written may change once more within the same second, unseen.
+        if _strong_tag(meta) or begun - modified > _SETTLED_SECONDS:
+            objects.extend(_web_object(meta))
 
     def _copy(self, outside: AllowedOutside, part: _Part) -> int:
         try:
@@ -323,6 +401,51 @@ def _writing(path: Path) -> Iterator[None]:
         raise explain_disk(error, "write", path) from error
 
 
+class _StoreFiles:
+    """A file or a folder of a store."""
+
+    def __init__(self, url: str, options: dict[str, str], environment: Mapping[str, str]) -> None:
+        self._url = url
+        self.top = parse_address(url)
+        self.outside = AllowedOutside({url: options}, environment=environment)
+
+    @property
+    def shown(self) -> str:
+        return self.top.url
+
+    @cached_property
+    def files(self) -> list[tuple[Address, Stat]]:
+        """What lies there, as it was when it was first asked for."""
+        return _without_markers(self.top, list(self.outside.find(self._url)))
+
+    @cached_property
+    def objects(self) -> tuple[SourceObject, ...]:
+        if not all(version.etag for _, version in self.files):
+            return ()
+        found = (SourceObject(self.name(f), f[1].size, f[1].etag or "") for f in self.files)
+        return tuple(sorted(found, key=lambda each: each.name))
+
+    def name(self, file: tuple[Address, Stat]) -> str:
+        return "/".join(file[0].path[len(self.top.path) :])
+
+    def fetch(self, transfer: _Transfer, held: Held) -> RemoteSource:
+        return transfer.store(self, held)
+
+
+def _strong_tag(meta: Any) -> str:
+    """The tag that changes with every byte: a weak one may stay."""
+    tag = meta["e_tag"] or ""
+    return "" if tag.startswith("W/") else tag
+
+
+def _web_object(meta: Any) -> Iterator[SourceObject]:
+    """A file by its tag, else by when it was modified; nothing where the server tells neither."""
+    modified = meta["last_modified"]
+    version = _strong_tag(meta) or (modified.isoformat() if modified.timestamp() > 0 else "")
+    if version:
+        yield SourceObject("", meta["size"], version)
+
+
 @dataclass(frozen=True, slots=True)
 class _WebFile:
     """A file of a web server: `shown` is its URL without secrets, `place` how to get it."""
@@ -345,6 +468,19 @@ class _WebFile:
         whole = f"{parts.scheme.lower()}://{host}{parts.path}{query}"
         name = parts.path.rstrip("/").rpartition("/")[2]
         return _WebFile(shown, name, replace(plain, url=whole, client=client))
+
+    @property
+    def objects(self) -> tuple[SourceObject, ...]:
+        """The file as a HEAD request tells; nothing of a server that refuses such, as one that
+        signed the URL does.
+        """
+        try:
+            return tuple(_web_object(obstore.head(open_store(self.place, READING), "")))
+        except (BaseError, FileNotFoundError):
+            return ()
+
+    def fetch(self, transfer: _Transfer, _: Held) -> RemoteSource:
+        return transfer.web(self)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

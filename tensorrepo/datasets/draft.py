@@ -35,10 +35,11 @@ from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
-from tensorrepo.verbs.exchange import open_source
+from tensorrepo.verbs.exchange import open_source, open_to_sync
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
+from tensorrepo.verbs.seen_objects import SeenObjects
 from tensorrepo.verbs.stage import Stage
-from tensorrepo.verbs.sync import Synced, SyncOptions, sync
+from tensorrepo.verbs.sync import Synced, SyncOptions, sync, unread
 
 P = ParamSpec("P")
 # What `tensorrepo.read` takes or opened: data frames and Arrow by what they can do, hence `object`.
@@ -200,7 +201,7 @@ class DatasetDraft:
 
     def sync(
         self,
-        source: OpenedSource,
+        source: OpenedSource | str | Path,
         *,
         key: str | Sequence[str] | None = None,
         mirror: bool = False,
@@ -214,7 +215,8 @@ class DatasetDraft:
         source had changed.
 
         Args:
-            source: what `tensorrepo.read` opened.
+            source: a path or URL, or what `tensorrepo.read` opened. Of a URL nothing is read that
+                is the version which the last sync saw.
             key: the column, or columns, that tell one row from every other. None: the property
                 "key" of the dataset, else what names rows in the source (files of images,
                 ``__key__`` of WebDataset), else rows are aligned by what they hold.
@@ -228,11 +230,25 @@ class DatasetDraft:
             ConflictError: cells that were changed on both sides to different values.
             InvalidInputError: a row that does not fit, or a key that is null or there twice.
         """
-        check_instance("source", source, OpenedSource, "what tensorrepo.read opened")
+        if not isinstance(source, str | Path):
+            known = "a path, a URL, or what tensorrepo.read opened"
+            check_instance("source", source, OpenedSource, known)
         if prefer is not None:
             chosen("prefer", prefer, ("ours", "theirs"))
         names = (key,) if isinstance(key, str) else tuple(key or ())
         self.misfits = Misfits(on_error)
+        if isinstance(source, str | Path):
+            opened = open_to_sync(
+                self.stage.objects,
+                self.stored,
+                source,
+                on_error=parse_on_error(on_error),
+                always=mirror,
+            )
+            if isinstance(opened, SeenObjects):
+                self.synced = unread(self.stage.objects, opened)
+                return self
+            source = opened
         self.synced = sync(
             self.stage,
             self.path,

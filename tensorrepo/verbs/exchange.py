@@ -14,18 +14,20 @@ from tensorrepo.connect import Machine, is_url
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
-from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import OnMisfit
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text, TypeLike
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text, TypeLike, as_type
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
 from tensorrepo.formats.exchange.column_choice import typed, without
 from tensorrepo.formats.exchange.in_place.adopt import Adopted
 from tensorrepo.formats.exchange.in_place.adopt import adopt as adopt_urls
-from tensorrepo.formats.exchange.remote import RemoteSource, fetch
+from tensorrepo.formats.exchange.remote import RemotePlace, RemoteSource
 from tensorrepo.models.model import Model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.stage import Stage
 
 SUFFIXES = (".parquet", ".pq", ".tar", ".npy", ".safetensors")
@@ -109,12 +111,25 @@ def local_path(text: str | Path) -> Path:
     return Path(parse_address(str(text)).key if is_file_url else text)
 
 
+def remote_place(url: str, machine: Machine) -> RemotePlace:
+    """What lies behind a URL, for somebody on this machine; nothing is asked of it yet."""
+    return RemotePlace(url, environment=machine.environment)
+
+
 def fetch_source(
-    url: str, machine: Machine, progress: Callable[[int], None] = lambda _: None
+    place: RemotePlace,
+    machine: Machine,
+    progress: Callable[[int], None] = lambda _: None,
+    seen: SeenObjects | None = None,
 ) -> RemoteSource:
-    """A copy of what lies behind a URL, in the cache folder of this machine."""
+    """A copy of what lies behind a URL, in the cache folder of this machine.
+
+    Pictures that a sync has seen already come from the repository.
+    """
     folder = machine.cache_folder / "fetched"
-    return fetch(url, folder, environment=machine.environment, progress=progress)
+    if seen is None:
+        return place.fetch(folder, progress)
+    return place.fetch(folder, progress, seen.contents)
 
 
 def read(
@@ -144,6 +159,7 @@ def open_source(
     types: Mapping[str, TypeLike | Column] | None = None,
     options: Mapping[str, Any] | None = None,
     on_error: OnMisfit = "raise",
+    seen: SeenObjects | None = None,
 ) -> OpenedSource:
     """Whatever users call data, as rows.
 
@@ -155,6 +171,7 @@ def open_source(
         options: as for `read`; those given as None or empty are left to their defaults.
         on_error: fate of rows that do not fit; unless it is "raise", those that a reader cannot
             read, or that are not like its first ones, are passed over.
+        seen: what a URL was when it was last synced.
     """
     chosen = {name: value for name, value in (options or {}).items() if value not in (None, ())}
     if isinstance(what, OpenedSource):
@@ -163,36 +180,69 @@ def open_source(
         what = pa.RecordBatchReader.from_batches(
             what.schema.without_ids().to_arrow(), what.to_batches()
         )
+    texts = text_columns(schema) if schema is not None else _declared_texts(types or {})
     if isinstance(what, str) and is_remote(what):
-        remote = fetch_source(what, this_machine.machine())
+        machine = this_machine.machine()
+        remote = fetch_source(remote_place(what, machine), machine, seen=seen)
         with remote.named():
-            given = _options_for(remote.path, format, chosen, schema, on_error)
-            return typed(remote.described(registry.read(remote.path, format, **given)), types or {})
+            given = _options_for(remote.path, format, chosen, texts, on_error)
+            reading = registry.read(remote.path, format, **given)
+            told = options_digest(format, chosen, on_error)
+            return typed(remote.described(reading, told), types or {})
     if isinstance(what, (str, Path)):
         place = local_path(what)
-        given = _options_for(place, format, chosen, schema, on_error)
+        given = _options_for(place, format, chosen, texts, on_error)
         return typed(registry.read(place, format, **given), types or {})
     if format is not None:
         raise InvalidInputError(f"format {format!r} is of paths; {type(what).__name__} is none")
-    given = _options_for(what, None, chosen, None, on_error)
+    given = _options_for(what, None, chosen, [], on_error)
     return registry.read_object(what, schema, types, **given)
+
+
+def open_to_sync(
+    objects: ObjectSource,
+    dataset: StoredDataset,
+    what: str | Path,
+    *,
+    on_error: OnMisfit,
+    always: bool,
+) -> OpenedSource | SeenObjects:
+    """A path or URL that a dataset is to be synced with.
+
+    Unless `always`, nothing is read of a URL that is still what it was: then that is told.
+    """
+    seen = None
+    if isinstance(what, str) and is_remote(what):
+        place = remote_place(what, this_machine.machine())
+        seen = SeenObjects.of(objects, dataset, place.shown, dataset.outside)
+        told = options_digest(None, {}, on_error)
+        if seen is not None and not always and seen.is_still(place, told):
+            return seen
+    return open_source(what, schema=dataset.schema, on_error=on_error, seen=seen)
 
 
 def _options_for(
     what: object,
     format_name: str | None,
     chosen: Mapping[str, Any],
-    schema: Schema | None,
+    texts: list[str],
     on_error: OnMisfit,
 ) -> dict[str, Any]:
     """Options of a reader, with those that the rows' fate and the known columns ask for."""
     found = dict(chosen)
     if on_error != "raise" and registry.takes_option(what, format_name, "damaged"):
         found.setdefault("damaged", "skip")
-    if schema is not None and registry.takes_option(what, format_name, "text_columns"):
-        # "007" is no number where the dataset has text.
-        found.setdefault("text_columns", text_columns(schema))
+    if texts and registry.takes_option(what, format_name, "text_columns"):
+        found.setdefault("text_columns", texts)  # "007" is no number where text is wanted
     return found
+
+
+def _declared_texts(types: Mapping[str, TypeLike | Column]) -> list[str]:
+    kinds = {
+        name: given.type if isinstance(given, Column) else as_type(given)
+        for name, given in types.items()
+    }
+    return [name for name, kind in kinds.items() if isinstance(kind, Text)]
 
 
 def text_columns(schema: Schema) -> list[str]:

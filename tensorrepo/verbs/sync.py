@@ -18,7 +18,7 @@ from tensorrepo.formats.common.provenance import (
     public_place,
     synced_states,
 )
-from tensorrepo.formats.dataset.evolve import add_lineage, set_properties, without_lineage
+from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
@@ -30,8 +30,9 @@ from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.merge_trees import Conflict
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
 from tensorrepo.verbs.provenance import edge_of_reading
+from tensorrepo.verbs.seen_objects import SeenObjects, keep_state
 from tensorrepo.verbs.stage import Stage
 
 _TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
@@ -158,9 +159,17 @@ def sync(
     return Synced(changed, source.digest, report)
 
 
-def source_edges(reading: OpenedSource, rows: Digest) -> list[ProvenanceEdge]:
+def unread(objects: ObjectSource, seen: SeenObjects) -> Synced:
+    """What a sync did with a source that is what it was, so that nothing of it was read."""
+    link, rows = objects.describe(seen.rows.digest), len(seen.rows)
+    return Synced(False, seen.rows.digest, SyncReport(link, rows, 0, 0, 0, 0, (), (), ()))
+
+
+def source_edges(
+    objects: ObjectSink, reading: OpenedSource, rows: StoredDataset
+) -> list[ProvenanceEdge]:
     """Edges of rows that were just read: where from, and what the next sync compares with."""
-    return [edge_of_reading(reading), _edge_of_state(reading, rows)]
+    return [edge_of_reading(reading), _edge_of_state(objects, reading, rows)]
 
 
 def _natural_key(reading: OpenedSource, schema: Schema) -> tuple[str, ...]:
@@ -213,15 +222,16 @@ def _noted(
         merged = open_dataset(objects, link.digest, merged.outside)
     edges = [edge_of_reading(reading)]
     if options.is_source:
-        # Without lineage: else each state would keep the one before it, for ever.
-        edges.append(_edge_of_state(reading, without_lineage(objects, source).digest))
+        edges.append(_edge_of_state(objects, reading, source))
     return add_lineage(objects, merged, edges)
 
 
-def _edge_of_state(reading: OpenedSource, digest: Digest) -> ProvenanceEdge:
+def _edge_of_state(
+    objects: ObjectSink, reading: OpenedSource, rows: StoredDataset
+) -> ProvenanceEdge:
     place = public_place(reading.origin.path)
     details: dict[str, Any] = {"format": reading.origin.format}
-    return ProvenanceEdge(SYNCED_WITH, place, digest, None, details)
+    return ProvenanceEdge(SYNCED_WITH, place, keep_state(objects, rows, reading), None, details)
 
 
 def _conflict(path: str, versions: Sequence[StoredDataset], clashes: Clashes) -> ConflictError:

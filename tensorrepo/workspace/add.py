@@ -41,7 +41,7 @@ from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
 from tensorrepo.formats.exchange.checkpoints.models import read_model
-from tensorrepo.formats.exchange.remote import RemoteSource
+from tensorrepo.formats.exchange.remote import RemotePlace, RemoteSource
 from tensorrepo.formats.model.merging.adapters import declare
 from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.formats.model.write.model_source import ModelSource
@@ -59,9 +59,16 @@ from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.verbs.exchange import AdoptionRequest, adopt, fetch_source, text_columns
+from tensorrepo.verbs.exchange import (
+    AdoptionRequest,
+    adopt,
+    fetch_source,
+    remote_place,
+    text_columns,
+)
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
+from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
 from tensorrepo.workspace.change import find_model
@@ -298,7 +305,7 @@ def ingest_dataset(
         codec=parse_codec(request.codec),
     )
     made = open_dataset(writer, link.digest)
-    edges = source_edges(reading, made.digest) if base is None else [edge_of_reading(reading)]
+    edges = source_edges(writer, reading, made) if base is None else [edge_of_reading(reading)]
     link = add_lineage(writer, made, [*edges, *_origins(session, request)])
     return link, known.rows if known else 0, since
 
@@ -376,10 +383,28 @@ def add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress
     if request.url is None:
         return _add(session, request, progress)
     check_path(request.path)
-    remote = fetch_source(request.url, session.machine, progress)
+    place = remote_place(request.url, session.machine)
+    seen = _seen(session, request, place)
+    if request.mode is AddMode.SYNC and seen and seen.is_still(place, _options_digest(request)):
+        return [Added(request.path, 0, 0, changed=False)]
+    remote = fetch_source(place, session.machine, progress, seen)
     with closing(remote.spool), remote.named():
         local = dataclasses.replace(request, source=remote.path, url=None, remote=remote)
         return _add(session, local, progress)
+
+
+def _seen(session: WorkspaceSession, request: AddRequest, place: RemotePlace) -> SeenObjects | None:
+    """What the URL was when the dataset was last synced with it."""
+    entry = entry_at(session, request.path) if request.mode in SYNC_MODES else None
+    if entry is None or entry.kind is not Kind.DATASET:
+        return None
+    objects = session.repository.objects
+    dataset = open_dataset(objects, entry.digest, session.outside)
+    return SeenObjects.of(objects, dataset, place.shown, session.outside)
+
+
+def _options_digest(request: AddRequest) -> str:
+    return options_digest(request.format, request.options, request.on_error)
 
 
 def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgress) -> list[Added]:
@@ -449,7 +474,7 @@ def _add_dataset(
         return _Stored(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
     if request.remote is not None:
-        reading = request.remote.described(reading)
+        reading = request.remote.described(reading, _options_digest(request))
     if request.mode is AddMode.UPSERT and existing is not None:
         return _upsert(stage, request, reading, progress)
     if request.mode in SYNC_MODES and existing is not None:

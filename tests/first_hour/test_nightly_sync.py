@@ -148,6 +148,22 @@ def test_python_syncs_alike(people: Shell) -> None:
         assert not tx.dataset("people").synced
 
 
+def test_what_python_made_of_a_file_is_synced_with_it_as_what_add_made(shell: Shell) -> None:
+    path = shell.folder / "people.csv"
+    write_people(path, ROWS)
+    repository = shell.repository()
+    with repository.transaction(message="People") as tx:
+        tx.create_dataset("people", path, columns={"code": tr.Text()})
+    with repository.transaction(message="A name mended by hand") as tx:
+        tx.dataset("people").update("id == 7", {"name": "Ada"})
+    write_people(path, [*ROWS[:9], (9, "night", "009", 9 / 7), *ROWS[10:]])
+    with repository.transaction(message="Tonight") as tx:
+        draft = tx.dataset("people").sync(path)
+        assert draft.synced is not None
+        assert draft.synced.report.updated == 1
+    assert (names(shell)[7], names(shell)[9]) == ("Ada", "night")
+
+
 def test_a_source_without_rows_deletes_nothing(people: Shell) -> None:
     (people.folder / "people.csv").write_text("id,name,code,x\n")
     for mode in ("--sync", "--mirror", "--replace"):
@@ -216,7 +232,7 @@ def test_python_names_what_is_wrong(people: Shell) -> None:
     source = tr.read(people.folder / "people.csv")
     with people.repository().transaction(message="Wrong") as tx:
         draft = tx.dataset("people")
-        with pytest.raises(InvalidInputError, match=r"source is what tensorrepo\.read opened"):
+        with pytest.raises(InvalidInputError, match="source is a path, a URL, or what"):
             draft.sync({"id": [1]})  # type: ignore[arg-type]
         with pytest.raises(InvalidInputError, match=r"prefer is 'ours' or 'theirs'"):
             draft.sync(source, prefer="mine")  # type: ignore[arg-type]

@@ -102,8 +102,8 @@ def test_a_path_is_data_too_and_tells_where_it_was(tx: Any, tmp_path: Path) -> N
     pyarrow.csv.write_csv(pa.table(COLUMNS), tmp_path / "t.csv")
     draft = tx.create_dataset("d", tmp_path / "t.csv", columns={"a": "int8"}, exclude=["text"])
     assert rows_of(draft) == [{"a": row["a"]} for row in ROWS]
-    (edge,) = edges_of(draft.stored.root.lineage)
-    assert (edge.relation, edge.path) == ("imported-from", "t.csv")
+    told = {edge.relation: edge.path for edge in edges_of(draft.stored.root.lineage)}
+    assert told == {"imported-from": "t.csv", "synced-with": "t.csv"}
 
 
 def test_a_dataset_of_the_repository_is_data_too(repo: tr.Repository, tx: Any) -> None:

@@ -6,6 +6,7 @@ Part of F35 and F37. What a URL holds of secrets is used, and found nowhere afte
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +161,94 @@ def test_a_file_and_a_folder_of_pictures_of_a_bucket_are_added(
     assert "unchanged" in shell("add", "s3://bucket/mine/photos/", "--dataset", "photos", "--sync")
     assert "nothing below" in shell.fails(3, "add", "s3://bucket/none/", "--dataset", "none")
     assert not spools(shell.home)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The objects of stores whose bytes were asked for, by the end of their names."""
+    asked: list[str] = []
+    whole = remote.AllowedOutside.read
+
+    def read(outside: Any, url: str, *given: Any) -> memoryview:
+        asked.append("/".join(url.rsplit("/", 2)[1:]))
+        return whole(outside, url, *given)
+
+    monkeypatch.setattr(remote.AllowedOutside, "read", read)
+    return asked
+
+
+def test_a_sync_of_a_bucket_reads_what_changed(
+    shell: Shell, bucket: Any, tmp_path: Path, reads: list[str]
+) -> None:
+    write_pictures(tmp_path / "photos", ("cat", "dog"), each=3)
+    put_folder(bucket, tmp_path / "photos", "nightly/photos")
+    url = "s3://bucket/nightly/photos"
+    shell("add", url, "--dataset", "photos")
+    shell("commit", "-m", "Photos")
+    assert len(reads) == 6
+    before = shell.repository().dataset("photos").row_ids(slice(None))
+    reads.clear()
+    assert "unchanged" in shell("add", url, "--dataset", "photos", "--sync")
+    assert reads == []
+    obstore.copy(bucket, "nightly/photos/cat/00.png", "nightly/photos/dog/09.png")
+    obstore.copy(bucket, "nightly/photos/cat/01.png", "nightly/photos/dog/00.png")
+    obstore.delete(bucket, "nightly/photos/dog/01.png")
+    for mode in ("--mirror", "--sync"):
+        added = shell.json("add", url, "--dataset", "photos", mode)
+        assert (added["rows"], added["updated"], added["deleted"]) == (1, 1, 1)
+        assert sorted(reads) == ["dog/00.png", "dog/09.png"]
+        shell("restore", "--staged", "photos") if mode == "--mirror" else None
+        reads.clear()
+    shell("commit", "-m", "Tonight")
+    photos = shell.repository().dataset("photos")
+    assert photos.row_ids(slice(None)) == [*before[:4], *before[5:], photos.row_ids([5])[0]]
+    for row in photos:
+        key = f"nightly/photos/{row['file']}"
+        assert row["image"] == bytes(obstore.get(bucket, key).bytes())
+    assert "unchanged" in shell("add", url, "--dataset", "photos", "--sync")
+    assert reads == []
+
+
+def test_a_file_of_a_bucket_is_read_again_only_if_it_or_the_way_of_reading_changed(
+    shell: Shell, bucket: Any, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+    obstore.put(bucket, "dumps/people.csv", b"id,name\n1,Ada\n2,Bob\n")
+    url = "s3://bucket/dumps/people.csv"
+    repository = shell.repository()
+    with repository.transaction(message="People") as tx:
+        tx.create_dataset("people", tr.read(url))
+    reads.clear()
+    with repository.transaction(message="Nothing") as tx:
+        draft = tx.dataset("people").sync(url)
+        assert draft.synced is not None
+        assert (draft.synced.changed, draft.synced.report.rows) == (False, 2)
+    assert "unchanged" in shell("add", url, "--dataset", "people", "--sync")
+    assert reads == []
+    shell("add", url, "--dataset", "people", "--sync", "-o", "required=name")
+    assert reads == ["dumps/people.csv"]
+    obstore.put(bucket, "dumps/people.csv", b"id,name\n1,Ada\n2,Bea\n")
+    with repository.transaction(message="Tonight") as tx:
+        tx.dataset("people").sync(url)
+    assert [row["name"] for row in repository.dataset("people")] == ["Ada", "Bea"]
+
+
+def test_a_file_of_a_web_server_that_did_not_change_is_not_asked_for(
+    shell: Shell, web: WebServer
+) -> None:
+    path = web.root / "people.csv"
+    os.utime(path, (1e9, 1e9))
+    url = f"{web.url}/people.csv"
+    shell("add", url, "--dataset", "people")
+    shell("commit", "-m", "People")
+    assert "unchanged" in shell("add", url, "--dataset", "people", "--sync")
+    assert web.requests == ["/people.csv"]
+    path.write_text("id,name\n1,Ada\n2,Bea\n")  # just now, so that it may change once more unseen
+    shell("add", url, "--dataset", "people", "--sync")
+    shell("commit", "-m", "Tonight")
+    shell("add", url, "--dataset", "people", "--sync")
+    assert web.requests == ["/people.csv"] * 3
 
 
 def test_a_bucket_that_changes_meanwhile_is_noticed(
