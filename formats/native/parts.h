@@ -18,6 +18,7 @@ PART int add_files(PyObject *module);
 PART int add_order(PyObject *module);
 PART int add_planes(PyObject *module);
 PART int add_row_digests(PyObject *module);
+PART int add_row_sums(PyObject *module);
 PART int add_rows(PyObject *module);
 
 /* What `_codecs` is made of. */

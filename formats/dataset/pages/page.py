@@ -9,9 +9,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from struct import Struct
 from typing import Any
 
@@ -36,6 +36,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     range_of,
 )
+from tensorrepo.formats.native.row_sums import BEST
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
@@ -225,15 +226,24 @@ def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | No
     if isinstance(values, FixedValues):
         if storage.row_bytes < SUMMED_ROW_BYTES:
             return None
-        rows = np.ascontiguousarray(values.values).reshape(values.rows, -1).view(np.uint8)
-        if values.valid is None:
-            # No function of ours per row: at 3 KiB a row that would cost more than hashing.
-            return _low_halves(map(_XXH3, rows), len(rows))
     elif values.nbytes < SUMMED_ROW_BYTES * values.rows:
         return None
-    seeds = row_seeds(values)
-    parts = _row_bytes(values)
-    return _low_halves(map(_XXH3, parts, seeds), values.rows)
+    return row_sums(values)
+
+
+def row_sums(values: ColumnValues) -> NDArray[np.uint32]:
+    """Sums of every row, which its seed binds to its dimensions and to whether it is null."""
+    data, bounds = _row_bytes(values)
+    sums = np.empty(values.rows, np.uint32)
+    if not isinstance(values, RaggedValues) or values.dims is None:
+        BEST.sum(data, bounds, sums)
+        seeded = [] if values.valid is None else np.flatnonzero(~values.valid).tolist()
+        seeds = [_NULL_SEED] * len(seeded)
+    else:
+        seeded, seeds = range(values.rows), _seeds(values, values.dims)
+    for row, seed in zip(seeded, seeds, strict=True):
+        sums[row] = _XXH3(data[bounds[row] : bounds[row + 1]], seed) & 0xFFFFFFFF
+    return sums
 
 
 def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
@@ -244,7 +254,7 @@ def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
     Raises:
         CorruptError: says which of the rows, counted from 0, differs.
     """
-    found = _low_halves(map(_XXH3, _row_bytes(values), row_seeds(values)), values.rows)
+    found = row_sums(values)
     if not np.array_equal(found, sums):
         row = int(np.flatnonzero(found != sums)[0])
         raise CorruptError(
@@ -252,32 +262,26 @@ def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
         )
 
 
-def row_seeds(values: ColumnValues) -> list[int]:
-    """Seeds that bind a row's sum to its dimensions and to whether it is null."""
-    dims = values.dims if isinstance(values, RaggedValues) else None
-    if dims is None:
-        seeds = [0] * values.rows
-    else:
-        table = np.ascontiguousarray(dims.astype("<u4"))
-        seeds = [_XXH3(row) for row in table]
+_NULL_SEED = 0xFFFFFFFFFFFFFFFF
+
+
+def _seeds(values: RaggedValues, dims: NDArray[np.uint32]) -> list[int]:
+    seeds = [_XXH3(row) for row in np.ascontiguousarray(dims.astype("<u4"))]
     if values.valid is not None:
         for row in np.flatnonzero(~values.valid).tolist():
-            seeds[row] ^= 0xFFFFFFFFFFFFFFFF
+            seeds[row] ^= _NULL_SEED
     return seeds
 
 
-def _row_bytes(values: ColumnValues) -> list[Any]:
+def _row_bytes(values: ColumnValues) -> tuple[NDArray[np.uint8], Ints]:
+    """The bytes of all rows, and where each ends and the next begins."""
     if isinstance(values, FixedValues):
-        flat = np.ascontiguousarray(values.values).reshape(values.rows, -1)
-        return list(flat.view(np.uint8))
+        flat = np.ascontiguousarray(values.values).reshape(-1).view(np.uint8)
+        row_bytes = len(flat) // max(1, values.rows)
+        return flat, np.arange(0, len(flat) + 1, max(1, row_bytes))[: values.rows + 1]
     items = values.data if isinstance(values, BinaryValues) else values.elements
     flat = np.ascontiguousarray(items).view(np.uint8)
-    bounds = (values.offsets * items.dtype.itemsize).tolist()
-    return [flat[start:stop] for start, stop in pairwise(bounds)]
-
-
-def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
-    return np.fromiter(sums, np.uint64, rows).astype(np.uint32)
+    return flat, values.offsets * items.dtype.itemsize
 
 
 # ------------------------------------------------------------------------------ decoding
