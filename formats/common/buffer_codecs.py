@@ -29,6 +29,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from tensorrepo.formats.native.number_spans import BEST
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
@@ -45,9 +46,11 @@ def packed_width(items: NDArray[Any]) -> tuple[int, int]:
     """Minimum and width with which these unsigned numbers are packed best."""
     if not len(items):
         return 0, 0
-    signed = items.view(f"i{items.itemsize}")
-    spans = [(int(each.max()) - int(each.min()), int(each.min())) for each in (items, signed)]
-    span, minimum = min(spans)
+    low, high, signed_low, signed_high = BEST.spans(items.data, items.itemsize)
+    most = 1 << 8 * items.itemsize
+    # Where both spans are equal, the smaller minimum: of signed numbers one may be below zero.
+    below = most if signed_low >= most // 2 else 0
+    span, minimum = min((high - low, low), ((signed_high - signed_low) % most, signed_low - below))
     width = span.bit_length()
     if not width and items.nbytes > MAX_CONSTANT_BYTES:
         width = 1
@@ -345,13 +348,13 @@ def choose_codec(data: memoryview, item_bytes: int) -> Codec:
     """The codec that seems best for `data`, whose bytes are whole items."""
     if data.nbytes < MIN_BYTES:
         return Codec.NONE
-    sample = _sample(np.frombuffer(data, np.uint8).reshape(-1, item_bytes))
+    sample = _sample(data, item_bytes)
     shares: dict[Codec, float] = {}
     # All numbers need as many bits as some of them do: mostly the sample tells that it is too many.
     if _packed_share(sample, item_bytes) <= _WORTH * _CLOSE:
-        shares[Codec.BITPACK] = _packed_share(np.frombuffer(data, np.uint8), item_bytes)
+        shares[Codec.BITPACK] = _packed_share(data, item_bytes)
     for codec in (Codec.ZSTD, Codec.SHUFFLE_ZSTD)[: 1 + (item_bytes > 1)]:
-        packed = memoryview(encode_buffer(codec, sample.data, item_bytes))
+        packed = memoryview(encode_buffer(codec, sample, item_bytes))
         shares[codec] = packed.nbytes / sample.nbytes
     best = min(shares.values())
     if best > _WORTH:
@@ -359,16 +362,17 @@ def choose_codec(data: memoryview, item_bytes: int) -> Codec:
     return next(codec for codec in _FASTEST_FIRST if shares.get(codec, 1.0) <= best * _CLOSE)
 
 
-def _packed_share(data: NDArray[np.uint8], item_bytes: int) -> float:
+def _packed_share(data: memoryview, item_bytes: int) -> float:
     """Packed bytes by bytes."""
-    items = data.view(packed_dtype(item_bytes))
+    items = np.frombuffer(data, packed_dtype(item_bytes))
     return packed_bytes(len(items), packed_width(items)[1]) / data.nbytes
 
 
-def _sample(items: NDArray[Any]) -> NDArray[np.uint8]:
+def _sample(data: memoryview, item_bytes: int) -> memoryview:
     """Items from the beginning, the middle and the end; all of them where they are few."""
-    if items.nbytes <= SAMPLE_BYTES:
-        return items.reshape(-1)
-    count = max(1, SAMPLE_BYTES // SAMPLE_PLACES // items.shape[1])
-    starts = [(len(items) - count) * at // (SAMPLE_PLACES - 1) for at in range(SAMPLE_PLACES)]
-    return np.concatenate([items[start : start + count] for start in starts]).reshape(-1)
+    if data.nbytes <= SAMPLE_BYTES:
+        return data
+    size = max(1, SAMPLE_BYTES // SAMPLE_PLACES // item_bytes) * item_bytes
+    items = (data.nbytes - size) // item_bytes
+    starts = (items * at // (SAMPLE_PLACES - 1) * item_bytes for at in range(SAMPLE_PLACES))
+    return memoryview(b"".join([data[start : start + size] for start in starts]))

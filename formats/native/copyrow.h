@@ -40,7 +40,7 @@ static uint64_t copy_summed_portable(uint8_t *to, const uint8_t *from, size_t le
 
 #if !defined(__x86_64__)
 
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
+__attribute__((unused)) static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                      bool around)
 {
     (void)around;
@@ -54,7 +54,7 @@ static copy_summed *best_summed(void)
     return copy_summed_portable;
 }
 
-static void finish_streaming(void) {}
+__attribute__((unused)) static void finish_streaming(void) {}
 
 #else
 
@@ -67,7 +67,7 @@ static inline void stream_end(uint8_t *to, const uint8_t *from, size_t length)
         _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
 }
 
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
+__attribute__((unused)) static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                      bool around)
 {
     if (!around) {
@@ -154,7 +154,7 @@ static copy_summed *best_summed(void)
     return __builtin_cpu_supports("avx2") ? copy_summed_avx2 : copy_summed_portable;
 }
 
-static void finish_streaming(void)
+__attribute__((unused)) static void finish_streaming(void)
 {
     _mm_sfence(); /* what went around the cache becomes visible to others in order */
 }

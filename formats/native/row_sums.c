@@ -1,4 +1,5 @@
-/* Sums of rows that lie one behind the other: the low halves of their XXH3 of 64 bits, seed 0.
+/* Sums of rows that lie one behind the other, copied on the way: the low halves of their XXH3 of 64
+ * bits, seed 0.
  *
  * Rows of every length, unlike those that rows.c compares on the way. The interpreter lock is let
  * go of once for all of them. The twin in Python is row_sums.py beside this.
@@ -9,7 +10,7 @@
 #include <Python.h>
 
 #include "parts.h"
-#include "xxh3.h"
+#include "copyrow.h"
 
 enum { LOCKED_BYTES = 32 << 10 }; /* less is summed sooner than the lock would come back */
 
@@ -90,24 +91,45 @@ static uint64_t summed_upto_240(const uint8_t *data, size_t length)
 
 /* ------------------------------------------------------------------ rows */
 
-static sum_row *sum_long; /* of more than 240 bytes; set once, when the module is loaded */
+/* Of rows of more than 240 bytes; set once, when the module is loaded. */
+static sum_row *sum_long;
+static copy_summed *copy_long;
 
-static uint32_t sum_of(const uint8_t *data, size_t length)
+static uint64_t short_sum(const uint8_t *data, size_t length)
 {
-    if (length >= LEAST_SUMMED)
-        return (uint32_t)sum_long(data, length);
-    return (uint32_t)(length > 16 ? summed_upto_240(data, length) : summed_upto_16(data, length));
+    return length > 16 ? summed_upto_240(data, length) : summed_upto_16(data, length);
 }
 
-static void sum_all(const uint8_t *data, const int64_t *bounds, size_t rows, uint32_t *sums)
+typedef struct {
+    const uint8_t *data;
+    const int64_t *bounds;
+    size_t rows;
+    uint32_t *sums;
+    uint8_t *to; /* of the first row, or NULL */
+} job;
+
+/* What is summed is what was copied: a byte of a mapped file may change meanwhile. */
+static void sum_all(const job *job)
 {
-    for (size_t row = 0; row < rows; row++)
-        sums[row] = sum_of(data + bounds[row], (size_t)(bounds[row + 1] - bounds[row]));
+    uint8_t *to = job->to;
+    for (size_t row = 0; row < job->rows; row++) {
+        const uint8_t *from = job->data + job->bounds[row];
+        size_t length = (size_t)(job->bounds[row + 1] - job->bounds[row]);
+        if (to && length < LEAST_SUMMED && length)
+            from = memcpy(to, from, length);
+        uint64_t sum = length < LEAST_SUMMED ? short_sum(from, length)
+                       : to                  ? copy_long(to, from, length, NULL, false)
+                                             : sum_long(from, length);
+        job->sums[row] = (uint32_t)sum;
+        if (to)
+            to += length;
+    }
 }
 
 /* ------------------------------------------------------------------ Python */
 
-static PyObject *rows_summed(const Py_buffer *data, const Py_buffer *bounds, const Py_buffer *sums)
+static PyObject *rows_summed(const Py_buffer *data, const Py_buffer *bounds, const Py_buffer *sums,
+                             const Py_buffer *to)
 {
     Py_ssize_t count = items(bounds, 8, "bounds"), rows = items(sums, 4, "sums");
     if (count < 0 || rows < 0)
@@ -119,11 +141,15 @@ static PyObject *rows_summed(const Py_buffer *data, const Py_buffer *bounds, con
     if (!fits)
         return PyErr_Format(PyExc_ValueError, "%zd bounds for %zd rows of %zd bytes", count, rows,
                             data->len);
+    if (to->obj && !is_size("the copy", to->len, at[rows] - at[0]))
+        return NULL;
+    job job = {.data = data->buf, .bounds = at, .rows = (size_t)rows, .sums = sums->buf,
+               .to = to->obj ? to->buf : NULL};
     if (at[rows] - at[0] < LOCKED_BYTES) {
-        sum_all(data->buf, at, (size_t)rows, sums->buf);
+        sum_all(&job);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        sum_all(data->buf, at, (size_t)rows, sums->buf);
+        sum_all(&job);
         Py_END_ALLOW_THREADS
     }
     Py_RETURN_NONE;
@@ -131,11 +157,12 @@ static PyObject *rows_summed(const Py_buffer *data, const Py_buffer *bounds, con
 
 static PyObject *sum_rows(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    Py_buffer buffers[3] = {{0}};
-    PyObject *done = NULL;
-    if (PyArg_ParseTuple(arguments, "y*y*w*", &buffers[0], &buffers[1], &buffers[2]))
-        done = rows_summed(&buffers[0], &buffers[1], &buffers[2]);
-    release(buffers, 3);
+    Py_buffer buffers[4] = {{0}};
+    PyObject *done = NULL, *to;
+    if (PyArg_ParseTuple(arguments, "y*y*w*O", &buffers[0], &buffers[1], &buffers[2], &to) &&
+        (to == Py_None || !PyObject_GetBuffer(to, &buffers[3], PyBUF_WRITABLE)))
+        done = rows_summed(&buffers[0], &buffers[1], &buffers[2], &buffers[3]);
+    release(buffers, 4);
     return done;
 }
 
@@ -147,5 +174,6 @@ static PyMethodDef METHODS[] = {
 int add_row_sums(PyObject *module)
 {
     sum_long = best_sum();
+    copy_long = best_summed();
     return PyModule_AddFunctions(module, METHODS);
 }

@@ -134,6 +134,7 @@ class FragmentWriter:
             if column.storage.layout is ColumnLayout.TILED
         }
         self._owned = [0] * count  # pieces that are no views into the caller's batch
+        self._first = [0] * count  # row of the caller's batch behind those pieces
         self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
         self._page_start = [0] * count
         self._fragment_rows = 0
@@ -167,10 +168,13 @@ class FragmentWriter:
         borrowed = self._encoders.begun()
         wait(self._encoding if lasting else borrowed)
         self._encoding = borrowed if lasting else []
-        for place, pieces in enumerate(self._pieces):
+        for place, column in enumerate(values):
+            if place not in self._tiled:
+                self._add_piece(place, column, rows)
             if not lasting:
-                self._pieces[place] = _owned(pieces, self._owned[place])
+                self._pieces[place] = _owned(self._pieces[place], self._owned[place])
             self._owned[place] = len(self._pieces[place])
+        self._first = [0] * len(values)
         self.rows += rows
         self.bytes += sum(column.nbytes for column in values)
 
@@ -231,18 +235,23 @@ class FragmentWriter:
         values: Sequence[ColumnValues],
     ) -> None:
         if step.stop > step.start:
-            for place, column in enumerate(values):
-                rows = column.slice(step.start, step.stop)
-                if place not in self._tiled:
-                    self._pieces[place].append(rows)
-                elif isinstance(rows, RaggedValues):
-                    self._tiled[place].append(filling.tiles[place].add(tiled_rows(rows)))
+            for place, tiled in self._tiled.items():
+                rows = values[place].slice(step.start, step.stop)
+                if isinstance(rows, RaggedValues):
+                    tiled.append(filling.tiles[place].add(tiled_rows(rows)))
             self._fragment_rows += step.stop - step.start
         for place in step.closes:
             if place not in self._tiled:
+                self._add_piece(place, values[place], step.stop)
                 self._end_page(filling, place)
         if step.fragment_ends:
             self._end_fragment(filling)
+
+    def _add_piece(self, place: int, column: ColumnValues, stop: int) -> None:
+        """Put the rows of the caller's batch up to `stop` that are in no piece yet into one."""
+        start, self._first[place] = self._first[place], stop
+        if stop > start:
+            self._pieces[place].append(column.slice(start, stop))
 
     def _end_page(self, filling: _Filling, place: int) -> None:
         pieces, self._pieces[place] = self._pieces[place], []

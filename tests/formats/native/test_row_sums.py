@@ -25,8 +25,12 @@ def test_rows_of_every_length_have_the_low_half_of_their_xxh3(summer: RowSummer)
     bounds = np.cumsum([5, *lengths], dtype=np.int64)
     found = np.empty(len(lengths), np.uint32)
     summer.sum(DATA, bounds, found)
+    copied = np.empty(bounds[-1] - bounds[0], np.uint8)
+    again = np.empty_like(found)
+    summer.sum(DATA, bounds, again, copied)
     rows = [DATA[start:][:length].tobytes() for start, length in zip(bounds, lengths, strict=False)]
-    assert found.tolist() == [xxh3_64_intdigest(row) & 0xFFFFFFFF for row in rows]
+    assert copied.tobytes() == b"".join(rows)
+    assert again.tolist() == found.tolist() == [xxh3_64_intdigest(row) & 0xFFFFFFFF for row in rows]
 
 
 @EVERY
