@@ -19,6 +19,7 @@ Source:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
@@ -28,6 +29,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from tensorrepo.formats.native.number_spans import BEST
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
@@ -44,9 +46,11 @@ def packed_width(items: NDArray[Any]) -> tuple[int, int]:
     """Minimum and width with which these unsigned numbers are packed best."""
     if not len(items):
         return 0, 0
-    signed = items.view(f"i{items.itemsize}")
-    spans = [(int(each.max()) - int(each.min()), int(each.min())) for each in (items, signed)]
-    span, minimum = min(spans)
+    low, high, signed_low, signed_high = BEST.spans(items.data, items.itemsize)
+    most = 1 << 8 * items.itemsize
+    # Where both spans are equal, the smaller minimum: of signed numbers one may be below zero.
+    below = most if signed_low >= most // 2 else 0
+    span, minimum = min((high - low, low), ((signed_high - signed_low) % most, signed_low - below))
     width = span.bit_length()
     if not width and items.nbytes > MAX_CONSTANT_BYTES:
         width = 1
@@ -225,7 +229,17 @@ def encode_buffer(codec: Codec, data: Buffer, item_bytes: int) -> Buffer:
         return pack(np.frombuffer(data, packed_dtype(item_bytes)))
     if codec is Codec.SHUFFLE_ZSTD:
         data = _shuffle(data, item_bytes)
-    return zstandard.ZstdCompressor(level=LEVEL).compress(data)
+    return _MINE.compressor.compress(data)
+
+
+class _Mine(threading.local):
+    """What each thread has of its own: making a compressor takes as long as using it on a page."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+
+
+_MINE = _Mine()
 
 
 def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: int) -> memoryview:
@@ -303,6 +317,7 @@ CODEC_NAMES: Mapping[str, CodecChoice] = {
 SAMPLE_BYTES = 64 << 10
 SAMPLE_PLACES = 3
 MIN_BYTES = 512  # below this a directory and a decoder cost more than is saved
+_WORTH = 0.75  # the share that must be left at most
 _CLOSE = 1.1  # codecs whose results differ less are told apart by the speed of decoding
 _FASTEST_FIRST = (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
 
@@ -333,22 +348,31 @@ def choose_codec(data: memoryview, item_bytes: int) -> Codec:
     """The codec that seems best for `data`, whose bytes are whole items."""
     if data.nbytes < MIN_BYTES:
         return Codec.NONE
-    items = np.frombuffer(data, packed_dtype(item_bytes))
-    shares = {Codec.BITPACK: packed_bytes(len(items), packed_width(items)[1]) / data.nbytes}
-    sample = _sample(np.frombuffer(data, np.uint8).reshape(-1, item_bytes))
+    sample = _sample(data, item_bytes)
+    shares: dict[Codec, float] = {}
+    # All numbers need as many bits as some of them do: mostly the sample tells that it is too many.
+    if _packed_share(sample, item_bytes) <= _WORTH * _CLOSE:
+        shares[Codec.BITPACK] = _packed_share(data, item_bytes)
     for codec in (Codec.ZSTD, Codec.SHUFFLE_ZSTD)[: 1 + (item_bytes > 1)]:
-        packed = memoryview(encode_buffer(codec, sample.data, item_bytes))
+        packed = memoryview(encode_buffer(codec, sample, item_bytes))
         shares[codec] = packed.nbytes / sample.nbytes
     best = min(shares.values())
-    if best > 0.75:
+    if best > _WORTH:
         return Codec.NONE
     return next(codec for codec in _FASTEST_FIRST if shares.get(codec, 1.0) <= best * _CLOSE)
 
 
-def _sample(items: NDArray[Any]) -> NDArray[np.uint8]:
+def _packed_share(data: memoryview, item_bytes: int) -> float:
+    """Packed bytes by bytes."""
+    items = np.frombuffer(data, packed_dtype(item_bytes))
+    return packed_bytes(len(items), packed_width(items)[1]) / data.nbytes
+
+
+def _sample(data: memoryview, item_bytes: int) -> memoryview:
     """Items from the beginning, the middle and the end; all of them where they are few."""
-    if items.nbytes <= SAMPLE_BYTES:
-        return items.reshape(-1)
-    count = max(1, SAMPLE_BYTES // SAMPLE_PLACES // items.shape[1])
-    starts = np.linspace(0, len(items) - count, SAMPLE_PLACES, dtype=np.int64).tolist()
-    return np.concatenate([items[start : start + count] for start in starts]).reshape(-1)
+    if data.nbytes <= SAMPLE_BYTES:
+        return data
+    size = max(1, SAMPLE_BYTES // SAMPLE_PLACES // item_bytes) * item_bytes
+    items = (data.nbytes - size) // item_bytes
+    starts = (items * at // (SAMPLE_PLACES - 1) * item_bytes for at in range(SAMPLE_PLACES))
+    return memoryview(b"".join([data[start : start + size] for start in starts]))

@@ -1,101 +1,12 @@
 /* Copy of one row, summed on the way.
  *
- * The sum is XXH3 of 64 bits, seed 0. x86-64 has faster ways, chosen when the module is loaded; a
- * row may go around the cache, where so much is copied that it would not stay there.
+ * The sum is its XXH3. x86-64 has faster ways, chosen when the module is loaded; a row may go around
+ * the cache, where so much is copied that it would not stay there.
  */
 #ifndef TENSORREPO_COPYROW_H
 #define TENSORREPO_COPYROW_H
 
-#include "targets.h"
-
-#define INLINE_AVX2 __attribute__((target("avx2"), always_inline)) static inline
-
-enum {
-    LINE = 64,          /* bytes of a cache line, and of a stripe of XXH3 */
-    LEAST_SUMMED = 241, /* shorter inputs have other rules in XXH3; spec: from 256 on */
-};
-
-/* ------------------------------------------------------------------ XXH3, 64 bits, seed 0
- * For inputs of more than 240 bytes; the specification is doc/xxhash_spec.md of xxHash. */
-
-#define PRIME32_1 0x9E3779B1u
-#define PRIME32_2 0x85EBCA77u
-#define PRIME32_3 0xC2B2AE3Du
-#define PRIME64_1 0x9E3779B185EBCA87u
-#define PRIME64_2 0xC2B2AE3D27D4EB4Fu
-#define PRIME64_3 0x165667B19E3779F9u
-#define PRIME64_4 0x85EBCA77C2B2AE63u
-#define PRIME64_5 0x27D4EB2F165667C5u
-#define PRIME_MX1 0x165667919E3779F9u
-
-enum { BLOCK = 1024, LANES = 8, LAST_SECRET = 192 - LINE - 7, MERGE_SECRET = 11 };
-
-static const uint8_t SECRET[192] = {
-    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
-    0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
-    0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
-    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c,
-    0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
-    0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
-    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
-    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
-    0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
-    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
-    0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
-    0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
-};
-
-#define FIRST_LANES \
-    { PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1 }
-
-static inline uint64_t word(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-static inline uint64_t folded(uint64_t one, uint64_t other)
-{
-    unsigned __int128 product = (unsigned __int128)one * other;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static inline uint64_t merged(const uint64_t lanes[LANES], size_t length)
-{
-    uint64_t sum = length * PRIME64_1;
-    for (int i = 0; i < LANES; i += 2) {
-        const uint8_t *secret = SECRET + MERGE_SECRET + 8 * i;
-        sum += folded(lanes[i] ^ word(secret), lanes[i + 1] ^ word(secret + 8));
-    }
-    sum = (sum ^ sum >> 37) * PRIME_MX1;
-    return sum ^ sum >> 32;
-}
-
-static inline void stripe(uint64_t lanes[LANES], const uint8_t *data, const uint8_t *secret)
-{
-    for (int i = 0; i < LANES; i++) {
-        uint64_t value = word(data + 8 * i), keyed = value ^ word(secret + 8 * i);
-        lanes[i ^ 1] += value;
-        lanes[i] += (keyed & 0xFFFFFFFFu) * (keyed >> 32);
-    }
-}
-
-static uint64_t summed(const uint8_t *data, size_t length)
-{
-    uint64_t lanes[LANES] = FIRST_LANES;
-    size_t last = length - 1; /* the last stripe always comes by itself, and may overlap */
-    for (size_t at = 0, place = 0; at + LINE <= last; at += LINE) {
-        stripe(lanes, data + at, SECRET + 8 * place);
-        if (++place == BLOCK / LINE) {
-            for (int i = 0; i < LANES; i++)
-                lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ word(SECRET + 128 + 8 * i)) * PRIME32_1;
-            place = 0;
-        }
-    }
-    stripe(lanes, data + length - LINE, SECRET + LAST_SECRET);
-    return merged(lanes, length);
-}
+#include "xxh3.h"
 
 /* ------------------------------------------------------------------ one row */
 
@@ -124,12 +35,12 @@ static uint64_t copy_summed_portable(uint8_t *to, const uint8_t *from, size_t le
     if (next)
         fetch_row(next, length);
     memcpy(to, from, length);
-    return summed(to, length);
+    return summed_portable(to, length);
 }
 
 #if !defined(__x86_64__)
 
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
+__attribute__((unused)) static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                      bool around)
 {
     (void)around;
@@ -143,7 +54,7 @@ static copy_summed *best_summed(void)
     return copy_summed_portable;
 }
 
-static void finish_streaming(void) {}
+__attribute__((unused)) static void finish_streaming(void) {}
 
 #else
 
@@ -156,7 +67,7 @@ static inline void stream_end(uint8_t *to, const uint8_t *from, size_t length)
         _mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
 }
 
-static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
+__attribute__((unused)) static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *next,
                      bool around)
 {
     if (!around) {
@@ -179,27 +90,6 @@ static void copy_one(uint8_t *to, const uint8_t *from, size_t length, const uint
         _mm_stream_si128(target + 3, d);
     }
     stream_end(to + at, from + at, length - at);
-}
-
-INLINE_AVX2 __m256i wide(const void *at)
-{
-    return _mm256_loadu_si256((const __m256i *)at);
-}
-
-INLINE_AVX2 __m256i half_stripe(__m256i lanes, __m256i value, __m256i secret)
-{
-    __m256i keyed = _mm256_xor_si256(value, secret);
-    __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
-    __m256i swapped = _mm256_shuffle_epi32(value, _MM_SHUFFLE(1, 0, 3, 2));
-    return _mm256_add_epi64(lanes, _mm256_add_epi64(product, swapped));
-}
-
-INLINE_AVX2 __m256i scrambled(__m256i lanes, __m256i secret)
-{
-    const __m256i prime = _mm256_set1_epi32((int)PRIME32_1);
-    lanes = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), secret);
-    __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(lanes, 32), prime);
-    return _mm256_add_epi64(_mm256_mul_epu32(lanes, prime), _mm256_slli_epi64(high, 32));
 }
 
 INLINE_AVX2 void store_line(uint8_t *to, __m256i low, __m256i high, bool around)
@@ -264,7 +154,7 @@ static copy_summed *best_summed(void)
     return __builtin_cpu_supports("avx2") ? copy_summed_avx2 : copy_summed_portable;
 }
 
-static void finish_streaming(void)
+__attribute__((unused)) static void finish_streaming(void)
 {
     _mm_sfence(); /* what went around the cache becomes visible to others in order */
 }

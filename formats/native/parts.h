@@ -15,9 +15,11 @@
 /* What `_kernels` is made of. */
 PART int add_digests(PyObject *module);
 PART int add_files(PyObject *module);
+PART int add_number_spans(PyObject *module);
 PART int add_order(PyObject *module);
 PART int add_planes(PyObject *module);
 PART int add_row_digests(PyObject *module);
+PART int add_row_sums(PyObject *module);
 PART int add_rows(PyObject *module);
 
 /* What `_codecs` is made of. */

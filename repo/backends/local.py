@@ -94,8 +94,11 @@ class Disk:
         *,
         clock: Callable[[], float] = time.time,
         link: Callable[..., None] = os.link,
+        reserves: bool = False,
     ) -> None:
+        """Prepare; `reserves` says to reserve the room of large files before writing them."""
         self.root = root
+        self._reserves = reserves
         self._clock = clock
         self._link = link
         self._swept = False
@@ -138,6 +141,9 @@ class Disk:
             try:
                 with suppress(OSError):  # some network file systems have no locks
                     fcntl.flock(staged.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see _sweep
+                size_bytes = sum(part.nbytes for part in parts)
+                if self._reserves and size_bytes >= LARGE_BYTES:
+                    os.posix_fallocate(staged.fd, 0, size_bytes)
                 _write(staged.fd, parts)
             except BaseException:
                 self.discard(staged)
@@ -378,6 +384,13 @@ class Mount:
     def guarantee(self) -> Guarantee:
         return Guarantee.ATOMIC if _LOCAL.fullmatch(self.type) else Guarantee.SINGLE_WRITER
 
+    @property
+    def reserves(self) -> bool:
+        """Whether writing into room that was reserved takes less of the processor's time: a quarter
+        on ext4, where it was measured. Elsewhere the C library may fill that room with zeros.
+        """
+        return self.type == "ext4" and hasattr(os, "posix_fallocate")
+
 
 UNKNOWN = Mount("/", "unknown", frozenset())
 
@@ -434,8 +447,9 @@ class LocalBackend(CommonBackend):
     ) -> None:
         self.local_root = root.absolute().resolve()
         self.url = str(self.local_root)
-        self.guarantee = guarantee or mount_of(self.local_root).guarantee
-        self._disk = disk or Disk(self.local_root)
+        mount = mount_of(self.local_root)
+        self.guarantee = guarantee or mount.guarantee
+        self._disk = disk or Disk(self.local_root, reserves=mount.reserves)
         self._durable_folders: set[str] = {""}  # their own names are durable
 
     def __reduce__(self) -> tuple[object, ...]:

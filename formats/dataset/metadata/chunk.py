@@ -77,16 +77,17 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
     laid = []
     offset = 0
     for place, column in enumerate(columns):
-        entries = np.zeros(len(column.pages), PAGE_ENTRY)
-        tags = np.zeros((len(column.pages), TAG_BYTES), np.uint8)
-        for at, (page, first_row) in enumerate(zip(column.pages, column.first_rows, strict=True)):
-            entries[at] = page.entry
-            entries[at]["first_row"], entries[at]["offset"] = first_row, offset
-            tags[at] = np.frombuffer(page.tag, np.uint8)
-            parts.append(page.data.data)
-            offset += page.data.nbytes
-        entries["column"] = place
+        # Joined as bytes: numpy takes a record at a time field by field.
+        joined = bytearray().join(page.entry.tobytes() for page in column.pages)
+        entries = np.frombuffer(joined, PAGE_ENTRY)
+        ends = np.cumsum(entries["stored_bytes"], dtype=np.uint64)
+        entries["offset"] = offset + ends - entries["stored_bytes"]
+        entries["first_row"], entries["column"] = column.first_rows, place
+        tags = np.frombuffer(bytearray().join(page.tag for page in column.pages), np.uint8)
+        parts += [page.data.data for page in column.pages]
+        offset += int(ends[-1]) if len(ends) else 0
         chunk = np.full(len(entries), chunk_number, np.uint32)
+        tags = tags.reshape(-1, TAG_BYTES)
         laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk))
     return LaidChunk(tuple(parts), tuple(laid))
 

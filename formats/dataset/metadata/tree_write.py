@@ -201,9 +201,9 @@ class TreeWriter:
         span.add_fragment(leaf.uids[at], at, part)
 
     def _count(self, column: str, page: WaitingPage) -> None:
-        self._tallies[column].add(page.encoded().entry, page.tile_bytes)
-        stored_bytes = int(page.encoded().entry["stored_bytes"]) + page.tile_bytes
-        self._leaf.stored_bytes[page.fragment] += stored_bytes
+        entry = page.encoded().entry
+        self._tallies[column].add(entry, page.tile_bytes)
+        self._leaf.stored_bytes[page.fragment] += int(entry["stored_bytes"]) + page.tile_bytes
 
     # -------------------------------------------------------------------------- leaves
 

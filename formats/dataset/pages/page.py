@@ -9,9 +9,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from struct import Struct
 from typing import Any
 
@@ -36,6 +36,7 @@ from tensorrepo.formats.dataset.schema.values import (
     RaggedValues,
     range_of,
 )
+from tensorrepo.formats.native.row_sums import BEST
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
@@ -115,9 +116,9 @@ def encode_page(
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
     buffers = _buffers(values)
-    sums = _row_sums(values, storage)
-    if sums is not None:
-        buffers[SUMS] = sums
+    is_summed = _has_row_sums(values, storage)
+    if is_summed:
+        buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled below
     raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
     items = _items(storage)
     codecs = [Codec.NONE] * 4
@@ -128,12 +129,19 @@ def encode_page(
             is_few = is_label and buffers[which].nbytes < FEW_LABELS_BYTES
             wish = Codec.NONE if codec == AUTO and is_few else codec
             codecs[which], buffers[which] = _compress(wish, buffers[which], items[which])
-    data = assemble_page(buffers, codecs, items, allocate)
+    data, rooms = _new_page([buffer.nbytes for buffer in buffers], codecs, items, allocate)
+    to_fill = {VALIDITY, TABLE, DATA}
+    if is_summed:
+        rows = TABLE if isinstance(values, FixedValues) else DATA
+        to_fill -= set() if codecs[rows] else {rows}
+        _sum_rows(values, rooms[SUMS].view("<u4"), None if codecs[rows] else rooms[rows])
+    for which in to_fill:
+        _fill(rooms[which], buffers[which])
     entry = np.zeros((), PAGE_ENTRY)
     entry["rows"], entry["raw_bytes"], entry["stored_bytes"] = values.rows, raw_bytes, data.nbytes
     entry["checksum"] = xxh3_64_intdigest(data.data)
     entry["codec"] = PAGE_COMPRESSED if any(codecs) else PAGE_PLAIN
-    entry["flags"] = HAS_ROW_SUMS if sums is not None else 0
+    entry["flags"] = HAS_ROW_SUMS if is_summed else 0
     _describe(entry, values, storage)
     return EncodedPage(data, entry, content_tag(data.data))
 
@@ -183,19 +191,34 @@ def assemble_page(
     allocate: Allocate = _fresh,
 ) -> NDArray[np.uint8]:
     """The directory and four buffers as the bytes of one page."""
-    data = allocate(DIRECTORY.size + sum(padded(part.nbytes) for part in buffers))
+    data, rooms = _new_page([part.nbytes for part in buffers], codecs, items, allocate)
+    for room, part in zip(rooms, buffers, strict=True):
+        _fill(room, part)
+    return data
+
+
+def _new_page(
+    sizes: Sequence[int], codecs: Sequence[Codec], items: Sequence[int], allocate: Allocate
+) -> tuple[NDArray[np.uint8], list[NDArray[np.uint8]]]:
+    """A page without what its buffers hold, and the room of each of them."""
+    data = allocate(DIRECTORY.size + sum(map(padded, sizes)))
+    rooms: list[NDArray[np.uint8]] = []
     fields: list[int] = []
     at = DIRECTORY.size
-    for part, codec, item in zip(buffers, codecs, items, strict=True):
-        end = at + part.nbytes
-        if part.nbytes:
-            # The one copy that a row makes on its way to the store.
-            data[at:end].view(part.dtype).reshape(part.shape)[...] = part
-        fields += [part.nbytes, codec, item if part.nbytes else 0, 0, 0]
-        at += padded(part.nbytes)
-        data[end:at] = 0
+    for size, codec, item in zip(sizes, codecs, items, strict=True):
+        rooms.append(data[at : at + size])
+        fields += [size, codec, item if size else 0, 0, 0]
+        end = at + size
+        at += padded(size)
+        if end < at:
+            data[end:at] = 0
     DIRECTORY.pack_into(data.data, 0, *fields)
-    return data
+    return data, rooms
+
+
+def _fill(room: NDArray[np.uint8], part: NDArray[Any]) -> None:
+    if part.nbytes:
+        room.view(part.dtype).reshape(part.shape)[...] = part
 
 
 def _describe(entry: NDArray[Any], values: ColumnValues, storage: Storage) -> None:
@@ -220,20 +243,30 @@ def _describe(entry: NDArray[Any], values: ColumnValues, storage: Storage) -> No
 _XXH3: Any = xxh3_64_intdigest
 
 
-def _row_sums(values: ColumnValues, storage: Storage) -> NDArray[np.uint32] | None:
-    """Sums of every row, None where rows are too small to be read one by one."""
+def _has_row_sums(values: ColumnValues, storage: Storage) -> bool:
+    """Whether rows are large enough to be read one by one."""
     if isinstance(values, FixedValues):
-        if storage.row_bytes < SUMMED_ROW_BYTES:
-            return None
-        rows = np.ascontiguousarray(values.values).reshape(values.rows, -1).view(np.uint8)
-        if values.valid is None:
-            # No function of ours per row: at 3 KiB a row that would cost more than hashing.
-            return _low_halves(map(_XXH3, rows), len(rows))
-    elif values.nbytes < SUMMED_ROW_BYTES * values.rows:
-        return None
-    seeds = row_seeds(values)
-    parts = _row_bytes(values)
-    return _low_halves(map(_XXH3, parts, seeds), values.rows)
+        return storage.row_bytes >= SUMMED_ROW_BYTES
+    return values.nbytes >= SUMMED_ROW_BYTES * values.rows
+
+
+def _sum_rows(
+    values: ColumnValues, out: NDArray[np.uint32], copy: NDArray[np.uint8] | None = None
+) -> None:
+    """Fill `out` with the sum of every row, which its seed binds to its dimensions and to whether
+    it is null. The bytes of all rows go to `copy` on the way, if there is one.
+    """
+    data, bounds = _row_bytes(values)
+    BEST.sum(data, bounds, out, copy)
+    seeded: Sequence[int] = ()
+    seeds: Sequence[int] = ()
+    if isinstance(values, RaggedValues) and values.dims is not None:
+        seeded, seeds = range(values.rows), _seeds(values, values.dims)
+    elif values.valid is not None:
+        seeded = np.flatnonzero(~values.valid).tolist()
+        seeds = [_NULL_SEED] * len(seeded)
+    for row, seed in zip(seeded, seeds, strict=True):
+        out[row] = _XXH3(data[bounds[row] : bounds[row + 1]], seed) & 0xFFFFFFFF
 
 
 def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
@@ -244,7 +277,8 @@ def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
     Raises:
         CorruptError: says which of the rows, counted from 0, differs.
     """
-    found = _low_halves(map(_XXH3, _row_bytes(values), row_seeds(values)), values.rows)
+    found = np.empty(values.rows, np.uint32)
+    _sum_rows(values, found)
     if not np.array_equal(found, sums):
         row = int(np.flatnonzero(found != sums)[0])
         raise CorruptError(
@@ -252,32 +286,26 @@ def check_rows(values: ColumnValues, sums: NDArray[np.uint32]) -> None:
         )
 
 
-def row_seeds(values: ColumnValues) -> list[int]:
-    """Seeds that bind a row's sum to its dimensions and to whether it is null."""
-    dims = values.dims if isinstance(values, RaggedValues) else None
-    if dims is None:
-        seeds = [0] * values.rows
-    else:
-        table = np.ascontiguousarray(dims.astype("<u4"))
-        seeds = [_XXH3(row) for row in table]
+_NULL_SEED = 0xFFFFFFFFFFFFFFFF
+
+
+def _seeds(values: RaggedValues, dims: NDArray[np.uint32]) -> list[int]:
+    seeds = [_XXH3(row) for row in np.ascontiguousarray(dims.astype("<u4"))]
     if values.valid is not None:
         for row in np.flatnonzero(~values.valid).tolist():
-            seeds[row] ^= 0xFFFFFFFFFFFFFFFF
+            seeds[row] ^= _NULL_SEED
     return seeds
 
 
-def _row_bytes(values: ColumnValues) -> list[Any]:
+def _row_bytes(values: ColumnValues) -> tuple[NDArray[np.uint8], Ints]:
+    """The bytes of all rows, and where each ends and the next begins."""
     if isinstance(values, FixedValues):
-        flat = np.ascontiguousarray(values.values).reshape(values.rows, -1)
-        return list(flat.view(np.uint8))
+        flat = np.ascontiguousarray(values.values).reshape(-1).view(np.uint8)
+        row_bytes = len(flat) // max(1, values.rows)
+        return flat, np.arange(0, len(flat) + 1, max(1, row_bytes))[: values.rows + 1]
     items = values.data if isinstance(values, BinaryValues) else values.elements
     flat = np.ascontiguousarray(items).view(np.uint8)
-    bounds = (values.offsets * items.dtype.itemsize).tolist()
-    return [flat[start:stop] for start, stop in pairwise(bounds)]
-
-
-def _low_halves(sums: Iterable[int], rows: int) -> NDArray[np.uint32]:
-    return np.fromiter(sums, np.uint64, rows).astype(np.uint32)
+    return flat, values.offsets * items.dtype.itemsize
 
 
 # ------------------------------------------------------------------------------ decoding

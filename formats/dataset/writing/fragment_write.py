@@ -54,6 +54,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 
 SLAB_BYTES = 8 << 20
+TOGETHER_BYTES = 2 << 20  # of pages that a thread encodes one after the other
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
 MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
 ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
@@ -133,12 +134,14 @@ class FragmentWriter:
             if column.storage.layout is ColumnLayout.TILED
         }
         self._owned = [0] * count  # pieces that are no views into the caller's batch
+        self._first = [0] * count  # row of the caller's batch behind those pieces
         self._fragment: list[list[WaitingPage]] = [[] for _ in range(count)]
         self._page_start = [0] * count
         self._fragment_rows = 0
         self._runs: list[NDArray[Any]] = []
         self._filling: _Filling | None = None
-        self._encoding: list[Future[EncodedPage]] = []  # of the last rows that were `lasting`
+        self._encoders = _Encoders(options.encoders)
+        self._encoding: list[Future[Any]] = []  # of the last rows that were `lasting`
 
     def add(
         self,
@@ -158,17 +161,20 @@ class FragmentWriter:
             return
         if self._filling is None:
             self._filling = self._begin(values)
-        borrowed: list[Future[EncodedPage]] = []
         for step in self._filling.stripes.advance(values):
             if ids is not None and step.stop > step.start:
                 self._runs.append(runs_of_ids(ids[step.start : step.stop]))
-            self._take(self._filling, step, values, borrowed)
+            self._take(self._filling, step, values)
+        borrowed = self._encoders.begun()
         wait(self._encoding if lasting else borrowed)
         self._encoding = borrowed if lasting else []
-        for place, pieces in enumerate(self._pieces):
+        for place, column in enumerate(values):
+            if place not in self._tiled:
+                self._add_piece(place, column, rows)
             if not lasting:
-                self._pieces[place] = _owned(pieces, self._owned[place])
+                self._pieces[place] = _owned(self._pieces[place], self._owned[place])
             self._owned[place] = len(self._pieces[place])
+        self._first = [0] * len(values)
         self.rows += rows
         self.bytes += sum(column.nbytes for column in values)
 
@@ -227,35 +233,38 @@ class FragmentWriter:
         filling: _Filling,
         step: StripeStep,
         values: Sequence[ColumnValues],
-        borrowed: list[Future[EncodedPage]],
     ) -> None:
         if step.stop > step.start:
-            for place, column in enumerate(values):
-                rows = column.slice(step.start, step.stop)
-                if place not in self._tiled:
-                    self._pieces[place].append(rows)
-                elif isinstance(rows, RaggedValues):
-                    self._tiled[place].append(filling.tiles[place].add(tiled_rows(rows)))
+            for place, tiled in self._tiled.items():
+                rows = values[place].slice(step.start, step.stop)
+                if isinstance(rows, RaggedValues):
+                    tiled.append(filling.tiles[place].add(tiled_rows(rows)))
             self._fragment_rows += step.stop - step.start
-        borrowed.extend(
-            self._end_page(filling, place) for place in step.closes if place not in self._tiled
-        )
+        for place in step.closes:
+            if place not in self._tiled:
+                self._add_piece(place, values[place], step.stop)
+                self._end_page(filling, place)
         if step.fragment_ends:
             self._end_fragment(filling)
 
-    def _end_page(self, filling: _Filling, place: int) -> Future[EncodedPage]:
+    def _add_piece(self, place: int, column: ColumnValues, stop: int) -> None:
+        """Put the rows of the caller's batch up to `stop` that are in no piece yet into one."""
+        start, self._first[place] = self._first[place], stop
+        if stop > start:
+            self._pieces[place].append(column.slice(start, stop))
+
+    def _end_page(self, filling: _Filling, place: int) -> None:
         pieces, self._pieces[place] = self._pieces[place], []
         self._owned[place] = 0
         column, options = self._schema.columns[place], self._options
         codec = column_codec(column.type, options.codec)
-        encoded = options.encoders.submit(
-            _encode, pieces, column.storage, codec, filling.slabs[place]
-        )
         raw_bytes = padded(sum(piece.nbytes for piece in pieces)) + DIRECTORY.size
-        page = WaitingPage(self._page_start[place], encoded.result, raw_bytes)
-        self._fragment[place].append(page)
+        encoded = self._encoders.add(
+            lambda: encode_page(concat(pieces), column.storage, codec, filling.slabs[place].array),
+            raw_bytes,
+        )
+        self._fragment[place].append(WaitingPage(self._page_start[place], encoded, raw_bytes))
         self._page_start[place] = self._fragment_rows
-        return encoded
 
     def _end_fragment(self, filling: _Filling) -> None:
         if not self._fragment_rows:
@@ -276,6 +285,7 @@ class FragmentWriter:
             group[0]: FragmentPart(tuple(columns[places[name]] for name in group if name in places))
             for group in filling.groups
         }
+        self._encoders.begin()
         first = self._fragment[0][0].encoded()
         uid = new_uid(int(first.entry["checksum"]), self._options.rng)
         runs = join_runs(self._runs) if self._runs else None
@@ -325,10 +335,68 @@ def column_groups(schema: Schema, mean_row_bytes: Sequence[float] | None) -> Gro
     return (tuple(light), *groups) if light else groups
 
 
-def _encode(
-    pieces: list[ColumnValues], storage: Storage, codec: CodecChoice, slab: Slab
-) -> EncodedPage:
-    return encode_page(concat(pieces), storage, codec, slab.array)
+class _Page:
+    """A page that a thread encodes; called, it waits for that and gives it."""
+
+    __slots__ = ("_encode", "_page", "begun")
+
+    def __init__(self, encode: Callable[[], EncodedPage]) -> None:
+        self.begun: Future[None] | None = None  # of all that are encoded with it
+        self._encode: Callable[[], EncodedPage] | None = encode
+        self._page: EncodedPage | None = None
+
+    def encode(self) -> None:
+        assert self._encode is not None, "encoded once"
+        self._page, self._encode = self._encode(), None
+
+    def __call__(self) -> EncodedPage:
+        if self._page is None:
+            assert self.begun is not None, "begun with the rows that it was made of"
+            self.begun.result()
+        assert self._page is not None, "else the thread has raised"
+        return self._page
+
+
+class _Encoders:
+    """Hands pages to threads, several at a time: to hand over each would take as long as what
+    Python does to encode it. Used by one thread.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self._pages: list[_Page] = []
+        self._bytes = 0
+        self._begun: list[Future[None]] = []
+
+    def add(self, encode: Callable[[], EncodedPage], size_bytes: int) -> _Page:
+        """Encode a page of about so many bytes: soon, or when `begin` is called."""
+        page = _Page(encode)
+        self._pages.append(page)
+        self._bytes += size_bytes
+        if self._bytes >= TOGETHER_BYTES:
+            self.begin()
+        return page
+
+    def begun(self) -> list[Future[None]]:
+        """What was begun since the last call, now that nothing is left to begin."""
+        self.begin()
+        begun, self._begun = self._begun, []
+        return begun
+
+    def begin(self) -> None:
+        """Begin all that was added."""
+        if not self._pages:
+            return
+        pages, self._pages, self._bytes = self._pages, [], 0
+        future = self._threads.submit(_encode_all, pages)
+        for page in pages:
+            page.begun = future
+        self._begun.append(future)
+
+
+def _encode_all(pages: list[_Page]) -> None:
+    for page in pages:
+        page.encode()
 
 
 class Slab:
