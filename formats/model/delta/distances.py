@@ -49,7 +49,7 @@ from tensorrepo.formats.model.delta.plane_codec import (
     unknown_plane,
     unpack_plane,
 )
-from tensorrepo.formats.native import frequency_tables, planes, rans
+from tensorrepo.formats.native import frequency_tables, planes, rans, row_moves
 from tensorrepo.formats.native.delta_tokens import (
     BEST,
     CONTEXTS,
@@ -330,20 +330,21 @@ class RowDelta(FrameCodec):
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         rows = row_grid(about, of, self.name)
-        moved = np.logical_or.reduceat(numbers != base, rows.starts)
-        which = rows.numbers_in(moved)
-        return [pack_row_set(moved), encode_against(numbers[which], base[which], of)]
+        moved = rows.alike(numbers, base) < rows.lengths
+        which = rows.taken(numbers, moved), rows.taken(base, moved)
+        return [pack_row_set(moved), encode_against(*which, of)]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of = numbers_of(about.element)
         rows = row_grid(about, of, self.name)
         self.check_planes(planes, about)
-        which = rows.numbers_in(unpack_row_set(planes[0], rows.rows, self.name))
+        which = unpack_row_set(planes[0], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
-        moved = np.empty(np.count_nonzero(which), of.dtype)
-        decode_against(planes[1], base[which], of, moved)
+        under = rows.taken(base, which)
+        moved = np.empty(under.size, of.dtype)
+        decode_against(planes[1], under, of, moved)
         numbers[...] = base
-        numbers[which] = moved
+        rows.put(numbers, which, moved)
 
 
 class RowGrid(NamedTuple):
@@ -368,25 +369,51 @@ class RowGrid(NamedTuple):
         return numbers[start : start + count].reshape(-1, self.columns)
 
     @property
-    def stops(self) -> NDArray[np.intp]:
-        """Where in the frame each row ends."""
-        stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
-        return np.minimum(stops, self.numbers)
+    def lengths(self) -> NDArray[np.intp]:
+        """Numbers of each row that lie in the frame."""
+        lengths = np.full(self.rows, self.columns)
+        lengths[0] -= self.skipped
+        lengths[-1] -= self.rows * self.columns - self.skipped - self.numbers
+        return lengths
 
-    @property
-    def starts(self) -> NDArray[np.intp]:
-        """Where in the frame each row begins."""
-        return np.concatenate([[0], self.stops[:-1]])
+    def alike(self, frame: NDArray[Any], base: NDArray[Any]) -> NDArray[np.uint32]:
+        """How many numbers of each row are equal in both."""
+        return row_moves.BEST.alike(frame, base, self.columns, self.skipped)
 
-    def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of each number, whether its row is among those."""
-        return np.repeat(moved, np.diff(self.stops, prepend=0))
+    def taken(self, numbers: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
+        """The numbers of some rows, one after the other."""
+        if rows.all():
+            return numbers
+        head, whole, tail = self._parts(numbers)
+        inside = rows[self.whole.start : self.whole.stop]
+        parts = [whole[inside].reshape(-1)]
+        if head.size and rows[0]:
+            parts.insert(0, head)
+        if tail.size and rows[-1]:
+            parts.append(tail)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def moved(self, alike: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Rows of which at most half of the numbers are alike."""
-        counts = np.add.reduceat(alike, self.starts, dtype=np.intp)
-        few: NDArray[np.bool_] = 2 * counts <= np.diff(self.stops, prepend=0)
-        return few
+    def put(self, numbers: NDArray[Any], rows: NDArray[np.bool_], values: NDArray[Any]) -> None:
+        """Set the numbers of some rows to what `taken` would give."""
+        head, whole, tail = self._parts(numbers)
+        inside = rows[self.whole.start : self.whole.stop]
+        start, stop = 0, values.size
+        if head.size and rows[0]:
+            start = head.size
+            head[...] = values[:start]
+        if tail.size and rows[-1]:
+            stop -= tail.size
+            tail[...] = values[stop:]
+        whole[inside] = values[start:stop].reshape(-1, self.columns)
+
+    def _parts(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What lies in the frame of a first row that is cut, of whole ones, of a cut last one."""
+        whole = self.whole_of(numbers)
+        if not len(self.whole):  # a cut row alone, or two
+            cut = min(self.columns - self.skipped, self.numbers) if self.skipped else 0
+            return numbers[:cut], whole, numbers[cut:]
+        start = self.whole.start * self.columns - self.skipped
+        return numbers[:start], whole, numbers[start + whole.size :]
 
 
 def pack_row_set(rows: NDArray[np.bool_]) -> StoredPlane:
