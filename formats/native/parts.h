@@ -22,6 +22,7 @@ PART int add_rows(PyObject *module);
 
 /* What `_codecs` is made of. */
 PART int add_delta_tokens(PyObject *module);
+PART int add_encoding(PyObject *module);
 PART int add_frequency_tables(PyObject *module);
 PART int add_rans(PyObject *module);
 PART int add_row_moves(PyObject *module);

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.native import delta_tokens
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tensorrepo.formats.native.extensions import codecs
+from tensorrepo.formats.native.thread_buffers import buffer_for
 
 CLASSES: Final = 256
 FARTHEST: Final = 2047  # a distance that is counted
@@ -53,6 +54,9 @@ class RowMoves:
             of: what they are, of 4 or 8 bytes.
             below: bits below a class.
             table: distance of each class.
+
+        Returns:
+            Memory of this thread, good until the next call.
         """
         classes = (base >> base.dtype.type(below)).astype(np.uint8)
         return delta_tokens.NUMPY.restore(table.astype(of.dtype)[classes], base, of)
@@ -91,7 +95,7 @@ class NativeRowMoves(RowMoves):
     def step(
         self, base: NDArray[Any], of: Numbers, below: int, table: NDArray[np.uint16]
     ) -> NDArray[Any]:
-        out = np.empty(base.size, of.dtype)
+        out = buffer_for("step", base.size, of.dtype)
         codecs.step(base, of.size, below, np.ascontiguousarray(table), out)
         return out
 

@@ -54,11 +54,14 @@ from tensorrepo.formats.native.delta_tokens import (
     BEST,
     CONTEXTS,
     SLACK_BYTES,
+    EncodeWay,
     Numbers,
     apply,
     bits_of,
 )
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Buffer
 
 _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
 assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"
@@ -230,19 +233,50 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     """`frame` by its distances from `base`, or as it is where that is smaller."""
     if not frame.size:
         return StoredPlane(PlaneCodec.RAW, b"")
+    made = _encoded(frame, base, of, EncodeWay.UNLESS_LAYERS)
+    if made[1]:
+        packed = encode_layers(frame, base, of)
+        if packed.nbytes < min(made[0], frame.nbytes):
+            return StoredPlane(PlaneCodec.LAYERS, packed.data)
+        made = _encoded(frame, base, of, EncodeWay.ALWAYS)
+    if made[2] is None:
+        return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+    return StoredPlane(PlaneCodec.DISTANCES, made[2])
+
+
+def encode_taken(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
+    """As `encode_against`, of numbers in memory that is not kept."""
+    made = encode_against(frame, base, of)
+    return made if made.codec != PlaneCodec.RAW else StoredPlane(made.codec, bytes(made.data))
+
+
+def expected_bytes(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> float:
+    """How many bytes `encode_against` would make of a frame, about."""
+    if not frame.size:
+        return 0.0
+    expected, layers, _ = _encoded(frame, base, of, EncodeWay.EXPECT)
+    if layers:
+        expected = min(expected, encode_layers(frame, base, of).nbytes)
+    return min(expected, frame.nbytes)
+
+
+def _encoded(
+    frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
+) -> tuple[float, bool, Buffer | None]:
+    """See `Distances.encode`: in one go, or one step after the other."""
+    made = BEST.encode(frame, base, of, way)
+    if made is not None:
+        return made
     tokens, counts = BEST.scan(frame, base, of)
     tables, groups, coded_bits = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
     expected = (coded_bits + bits) / 8
-    if layers_seem_better(frame, base, of, tokens, bits, tables):
-        packed = encode_layers(frame, base, of)
-        if packed.nbytes < min(expected, frame.nbytes):
-            return StoredPlane(PlaneCodec.LAYERS, packed.data)
-    if expected < frame.nbytes:
-        packed = encode_distances(frame, base, of, tokens, tables, bits)
-        if packed.nbytes < frame.nbytes:
-            return StoredPlane(PlaneCodec.DISTANCES, packed.data)
-    return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+    if way != EncodeWay.ALWAYS and layers_seem_better(frame, base, of, tokens, bits, tables):
+        return expected, True, None
+    if way == EncodeWay.EXPECT or expected >= frame.nbytes:
+        return expected, False, None
+    packed = encode_distances(frame, base, of, tokens, tables, bits)
+    return expected, False, packed.data if packed.nbytes < frame.nbytes else None
 
 
 def encode_distances(
@@ -331,8 +365,8 @@ class RowDelta(FrameCodec):
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         rows = row_grid(about, of, self.name)
         moved = rows.alike(numbers, base) < rows.lengths
-        which = rows.taken(numbers, moved), rows.taken(base, moved)
-        return [pack_row_set(moved), encode_against(*which, of)]
+        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
+        return [pack_row_set(moved), encode_taken(*which, of)]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of = numbers_of(about.element)
@@ -340,8 +374,8 @@ class RowDelta(FrameCodec):
         self.check_planes(planes, about)
         which = unpack_row_set(planes[0], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
-        under = rows.taken(base, which)
-        moved = np.empty(under.size, of.dtype)
+        under = rows.taken(base, which, "base")
+        moved = buffer_for("frame", under.size, of.dtype)
         decode_against(planes[1], under, of, moved)
         numbers[...] = base
         rows.put(numbers, which, moved)
@@ -380,18 +414,24 @@ class RowGrid(NamedTuple):
         """How many numbers of each row are equal in both."""
         return row_moves.BEST.alike(frame, base, self.columns, self.skipped)
 
-    def taken(self, numbers: NDArray[Any], rows: NDArray[np.bool_]) -> NDArray[Any]:
-        """The numbers of some rows, one after the other."""
+    def taken(self, numbers: NDArray[Any], rows: NDArray[np.bool_], use: str) -> NDArray[Any]:
+        """The numbers of some rows, one after the other: in memory that this thread keeps.
+
+        They are good until this thread asks for the same `use` again.
+        """
         if rows.all():
             return numbers
         head, whole, tail = self._parts(numbers)
-        inside = rows[self.whole.start : self.whole.stop]
-        parts = [whole[inside].reshape(-1)]
-        if head.size and rows[0]:
-            parts.insert(0, head)
-        if tail.size and rows[-1]:
-            parts.append(tail)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        chosen = np.flatnonzero(rows[self.whole.start : self.whole.stop])
+        start = head.size if rows[0] else 0
+        stop = start + chosen.size * self.columns
+        size = stop + (tail.size if rows[-1] else 0)
+        found = buffer_for(use, size, numbers.dtype)
+        found[:start] = head[:start]
+        # With mode="raise" numpy writes elsewhere first.
+        np.take(whole, chosen, 0, found[start:stop].reshape(-1, self.columns), "clip")
+        found[stop:] = tail[: size - stop]
+        return found
 
     def put(self, numbers: NDArray[Any], rows: NDArray[np.bool_], values: NDArray[Any]) -> None:
         """Set the numbers of some rows to what `taken` would give."""

@@ -40,6 +40,7 @@ from tensorrepo.formats.model.delta.distances import (
     RowGrid,
     decode_against,
     encode_against,
+    encode_taken,
     pack_row_set,
     row_grid,
     unpack_row_set,
@@ -54,6 +55,7 @@ from tensorrepo.formats.model.delta.frame_codec import (
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
 from tensorrepo.formats.native import row_moves
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
@@ -246,14 +248,13 @@ class Decay(FrameCodec):
         predicted = row_moves.BEST.step(base, of, below, table)
         rows = row_grid(about, of, self.name)
         moved = 2 * rows.alike(numbers, predicted) <= rows.lengths
-        decayed = rows.taken(numbers, ~moved), rows.taken(predicted, ~moved)
-        others = rows.taken(numbers, moved), rows.taken(base, moved)
-        return [
-            pack_plane(table.view(np.uint8)),
-            pack_row_set(moved),
-            encode_against(*decayed, of),
-            encode_against(*others, of),
-        ]
+        decayed = encode_taken(
+            rows.taken(numbers, ~moved, "frame"), rows.taken(predicted, ~moved, "base"), of
+        )
+        others = encode_taken(
+            rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base"), of
+        )
+        return [pack_plane(table.view(np.uint8)), pack_row_set(moved), decayed, others]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of, name = numbers_of(about.element), about.element.name
@@ -268,13 +269,13 @@ class Decay(FrameCodec):
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         for moved, plane in ((False, planes[2]), (True, planes[3])):
             chosen = which if moved else ~which
-            under = rows.taken(base, chosen)
+            under = rows.taken(base, chosen, "base")
             if not moved:
                 under = row_moves.BEST.step(under, of, _BELOW[name], table)
             if under.size == numbers.size:
                 decode_against(plane, under, of, numbers)
                 continue
-            part = np.empty(under.size, of.dtype)
+            part = buffer_for("frame", under.size, of.dtype)
             decode_against(plane, under, of, part)
             rows.put(numbers, chosen, part)
 
