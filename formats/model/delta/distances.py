@@ -67,6 +67,7 @@ _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
 assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"
 _SAMPLE: Final = 2048  # numbers in a run
 _RUNS: Final = 4
+_PROMISING: Final = 0.01  # of the rows
 _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
 
 
@@ -161,6 +162,10 @@ class PredictingCodec(FrameCodec):
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         return [encode_against(as_numbers(frame, of), self.predicted(bases, about), of)]
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of = numbers_of(about.element)
+        return expected_bytes(as_numbers(frame, of), self.predicted(bases, about), of)
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         self.check_planes(planes, about)
@@ -359,6 +364,21 @@ class RowDelta(FrameCodec):
         row_bytes = element.bytes_of(shape) // shape[0]
         whole = row_bytes * shape[0] == element.bytes_of(shape)
         return whole and row_bytes > 0 and row_bytes % numbers_of(element).size == 0
+
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
+        """Whether some rows are the same."""
+        of = numbers_of(about.element)
+        rows = row_grid(about, of, self.name)
+        same = rows.alike(as_numbers(frame, of), as_numbers(bases[0], of)) == rows.lengths
+        return bool(np.count_nonzero(same) > _PROMISING * same.size)
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of = numbers_of(about.element)
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        rows = row_grid(about, of, self.name)
+        moved = rows.alike(numbers, base) < rows.lengths
+        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
+        return pack_row_set(moved).size_bytes + expected_bytes(*which, of)
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)

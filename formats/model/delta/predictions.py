@@ -26,6 +26,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
@@ -41,6 +42,7 @@ from tensorrepo.formats.model.delta.distances import (
     decode_against,
     encode_against,
     encode_taken,
+    expected_bytes,
     pack_row_set,
     row_grid,
     unpack_row_set,
@@ -220,6 +222,27 @@ _PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
 _PROMISING: Final = 0.15  # of them
 
 
+class _Decayed(NamedTuple):
+    """A frame whose rows moved as a table says, or otherwise."""
+
+    rows: RowGrid
+    table: NDArray[np.uint16]
+    moved: NDArray[np.bool_]
+    numbers: NDArray[Any]
+    predicted: NDArray[Any]
+    base: NDArray[Any]
+
+    @property
+    def parts(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Numbers and what they are compared with, of decayed rows and then of others.
+
+        In memory of this thread, each good until the next is asked for.
+        """
+        for rows, under in ((~self.moved, self.predicted), (self.moved, self.base)):
+            taken = self.rows.taken
+            yield taken(self.numbers, rows, "frame"), taken(under, rows, "base")
+
+
 class Decay(FrameCodec):
     """Against one base of the same type and size, of which most rows moved alike."""
 
@@ -240,21 +263,31 @@ class Decay(FrameCodec):
         _, moved = row_moves.BEST.frequent(numbers, base, of, below, stride)
         return moved > _PROMISING * min(numbers.size, _PROBED)
 
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of, found = numbers_of(about.element), self._found(frame, bases, about)
+        beside = 2 * row_moves.CLASSES + pack_row_set(found.moved).size_bytes
+        return beside + sum(expected_bytes(*part, of) for part in found.parts)
+
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
+        of, found = numbers_of(about.element), self._found(frame, bases, about)
+        table, rows = pack_plane(found.table.view(np.uint8)), pack_row_set(found.moved)
+        return [table, rows, *(encode_taken(*part, of) for part in found.parts)]
+
+    def _found(self, frame: memoryview, bases: Frames, about: FrameShape) -> _Decayed:
         of, below = numbers_of(about.element), _BELOW[about.element.name]
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         stride = max(1, numbers.size // _COUNTED)
         table, _ = row_moves.BEST.frequent(numbers, base, of, below, stride)
         predicted = row_moves.BEST.step(base, of, below, table)
         rows = row_grid(about, of, self.name)
-        moved = 2 * rows.alike(numbers, predicted) <= rows.lengths
-        decayed = encode_taken(
-            rows.taken(numbers, ~moved, "frame"), rows.taken(predicted, ~moved, "base"), of
+        return _Decayed(
+            rows,
+            table,
+            2 * rows.alike(numbers, predicted) <= rows.lengths,
+            numbers,
+            predicted,
+            base,
         )
-        others = encode_taken(
-            rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base"), of
-        )
-        return [pack_plane(table.view(np.uint8)), pack_row_set(moved), decayed, others]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of, name = numbers_of(about.element), about.element.name
