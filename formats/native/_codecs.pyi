@@ -42,3 +42,22 @@ def pack_bits(
 def decode(
     plane: Bytes, base: Numbers, size: int, magnitude: bool, exponent: int, out: Numbers, /
 ) -> bool: ...
+def alike(
+    frame: Numbers, base: Numbers, size: int, columns: int, skipped: int, rows: Counts, /
+) -> None: ...
+def step(
+    base: Numbers, size: int, below: int, table: NDArray[np.uint16], out: Numbers, /
+) -> None: ...
+def frequent(
+    frame: Numbers,
+    base: Numbers,
+    size: int,
+    below: int,
+    stride: int,
+    table: NDArray[np.uint16],
+    /,
+) -> int: ...
+def encode(
+    frame: Numbers, base: Numbers, size: int, magnitude: bool, exponent: int, way: int, /
+) -> tuple[float, bool, bytes | None]: ...
+def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None]: ...

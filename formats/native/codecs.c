@@ -4,6 +4,7 @@
 
 #include "parts.h"
 
-static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_frequency_tables, add_rans, NULL};
+static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_encoding,  add_frequency_tables,
+                                     add_rans,         add_row_moves, NULL};
 
 EXTENSION(_codecs, PARTS)

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "delta_tokens.h"
+#include "encoding.h"
 
 /* ------------------------------------------------------------------ distances to tokens */
 
@@ -120,6 +121,157 @@ static void choose(void)
     if (is_newest())
         best_pass = pass_newest;
 #endif
+}
+
+/* ------------------------------------------------------------------ a frame in one go
+ *
+ * bytes of the coded tokens | tables | coded tokens | bits */
+
+enum {
+    RUN = 2048, /* numbers of a sample */
+    RUNS = 4,
+};
+
+/* All zero between two frames: a small one clears little. */
+static _Thread_local uint32_t counts_of_thread[CONTEXTS * SYMBOLS];
+static _Thread_local uint32_t others_of_thread[CONTEXTS * SYMBOLS];
+static _Thread_local made_tables tables_of_thread;
+
+typedef struct {
+    const uint8_t *frame, *base;
+    size_t count;
+    kind kind;
+    uint8_t *tokens, *contexts, *out, *coded; /* `out` and `coded` have room for all there may be */
+    size_t room, coded_room;
+    const made_tables *tables;
+    uint64_t bits;   /* below the tokens */
+    double expected; /* bytes of coded tokens and bits */
+} encoding;
+
+/* Whether there was memory. */
+static bool begin_encoding(encoding *it)
+{
+    size_t head = HEAD + MOST_TABLE_BYTES + SLACK, count = it->count;
+    it->coded_room = 2 * count + PACK_SLACK;
+    it->room = head + it->coded_room + count * (size_t)it->kind.size;
+    it->tokens = scratch(2 * count + it->room + it->coded_room);
+    it->contexts = it->tokens + count;
+    it->out = it->contexts + count;
+    it->coded = it->out + it->room;
+    return it->tokens;
+}
+
+/* Tokens, tables, and what will be left of them; false where there is no memory. */
+static bool plan(encoding *it)
+{
+    uint8_t map[CONTEXTS], used[CONTEXTS];
+    bool few = it->count < ALONE, fine;
+    memset(used, !few, sizeof used);
+    best_scan(it->frame, it->base, it->count, it->kind, it->tokens, counts_of_thread,
+              others_of_thread);
+    if (few) {
+        for (unsigned i = 0; i < CONTEXTS; i++)
+            map[i] = (uint8_t)i;
+        grouping by = grouping_of(map);
+        best_contexts(it->base, it->count, it->kind, &by, it->contexts);
+        for (size_t i = 0; i < it->count; i++)
+            used[it->contexts[i]] = 1;
+    }
+    for (size_t context = 0; context < CONTEXTS; context++) {
+        uint32_t *counts = counts_of_thread + context * SYMBOLS;
+        uint32_t *others = others_of_thread + context * SYMBOLS;
+        if (!used[context])
+            continue;
+        for (size_t i = 0; i < SYMBOLS; i++)
+            counts[i] += others[i];
+        memset(others, 0, SYMBOLS * sizeof *others);
+    }
+    fine = make_tables(counts_of_thread, CONTEXTS, used, &tables_of_thread);
+    for (size_t context = 0; context < CONTEXTS; context++)
+        if (used[context])
+            memset(counts_of_thread + context * SYMBOLS, 0, SYMBOLS * sizeof *counts_of_thread);
+    it->tables = &tables_of_thread;
+    it->bits = 0;
+    for (size_t i = 0; fine && i < it->tables->rows * SYMBOLS; i++)
+        it->bits += (uint64_t)it->tables->counted[i] * bits_of((unsigned)(i % SYMBOLS));
+    it->expected = (it->tables->bits + (double)it->bits) / 8;
+    return fine;
+}
+
+/* Bits of symbols in a sample, each in its context. */
+static double sampled_bits(const uint8_t *symbols, const uint8_t *contexts, size_t count,
+                           size_t rows)
+{
+    uint32_t counts[2][MOST_TABLES * SYMBOLS] = {0};
+    count_symbols(symbols, contexts, count, counts[0], counts[1]);
+    for (size_t i = 0; i < rows * SYMBOLS; i++)
+        counts[0][i] += counts[1][i];
+    return entropy_bits(counts[0], rows);
+}
+
+/* Whether a sample says that the bits below the tokens are no noise. */
+static bool layers_seem_better(const encoding *it)
+{
+    _Alignas(64) uint8_t moved[8 * RUN], tokens[RUNS * RUN];
+    _Alignas(64) uint8_t contexts[RUNS * RUN], layers[8][RUNS * RUN];
+    size_t size = (size_t)it->kind.size, taken = 0, rows = it->tables->rows, before = 0;
+    if (size == 1 || it->bits < 2 * it->count || it->count < RUN)
+        return false;
+    grouping by = grouping_of(it->tables->groups);
+    double left = 0, found = 0;
+    for (size_t run = 0; run < RUNS; run++) {
+        size_t start = (it->count - RUN) * run / (RUNS - 1);
+        if (run && start == before)
+            continue;
+        before = start;
+        best_contexts(it->base + start * size, RUN, it->kind, &by, contexts + taken);
+        best_differ(it->frame + start * size, it->base + start * size, RUN, it->kind, moved);
+        memcpy(tokens + taken, it->tokens + start, RUN);
+        for (size_t i = 0; i < RUN; i++)
+            for (size_t byte = 0; byte < size; byte++)
+                layers[byte][taken + i] = moved[i * size + byte];
+        taken += RUN;
+    }
+    for (size_t i = 0; i < taken; i++)
+        left += bits_of(tokens[i]);
+    double enough = 0.9 * (sampled_bits(tokens, contexts, taken, rows) + left);
+    for (size_t byte = 0; byte < size && found < enough; byte++) /* the last is noise, if any is */
+        found += sampled_bits(layers[byte], contexts, taken, rows);
+    return found < enough;
+}
+
+static bool one_each(const made_tables *tables)
+{
+    for (size_t row = 0; row < tables->rows; row++) {
+        uint16_t largest = 0;
+        for (size_t i = 0; i < SYMBOLS; i++) {
+            uint16_t frequency = tables->frequencies[row * SYMBOLS + i];
+            largest = frequency > largest ? frequency : largest;
+        }
+        if (largest != TABLE)
+            return false;
+    }
+    return true;
+}
+
+/* The plane in `out`; its bytes. */
+static size_t write_plane(encoding *it)
+{
+    size_t coded = 0, at = HEAD + write_tables(it->tables, it->out + HEAD);
+    if (!one_each(it->tables)) {
+        grouping by = grouping_of(it->tables->groups);
+        best_contexts(it->base, it->count, it->kind, &by, it->contexts);
+        /* A symbol takes 12 bits at most: there is room. */
+        uint8_t *begin = pack_by_tables(it->tokens, it->contexts, it->count, it->tables, it->coded,
+                                        it->coded_room);
+        coded = (size_t)(it->coded + it->coded_room - begin);
+        memcpy(it->out + at, begin, coded);
+        at += coded;
+    }
+    store32(it->out, (uint32_t)coded);
+    Py_ssize_t bits = best_pack_bits(it->frame, it->base, it->tokens, it->count, it->kind,
+                                     it->out + at, it->room - at);
+    return at + (size_t)bits;
 }
 
 /* ------------------------------------------------------------------ Python */
@@ -238,6 +390,53 @@ static PyObject *decode(PyObject *Py_UNUSED(module), PyObject *arguments)
     return found;
 }
 
+/* encode(frame, base, size, magnitude, exponent, way): bytes that are expected, whether layers seem
+ * better, and the plane; None where it would be no smaller than the frame, or layers seem better.
+ * Way 0 only expects, 1 asks about layers, 2 does not. */
+static PyObject *encoded(Py_buffer *at, kind kind, int way)
+{
+    Py_ssize_t count = numbers(&at[0], kind.size);
+    if (count < 0 || !is_size("base", at[1].len, at[0].len))
+        return NULL;
+    if (!count)
+        return PyErr_Format(PyExc_ValueError, "no numbers to encode");
+    encoding it = {.frame = at[0].buf, .base = at[1].buf, .count = (size_t)count, .kind = kind};
+    uint8_t head[MOST_TABLE_BYTES];
+    size_t size = 0, raw = (size_t)at[0].len;
+    bool fine, layers = false;
+    PyThreadState *state = count < ALONE ? NULL : PyEval_SaveThread();
+    fine = begin_encoding(&it) && plan(&it);
+    if (fine && way < 2)
+        layers = layers_seem_better(&it);
+    if (fine && !way)
+        it.expected += (double)(HEAD + write_tables(it.tables, head) +
+                                4 * (it.count >= MANY ? LANES : FEW) * !one_each(it.tables));
+    else if (fine && !layers && it.expected < (double)raw)
+        size = write_plane(&it);
+    if (state)
+        PyEval_RestoreThread(state);
+    if (!fine)
+        return PyErr_NoMemory();
+    if (!size || size >= raw)
+        return Py_BuildValue("dOO", it.expected, layers ? Py_True : Py_False, Py_None);
+    return Py_BuildValue("dOy#", it.expected, Py_False, it.out, (Py_ssize_t)size);
+}
+
+static PyObject *encode(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[2] = {{0}};
+    int size, magnitude, exponent, way;
+    kind kind;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iiii", &at[0], &at[1], &size, &magnitude, &exponent,
+                          &way))
+        return NULL;
+    if (known_kind(size, magnitude, exponent, &kind))
+        found = encoded(at, kind, way);
+    release(at, 2);
+    return found;
+}
+
 /* differ or restore: of what and base of equal size, aligned to their numbers. */
 static PyObject *move(PyObject *arguments, mover *by)
 {
@@ -281,6 +480,7 @@ static PyMethodDef METHODS[] = {
     {"contexts", contexts, METH_VARARGS, NULL},
     {"pack_bits", pack_bits, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
+    {"encode", encode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

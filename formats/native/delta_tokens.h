@@ -237,7 +237,6 @@ enum {
     BEFORE = 4,        /* bytes before the next bits that may be read: those of tables, at least */
     TAIL = 3 * AHEAD,  /* bytes of the last bits, and zeros */
     MOST_GROUPS = 16,
-    MANY = 4096,       /* numbers: from here on LANES coders take turns */
     HEAD = 4,          /* bytes of the number that a plane begins with */
 };
 

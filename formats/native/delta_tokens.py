@@ -11,6 +11,7 @@ Source:
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,6 +51,14 @@ class Numbers(NamedTuple):
     @property
     def last_token(self) -> int:
         return _DIRECT + 4 * (self.bits - 5) + 3
+
+
+class EncodeWay(IntEnum):
+    """What to do with a frame."""
+
+    EXPECT = 0
+    UNLESS_LAYERS = 1
+    ALWAYS = 2
 
 
 class Distances:
@@ -118,6 +127,22 @@ class Distances:
         out[:size] = words.astype("<u8").view(np.uint8)[:size]
         return size
 
+    def encode(
+        self,
+        frame: NDArray[Any],  # noqa: ARG002  only C does it in one go
+        base: NDArray[Any],  # noqa: ARG002
+        of: Numbers,  # noqa: ARG002
+        way: EncodeWay,  # noqa: ARG002
+    ) -> tuple[float, bool, bytes | None] | None:
+        """The plane of a frame's distances from `base`, in one go.
+
+        Returns:
+            Bytes of it that are expected; whether its layers seem smaller; and the plane, None
+            where it is not asked for, layers seem smaller, or it is no smaller than the frame. None
+            where that cannot be: `delta.distances` takes one step after the other.
+        """
+        return None
+
     def decode(
         self,
         plane: Bytes,  # noqa: ARG002  only C does it in one go
@@ -169,6 +194,11 @@ class NativeDistances(Distances):
         if size < 0:
             raise ValueError(f"no room for bits in {out.size} bytes")
         return size
+
+    def encode(
+        self, frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
+    ) -> tuple[float, bool, bytes | None]:
+        return codecs.encode(frame, base, *of, way)
 
     def decode(self, plane: Bytes, base: NDArray[Any], of: Numbers, out: NDArray[Any]) -> bool:
         return codecs.decode(plane, base, *of, out)

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "encoding.h"
 #include "targets.h"
 
 enum {
@@ -159,12 +160,15 @@ static void scale(const int64_t *counts, uint16_t *frequencies)
         frequencies[i] = (uint16_t)scaled[i];
 }
 
-/* The groups of `contexts` rows of counts, none of them when nothing was counted. */
-static size_t grouped(const uint32_t *counts, size_t contexts, group *groups)
+/* The groups of `contexts` rows of counts, none of them when nothing was counted. Rows that are not
+ * `used`, if that is said, are not looked at. */
+static size_t grouped(const uint32_t *counts, size_t contexts, const uint8_t *used, group *groups)
 {
     size_t count = 0;
     int64_t total = 0;
     for (size_t context = 0; context < contexts; context++) {
+        if (used && !used[context])
+            continue;
         int64_t here = 0;
         group *one = groups + count;
         for (size_t i = 0; i < SYMBOLS; i++)
@@ -194,6 +198,24 @@ static double bits_of(const int64_t *counts, const uint16_t *frequencies, size_t
     return bits;
 }
 
+bool make_tables(const uint32_t *counts, size_t contexts, const uint8_t *used, made_tables *made)
+{
+    group *groups = malloc((contexts + 1) * sizeof *groups);
+    if (!groups)
+        return false;
+    made->rows = grouped(counts, contexts, used, groups);
+    memset(made->groups, 0, CONTEXTS);
+    for (size_t i = 0; i < made->rows; i++) {
+        if (i)
+            memset(made->groups + groups[i].start, (int)i, (size_t)(CONTEXTS - groups[i].start));
+        memcpy(made->counted + i * SYMBOLS, groups[i].counts, sizeof groups[i].counts);
+        scale(groups[i].counts, made->frequencies + i * SYMBOLS);
+    }
+    made->bits = bits_of(made->counted, made->frequencies, made->rows * SYMBOLS);
+    free(groups);
+    return made->rows;
+}
+
 /* group_counts(counts, groups, frequencies, counted): how many rows of `frequencies` and `counted`
  * are set, and the bits that the symbols take. */
 static PyObject *made(Py_buffer *at)
@@ -209,27 +231,19 @@ static PyObject *made(Py_buffer *at)
         !is_size("counted", at[3].len, MAX_GROUPS * SYMBOLS * 8) ||
         items(&at[2], 2, "frequencies") < 0 || items(&at[3], 8, "counted") < 0)
         return NULL;
-    group *groups = malloc((contexts + 1) * sizeof *groups);
-    if (!groups)
+    made_tables *tables = calloc(1, sizeof *tables);
+    if (!tables)
         return PyErr_NoMemory();
-    size_t count;
-    double bits;
-    uint8_t *of = at[1].buf;
-    uint16_t *frequencies = at[2].buf;
-    int64_t *counted = at[3].buf;
     Py_BEGIN_ALLOW_THREADS
-    count = grouped(at[0].buf, contexts, groups);
-    memset(of, 0, CONTEXTS);
-    for (size_t i = 0; i < count; i++) {
-        if (i)
-            memset(of + groups[i].start, (int)i, (size_t)(CONTEXTS - groups[i].start));
-        memcpy(counted + i * SYMBOLS, groups[i].counts, sizeof groups[i].counts);
-        scale(groups[i].counts, frequencies + i * SYMBOLS);
-    }
-    bits = bits_of(counted, frequencies, count * SYMBOLS);
+    make_tables(at[0].buf, contexts, NULL, tables);
     Py_END_ALLOW_THREADS
-    free(groups);
-    return Py_BuildValue("nd", (Py_ssize_t)count, bits);
+    size_t rows = tables->rows, cells_made = rows * SYMBOLS;
+    double bits = tables->bits;
+    memcpy(at[1].buf, tables->groups, CONTEXTS);
+    memcpy(at[2].buf, tables->frequencies, cells_made * sizeof *tables->frequencies);
+    memcpy(at[3].buf, tables->counted, cells_made * sizeof *tables->counted);
+    free(tables);
+    return Py_BuildValue("nd", (Py_ssize_t)rows, bits);
 }
 
 static PyObject *group_counts(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -289,6 +303,11 @@ static size_t written(const uint8_t *groups, const uint16_t *frequencies, size_t
     return (size_t)(to.at - out);
 }
 
+size_t write_tables(const made_tables *made, uint8_t *out)
+{
+    return written(made->groups, made->frequencies, made->rows, out);
+}
+
 static bool groups_ascend(const uint8_t *groups, size_t rows)
 {
     bool fine = !groups[0] && groups[CONTEXTS - 1] == rows - 1;
@@ -342,6 +361,11 @@ static double entropy(const uint32_t *counts, size_t contexts)
         }
     }
     return bits + (double)free_symbols / (2 * log(2));
+}
+
+double entropy_bits(const uint32_t *counts, size_t contexts)
+{
+    return entropy(counts, contexts);
 }
 
 static PyObject *entropy_of(PyObject *Py_UNUSED(module), PyObject *arguments)

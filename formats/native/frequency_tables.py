@@ -67,6 +67,17 @@ class TableMaker:
         more = (np.count_nonzero(rows, 1) - 1).sum() / (2 * np.log(2))
         return float(bits + more)
 
+    def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None] | None:  # noqa: ARG002
+        """A plane of bytes by how frequent each is: tables and symbols, in one go.
+
+        Returns:
+            Bytes of symbols that are expected; how often the most frequent byte stands there; and
+            what is stored: None where that is no smaller than the plane, more than `most` are
+            expected, or all bytes are the same. None where that cannot be: `delta.plane_codec`
+            takes one step after the other.
+        """
+        return None
+
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         """Tables as they are stored: groups - 1, where each but the first begins, and of each group
         its first symbol, symbols - 1, and 12 bits for each frequency but the last.
@@ -95,6 +106,9 @@ class NativeTables(TableMaker):
 
     def entropy(self, counts: NDArray[np.uint32]) -> float:
         return codecs.entropy(counts)
+
+    def pack(self, plane: Bytes, most: float) -> tuple[float, int, bytes | None]:
+        return codecs.pack_bytes(plane, most)
 
     def encode(self, groups: Bytes, frequencies: Frequencies) -> bytes:
         return codecs.encode_groups(groups, np.ascontiguousarray(frequencies))

@@ -24,8 +24,10 @@ PART int add_rows(PyObject *module);
 
 /* What `_codecs` is made of. */
 PART int add_delta_tokens(PyObject *module);
+PART int add_encoding(PyObject *module);
 PART int add_frequency_tables(PyObject *module);
 PART int add_rans(PyObject *module);
+PART int add_row_moves(PyObject *module);
 
 /* Sets an error where a size is not what it must be. */
 static inline bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)

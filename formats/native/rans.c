@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 
+#include "encoding.h"
 #include "rans.h"
 
 /* ------------------------------------------------------------------ the entropy coder
@@ -343,6 +344,27 @@ static void fill_coded(const uint16_t *frequencies, coded *table, uint32_t *brie
         brief[i] = (table[i].limit - 1) | table[i].start << TABLE_BITS;
         start += frequency;
     }
+}
+
+void count_symbols(const uint8_t *symbols, const uint8_t *contexts, size_t count, uint32_t *counts,
+                   uint32_t *others)
+{
+    count_all(symbols, contexts, count, counts, others);
+}
+
+_Static_assert(PACK_SLACK == 4 * LANES + 2 * LANES, "states, and a round of words");
+
+/* Kept from plane to plane. */
+static _Thread_local coded coded_of_thread[MOST_TABLES * SYMBOLS];
+static _Thread_local uint32_t brief_of_thread[MOST_TABLES * SYMBOLS];
+
+uint8_t *pack_by_tables(const uint8_t *symbols, const uint8_t *contexts, size_t count,
+                        const made_tables *by, uint8_t *out, size_t room)
+{
+    for (size_t at = 0; at < by->rows * SYMBOLS; at += SYMBOLS)
+        fill_coded(by->frequencies + at, coded_of_thread + at, brief_of_thread + at);
+    coding of = {coded_of_thread, brief_of_thread};
+    return pack_symbols(symbols, contexts, count, &of, count >= MANY ? LANES : FEW, out, room);
 }
 
 static PyObject *packed(Py_buffer *at, int lanes)

@@ -20,6 +20,7 @@ enum {
     SLOT_SLACK = 16,         /* slots after the last table: whole runs of them are written */
     LANES = 32,              /* coders that take turns; short planes have FEW of them */
     FEW = 4,
+    MANY = 4096,       /* symbols: from here on LANES coders take turns */
     ROUND = 2 * LANES, /* bytes: the most words that a round of turns asks for */
 };
 #define LOWEST 65536u /* of a coder's state */

@@ -139,6 +139,13 @@ class StoredBase:
     held: TensorReader | None = None
     type_name: str = ""
 
+    @property
+    def alone_share(self) -> float | None:
+        if self.location.bases or self.type_name:
+            return None
+        frames = self.members.member(self.place).frames
+        return self.location.stored_bytes / max(1, sum(frame.size_bytes for frame in frames))
+
     def frame(self, index: int, about: FrameShape) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
         if self.type_name:
@@ -167,6 +174,10 @@ class WrittenBase:
     reader: TensorReader
     location: Location | PackSlot
     type_name: str = ""
+
+    @property
+    def alone_share(self) -> float | None:
+        return None
 
     def frame(self, index: int, about: FrameShape) -> memoryview:
         about = CAST.base_shape(about) if self.type_name else about

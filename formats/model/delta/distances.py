@@ -49,21 +49,25 @@ from tensorrepo.formats.model.delta.plane_codec import (
     unknown_plane,
     unpack_plane,
 )
-from tensorrepo.formats.native import frequency_tables, planes, rans
+from tensorrepo.formats.native import frequency_tables, planes, rans, row_moves
 from tensorrepo.formats.native.delta_tokens import (
     BEST,
     CONTEXTS,
     SLACK_BYTES,
+    EncodeWay,
     Numbers,
     apply,
     bits_of,
 )
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Buffer
 
 _LAYER = Struct("<I")  # bytes of tables and symbols of one layer, which follow
 assert _LAYER.size == 4, "docs/spec/model.md promises 4 bytes before each layer"
 _SAMPLE: Final = 2048  # numbers in a run
 _RUNS: Final = 4
+_PROMISING: Final = 0.01  # of the rows
 _EACH: Final = np.arange(CONTEXTS, dtype=np.uint8)
 
 
@@ -159,6 +163,10 @@ class PredictingCodec(FrameCodec):
         of = numbers_of(about.element)
         return [encode_against(as_numbers(frame, of), self.predicted(bases, about), of)]
 
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of = numbers_of(about.element)
+        return expected_bytes(as_numbers(frame, of), self.predicted(bases, about), of)
+
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         self.check_planes(planes, about)
         of = numbers_of(about.element)
@@ -230,19 +238,50 @@ def encode_against(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> Stor
     """`frame` by its distances from `base`, or as it is where that is smaller."""
     if not frame.size:
         return StoredPlane(PlaneCodec.RAW, b"")
+    made = _encoded(frame, base, of, EncodeWay.UNLESS_LAYERS)
+    if made[1]:
+        packed = encode_layers(frame, base, of)
+        if packed.nbytes < min(made[0], frame.nbytes):
+            return StoredPlane(PlaneCodec.LAYERS, packed.data)
+        made = _encoded(frame, base, of, EncodeWay.ALWAYS)
+    if made[2] is None:
+        return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+    return StoredPlane(PlaneCodec.DISTANCES, made[2])
+
+
+def encode_taken(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> StoredPlane:
+    """As `encode_against`, of numbers in memory that is not kept."""
+    made = encode_against(frame, base, of)
+    return made if made.codec != PlaneCodec.RAW else StoredPlane(made.codec, bytes(made.data))
+
+
+def expected_bytes(frame: NDArray[Any], base: NDArray[Any], of: Numbers) -> float:
+    """How many bytes `encode_against` would make of a frame, about."""
+    if not frame.size:
+        return 0.0
+    expected, layers, _ = _encoded(frame, base, of, EncodeWay.EXPECT)
+    if layers:
+        expected = min(expected, encode_layers(frame, base, of).nbytes)
+    return min(expected, frame.nbytes)
+
+
+def _encoded(
+    frame: NDArray[Any], base: NDArray[Any], of: Numbers, way: EncodeWay
+) -> tuple[float, bool, Buffer | None]:
+    """See `Distances.encode`: in one go, or one step after the other."""
+    made = BEST.encode(frame, base, of, way)
+    if made is not None:
+        return made
     tokens, counts = BEST.scan(frame, base, of)
     tables, groups, coded_bits = tables_of(counts)
     bits = int((groups.sum(0) * bits_of(np.arange(256, dtype=np.uint8))).sum())
     expected = (coded_bits + bits) / 8
-    if layers_seem_better(frame, base, of, tokens, bits, tables):
-        packed = encode_layers(frame, base, of)
-        if packed.nbytes < min(expected, frame.nbytes):
-            return StoredPlane(PlaneCodec.LAYERS, packed.data)
-    if expected < frame.nbytes:
-        packed = encode_distances(frame, base, of, tokens, tables, bits)
-        if packed.nbytes < frame.nbytes:
-            return StoredPlane(PlaneCodec.DISTANCES, packed.data)
-    return StoredPlane(PlaneCodec.RAW, frame.view(np.uint8).data)
+    if way != EncodeWay.ALWAYS and layers_seem_better(frame, base, of, tokens, bits, tables):
+        return expected, True, None
+    if way == EncodeWay.EXPECT or expected >= frame.nbytes:
+        return expected, False, None
+    packed = encode_distances(frame, base, of, tokens, tables, bits)
+    return expected, False, packed.data if packed.nbytes < frame.nbytes else None
 
 
 def encode_distances(
@@ -326,24 +365,40 @@ class RowDelta(FrameCodec):
         whole = row_bytes * shape[0] == element.bytes_of(shape)
         return whole and row_bytes > 0 and row_bytes % numbers_of(element).size == 0
 
+    def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
+        """Whether some rows are the same."""
+        of = numbers_of(about.element)
+        rows = row_grid(about, of, self.name)
+        same = rows.alike(as_numbers(frame, of), as_numbers(bases[0], of)) == rows.lengths
+        return bool(np.count_nonzero(same) > _PROMISING * same.size)
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of = numbers_of(about.element)
+        numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
+        rows = row_grid(about, of, self.name)
+        moved = rows.alike(numbers, base) < rows.lengths
+        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
+        return pack_row_set(moved).size_bytes + expected_bytes(*which, of)
+
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of = numbers_of(about.element)
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
         rows = row_grid(about, of, self.name)
-        moved = np.logical_or.reduceat(numbers != base, rows.starts)
-        which = rows.numbers_in(moved)
-        return [pack_row_set(moved), encode_against(numbers[which], base[which], of)]
+        moved = rows.alike(numbers, base) < rows.lengths
+        which = rows.taken(numbers, moved, "frame"), rows.taken(base, moved, "base")
+        return [pack_row_set(moved), encode_taken(*which, of)]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of = numbers_of(about.element)
         rows = row_grid(about, of, self.name)
         self.check_planes(planes, about)
-        which = rows.numbers_in(unpack_row_set(planes[0], rows.rows, self.name))
+        which = unpack_row_set(planes[0], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
-        moved = np.empty(np.count_nonzero(which), of.dtype)
-        decode_against(planes[1], base[which], of, moved)
+        under = rows.taken(base, which, "base")
+        moved = buffer_for("frame", under.size, of.dtype)
+        decode_against(planes[1], under, of, moved)
         numbers[...] = base
-        numbers[which] = moved
+        rows.put(numbers, which, moved)
 
 
 class RowGrid(NamedTuple):
@@ -368,25 +423,57 @@ class RowGrid(NamedTuple):
         return numbers[start : start + count].reshape(-1, self.columns)
 
     @property
-    def stops(self) -> NDArray[np.intp]:
-        """Where in the frame each row ends."""
-        stops = np.arange(1, self.rows + 1) * self.columns - self.skipped
-        return np.minimum(stops, self.numbers)
+    def lengths(self) -> NDArray[np.intp]:
+        """Numbers of each row that lie in the frame."""
+        lengths = np.full(self.rows, self.columns)
+        lengths[0] -= self.skipped
+        lengths[-1] -= self.rows * self.columns - self.skipped - self.numbers
+        return lengths
 
-    @property
-    def starts(self) -> NDArray[np.intp]:
-        """Where in the frame each row begins."""
-        return np.concatenate([[0], self.stops[:-1]])
+    def alike(self, frame: NDArray[Any], base: NDArray[Any]) -> NDArray[np.uint32]:
+        """How many numbers of each row are equal in both."""
+        return row_moves.BEST.alike(frame, base, self.columns, self.skipped)
 
-    def numbers_in(self, moved: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of each number, whether its row is among those."""
-        return np.repeat(moved, np.diff(self.stops, prepend=0))
+    def taken(self, numbers: NDArray[Any], rows: NDArray[np.bool_], use: str) -> NDArray[Any]:
+        """The numbers of some rows, one after the other: in memory that this thread keeps.
 
-    def moved(self, alike: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Rows of which at most half of the numbers are alike."""
-        counts = np.add.reduceat(alike, self.starts, dtype=np.intp)
-        few: NDArray[np.bool_] = 2 * counts <= np.diff(self.stops, prepend=0)
-        return few
+        They are good until this thread asks for the same `use` again.
+        """
+        if rows.all():
+            return numbers
+        head, whole, tail = self._parts(numbers)
+        chosen = np.flatnonzero(rows[self.whole.start : self.whole.stop])
+        start = head.size if rows[0] else 0
+        stop = start + chosen.size * self.columns
+        size = stop + (tail.size if rows[-1] else 0)
+        found = buffer_for(use, size, numbers.dtype)
+        found[:start] = head[:start]
+        # With mode="raise" numpy writes elsewhere first.
+        np.take(whole, chosen, 0, found[start:stop].reshape(-1, self.columns), "clip")
+        found[stop:] = tail[: size - stop]
+        return found
+
+    def put(self, numbers: NDArray[Any], rows: NDArray[np.bool_], values: NDArray[Any]) -> None:
+        """Set the numbers of some rows to what `taken` would give."""
+        head, whole, tail = self._parts(numbers)
+        inside = rows[self.whole.start : self.whole.stop]
+        start, stop = 0, values.size
+        if head.size and rows[0]:
+            start = head.size
+            head[...] = values[:start]
+        if tail.size and rows[-1]:
+            stop -= tail.size
+            tail[...] = values[stop:]
+        whole[inside] = values[start:stop].reshape(-1, self.columns)
+
+    def _parts(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What lies in the frame of a first row that is cut, of whole ones, of a cut last one."""
+        whole = self.whole_of(numbers)
+        if not len(self.whole):  # a cut row alone, or two
+            cut = min(self.columns - self.skipped, self.numbers) if self.skipped else 0
+            return numbers[:cut], whole, numbers[cut:]
+        start = self.whole.start * self.columns - self.skipped
+        return numbers[:start], whole, numbers[start + whole.size :]
 
 
 def pack_row_set(rows: NDArray[np.bool_]) -> StoredPlane:

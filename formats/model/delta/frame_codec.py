@@ -31,7 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.tensors import TYPES, TensorType
-from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
+from tensorrepo.formats.model.delta.plane_codec import (
+    PlaneCodec,
+    StoredPlane,
+    expected_plane_bytes,
+    pack_plane,
+    raw_view,
+)
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
 from tensorrepo.repo.errors import CorruptError
@@ -99,6 +105,11 @@ class FrameCodec(ABC):
     def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:  # noqa: ARG002
         """Whether a look at a whole frame says that a trial is worth its time."""
         return True
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float | None:
+        """How many bytes `encode` would make of a frame, about; None where it cannot encode it."""
+        planes = self.encode(frame, bases, about)
+        return None if planes is None else sum(plane.size_bytes for plane in planes)
 
     def check_planes(self, planes: PlaneList, about: FrameShape) -> None:
         """Whether a frame has as many planes as it must; CorruptError if not."""
@@ -173,6 +184,12 @@ class Planes(FrameCodec):
             pack_plane(plane)
             for plane in byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits))
         ]
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
+        of = numbers_of(about.element)
+        raw = np.frombuffer(frame, np.uint8)
+        split = byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits))
+        return sum(map(expected_plane_bytes, split))
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
         self.check_planes(planes, about)

@@ -148,22 +148,46 @@ def pack_plane(plane: NDArray[np.uint8]) -> StoredPlane:
     raw = StoredPlane(PlaneCodec.RAW, plane.data)
     if plane.size < 2:
         return raw
-    counts = BEST.count(plane, None, 1)
-    if counts.max() == plane.size:
+    share, most_frequent, coded = _coded(plane, _PAYS)
+    if most_frequent == plane.size:
         return StoredPlane(PlaneCodec.CONSTANT, plane[:1].tobytes())
-    tables, _, bits = tables_of(counts)
-    share = bits / 8 / plane.size
     if _repeats(plane, share):
         packed = _compressed(plane)
         if len(packed) < min(share, _PAYS) * plane.size:
             return StoredPlane(PlaneCodec.ZSTD, packed)
-    if share > _PAYS:
-        return raw
+    return raw if coded is None else StoredPlane(PlaneCodec.CODED, coded)
+
+
+def expected_plane_bytes(plane: NDArray[np.uint8]) -> float:
+    """How many bytes `pack_plane` would make of a plane, about; it is not packed for that."""
+    if plane.size < 2:
+        return plane.size
+    share, most_frequent, _ = _coded(plane, -1.0)
+    if most_frequent == plane.size:
+        return 1.0
+    if _repeats(plane, share):
+        return float(min(len(_compressed(plane)), share * plane.size))
+    return plane.size * (1.0 if share > _PAYS else share)
+
+
+def _coded(plane: NDArray[np.uint8], most: float) -> tuple[float, int, Buffer | None]:
+    """A plane by how frequent its bytes are.
+
+    Returns:
+        Share of its bytes that is expected; how often the most frequent one stands there; and what
+        is stored: None where that is no smaller, or a larger share than `most` is expected.
+    """
+    made = frequency_tables.BEST.pack(plane, most * plane.size)
+    if made is not None:
+        return made[0] / plane.size, made[1], made[2]
+    counts = BEST.count(plane, None, 1)
+    tables, _, bits = tables_of(counts)
+    share, most_frequent = bits / 8 / plane.size, int(counts.max())
+    if share > most or most_frequent == plane.size:
+        return share, most_frequent, None
     coded = BEST.pack(plane, None, tables.frequencies, lanes_for(plane.size))
-    head = encode_tables(tables)
-    if len(head) + coded.size >= plane.size:
-        return raw
-    return StoredPlane(PlaneCodec.CODED, join_buffers(head, coded).data)
+    whole = join_buffers(encode_tables(tables), coded)
+    return share, most_frequent, whole.data if whole.size < plane.size else None
 
 
 def _repeats(plane: NDArray[np.uint8], share: float) -> bool:

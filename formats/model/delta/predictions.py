@@ -26,6 +26,7 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from struct import Struct
@@ -40,6 +41,8 @@ from tensorrepo.formats.model.delta.distances import (
     RowGrid,
     decode_against,
     encode_against,
+    encode_taken,
+    expected_bytes,
     pack_row_set,
     row_grid,
     unpack_row_set,
@@ -53,7 +56,8 @@ from tensorrepo.formats.model.delta.frame_codec import (
     numbers_of,
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
-from tensorrepo.formats.native.delta_tokens import BEST, Numbers
+from tensorrepo.formats.native import row_moves
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
@@ -212,12 +216,31 @@ def _power(base: float, exponent: int) -> float:
     return found
 
 
-_CLASSES: Final = 256  # by the eight bits below the exponent
-_BELOW: Final = {"F32": 15, "F64": 44}  # bits below those
-_FARTHEST: Final = 2047  # a distance that is counted
+_BELOW: Final = {"F32": 15, "F64": 44}  # bits below the eight that follow the exponent
 _COUNTED: Final = 1 << 16  # numbers that the table is made from
 _PROBED: Final = 1 << 13  # numbers that tell whether it is worth trying
 _PROMISING: Final = 0.15  # of them
+
+
+class _Decayed(NamedTuple):
+    """A frame whose rows moved as a table says, or otherwise."""
+
+    rows: RowGrid
+    table: NDArray[np.uint16]
+    moved: NDArray[np.bool_]
+    numbers: NDArray[Any]
+    predicted: NDArray[Any]
+    base: NDArray[Any]
+
+    @property
+    def parts(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Numbers and what they are compared with, of decayed rows and then of others.
+
+        In memory of this thread, each good until the next is asked for.
+        """
+        for rows, under in ((~self.moved, self.predicted), (self.moved, self.base)):
+            taken = self.rows.taken
+            yield taken(self.numbers, rows, "frame"), taken(under, rows, "base")
 
 
 class Decay(FrameCodec):
@@ -234,70 +257,60 @@ class Decay(FrameCodec):
 
     def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
         """Whether many of some numbers moved, and by what is frequent in their class."""
-        of, name = numbers_of(about.element), about.element.name
+        of, below = numbers_of(about.element), _BELOW[about.element.name]
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        counts = _counted(numbers, base, of, name, _PROBED)
-        return bool(counts[:, 1:].max(1).sum() > _PROMISING * min(numbers.size, _PROBED))
+        stride = max(1, numbers.size // _PROBED)
+        _, moved = row_moves.BEST.frequent(numbers, base, of, below, stride)
+        return moved > _PROMISING * min(numbers.size, _PROBED)
+
+    def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        of, found = numbers_of(about.element), self._found(frame, bases, about)
+        beside = 2 * row_moves.CLASSES + pack_row_set(found.moved).size_bytes
+        return beside + sum(expected_bytes(*part, of) for part in found.parts)
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
-        of = numbers_of(about.element)
+        of, found = numbers_of(about.element), self._found(frame, bases, about)
+        table, rows = pack_plane(found.table.view(np.uint8)), pack_row_set(found.moved)
+        return [table, rows, *(encode_taken(*part, of) for part in found.parts)]
+
+    def _found(self, frame: memoryview, bases: Frames, about: FrameShape) -> _Decayed:
+        of, below = numbers_of(about.element), _BELOW[about.element.name]
         numbers, base = as_numbers(frame, of), as_numbers(bases[0], of)
-        # Of each class the distance that is most frequent, the least of several.
-        counts = _counted(numbers, base, of, about.element.name, _COUNTED)
-        table = counts.argmax(1).astype("<u2")
-        predicted = _predicted(base, table, of, about.element.name)
-        rows = row_grid(about, of, "decay")
-        moved = rows.moved(numbers == predicted)
-        which = rows.numbers_in(moved)
-        return [
-            pack_plane(table.view(np.uint8)),
-            pack_row_set(moved),
-            encode_against(numbers[~which], predicted[~which], of),
-            encode_against(numbers[which], base[which], of),
-        ]
+        stride = max(1, numbers.size // _COUNTED)
+        table, _ = row_moves.BEST.frequent(numbers, base, of, below, stride)
+        predicted = row_moves.BEST.step(base, of, below, table)
+        rows = row_grid(about, of, self.name)
+        return _Decayed(
+            rows,
+            table,
+            2 * rows.alike(numbers, predicted) <= rows.lengths,
+            numbers,
+            predicted,
+            base,
+        )
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
         of, name = numbers_of(about.element), about.element.name
         self.check_planes(planes, about)
         if name not in _BELOW:
             raise CorruptError(f"codec decay: for type {name}")
-        table = np.frombuffer(raw_view(planes[0], 2 * _CLASSES).tobytes(), "<u2")
-        if table.max() > _FARTHEST:
+        table = np.frombuffer(raw_view(planes[0], 2 * row_moves.CLASSES).tobytes(), "<u2")
+        if table.max() > row_moves.FARTHEST:
             raise CorruptError(f"decay: a table with a distance of {table.max()}")
-        rows = row_grid(about, of, "decay")
-        which = rows.numbers_in(unpack_row_set(planes[1], rows.rows, self.name))
+        rows = row_grid(about, of, self.name)
+        which = unpack_row_set(planes[1], rows.rows, self.name)
         numbers, base = as_numbers(out, of), as_numbers(bases[0], of)
         for moved, plane in ((False, planes[2]), (True, planes[3])):
             chosen = which if moved else ~which
-            some = base[chosen]
-            under = some if moved else _predicted(some, table, of, name)
-            part = np.empty(some.size, of.dtype)
+            under = rows.taken(base, chosen, "base")
+            if not moved:
+                under = row_moves.BEST.step(under, of, _BELOW[name], table)
+            if under.size == numbers.size:
+                decode_against(plane, under, of, numbers)
+                continue
+            part = buffer_for("frame", under.size, of.dtype)
             decode_against(plane, under, of, part)
-            numbers[chosen] = part
-
-
-def _classes(base: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    found: NDArray[np.uint8] = (base >> base.dtype.type(_BELOW[name])).astype(np.uint8)
-    return found
-
-
-def _predicted(
-    base: NDArray[Any], table: NDArray[np.uint16], of: Numbers, name: str
-) -> NDArray[Any]:
-    """The numbers as far from the base as the table says for each."""
-    return BEST.restore(table.astype(of.dtype)[_classes(base, name)], base, of)
-
-
-def _counted(
-    numbers: NDArray[Any], base: NDArray[Any], of: Numbers, name: str, most: int
-) -> NDArray[np.intp]:
-    """How frequent each near distance is in each class, of `most` numbers about."""
-    step = max(1, numbers.size // most)
-    some, some_base = (np.ascontiguousarray(one[::step]) for one in (numbers, base))
-    moved = np.minimum(BEST.differ(some, some_base, of), of.dtype.type(_FARTHEST + 1))
-    places = _classes(some_base, name) * np.intp(_FARTHEST + 2) + moved.astype(np.intp)
-    counts = np.bincount(places, minlength=_CLASSES * (_FARTHEST + 2))
-    return counts.reshape(_CLASSES, -1)[:, :-1]
+            rows.put(numbers, chosen, part)
 
 
 _HEAD = Struct("<BBh")  # rank, reserved 0, bits that the product is shifted right by

@@ -45,6 +45,8 @@ LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves le
 LEAST_SAVED_BYTES: Final = 512
 WORTH_ENCODING: Final = 0.98  # of the raw bytes; above it a member stays raw, and can be mapped
 WORTH_A_BASE: Final = 0.92  # of what is stored without one
+_CLEARLY: Final = 0.85
+_COSTLY_BELOW: Final = 0.1  # what stores less than this share needs no costly look at others
 SAMPLES: Final = 3
 SAMPLE_ELEMENTS: Final = 1 << 16
 _LEAST_SAMPLE_ELEMENTS: Final = 1 << 13
@@ -62,12 +64,43 @@ class BaseFrames(Protocol):
         """Element type where that is not the tensor's, which is a cast of it; "" else."""
         ...
 
+    @property
+    def alone_share(self) -> float | None:
+        """Stored bytes over raw ones, where it is stored without a base; None: it is not known."""
+        ...
+
     def frame(self, index: int, about: FrameShape) -> memoryview:
         """Its frame of that number, verified. Thread-safe.
 
         `about` is the frame that it is to be a base of.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldBase:
+    """A base whose frames are read once, for all that looks at them: a `BaseFrames`."""
+
+    read: BaseFrames
+    held: dict[int, memoryview] = field(default_factory=dict)
+
+    @property
+    def location(self) -> Location | PackSlot:
+        return self.read.location
+
+    @property
+    def type_name(self) -> str:
+        return self.read.type_name
+
+    @property
+    def alone_share(self) -> float | None:
+        return self.read.alone_share
+
+    def frame(self, index: int, about: FrameShape) -> memoryview:
+        frame = self.held.get(index)
+        if frame is None:
+            frame = self.held[index] = self.read.frame(index, about)
+        return frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +113,7 @@ class EncodingChoice:
         params: parameters of the member.
         source: base model that it uses; None: none.
         planes: planes of the chunk's only frame, where the trial was of all of it.
+        share: stored bytes over raw ones, of samples.
     """
 
     codec: FrameCodec
@@ -87,6 +121,7 @@ class EncodingChoice:
     params: bytes = b""
     source: int | None = None
     planes: PlaneList | None = None
+    share: float = 1.0
 
 
 class _Run(NamedTuple):
@@ -138,26 +173,43 @@ def choose_way(
     """
     if chunk.part.size_bytes < LEAST_BYTES:
         return None
-    tried = sorted(shares(chunk, ways), key=itemgetter(0))
-    alone = next((one for one in tried if not one[1].bases), None)
-    based = next((one for one in tried if one[1].bases), None)
+    trial = _Trial(chunk, list(_runs(chunk)))
+    with_base = sorted(trial.all_of([way for way in ways if way.bases]), key=itemgetter(0))
+    based = with_base[0] if with_base else None
+    if based is not None and least_saved is not None and _is_clear(based, worth):
+        return based[1] if _saved(chunk, based[0]) >= least_saved else None
+    without = trial.all_of([way for way in ways if not way.bases])
+    alone = min(without, key=itemgetter(0), default=None)
     best = alone or based
     if alone and based and based[0] < worth * min(alone[0], 1.0):
         best = based
     if best is None:
         return None
     pays = best[0] <= WORTH_ENCODING and (best is not based or best[0] < worth)
-    saved = chunk.part.size_bytes * (1 - best[0])
-    return best[1] if least_saved is None or (pays and saved >= least_saved) else None
+    return (
+        best[1] if least_saved is None or (pays and _saved(chunk, best[0]) >= least_saved) else None
+    )
+
+
+def _saved(chunk: TensorChunk, share: float) -> float:
+    return chunk.part.size_bytes * (1 - share)
+
+
+def _is_clear(based: tuple[float, EncodingChoice], worth: float) -> bool:
+    """Whether a tensor is so near its base that none but what stores the base need be tried.
+
+    Without a base it would be stored about as small as that is.
+    """
+    share, way = based
+    known = way.bases[0].alone_share if len(way.bases) == 1 else None
+    return known is not None and share < _CLEARLY * worth * min(known, 1.0)
 
 
 def shares(
     chunk: TensorChunk, ways: Sequence[EncodingChoice]
 ) -> list[tuple[float, EncodingChoice]]:
     """Stored bytes over raw ones of samples, for each way that can encode them."""
-    trial = _Trial(chunk, list(_runs(chunk)))
-    tried = [way for way in ways if len(ways) == 1 or trial.promises(way)]
-    return [found for way in tried if (found := trial.of(way)) is not None]
+    return _Trial(chunk, list(_runs(chunk))).all_of(ways)
 
 
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
@@ -169,6 +221,9 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     planes = way.planes
     if planes is None:
         bases = [base.frame(index, about) for base in way.bases]
+        for base in way.bases:
+            if isinstance(base, HeldBase):
+                base.held.pop(index, None)
         planes = way.codec.encode(frame, bases, about._replace(params=way.params))
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
@@ -198,30 +253,41 @@ def member_of(
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Samples of a chunk; `held` keeps base frames, which several codecs look at."""
+    """Samples of a chunk."""
 
     chunk: TensorChunk
     runs: Sequence[_Run]
-    held: dict[tuple[int, int], memoryview] = field(default_factory=dict)
 
-    def promises(self, way: EncodingChoice) -> bool:
-        """Whether a way is worth its trial, as far as a look shows."""
-        return way.codec.seems_better(*self._sample(way, self._whole()))
+    def all_of(self, ways: Sequence[EncodingChoice]) -> list[tuple[float, EncodingChoice]]:
+        """The share of each that seems worth a trial; codecs that are costly to try come last."""
+        found: list[tuple[float, EncodingChoice]] = []
+        for way in sorted(ways, key=lambda way: way.codec.needs_many_rows):
+            least = min((one[0] for one in found), default=1.0)
+            if way.codec.needs_many_rows and least < _COSTLY_BELOW:
+                continue
+            if len(ways) > 1 and not way.codec.seems_better(*self._sample(way, self._whole())):
+                continue
+            share = self.of(way)
+            found += [] if share is None else [share]
+        return found
 
     def of(self, way: EncodingChoice) -> tuple[float, EncodingChoice] | None:
         """Stored bytes over raw ones, and the way; None where it cannot encode a sample."""
         runs = [self._whole()] if way.codec.needs_many_rows else self.runs
-        stored = raw = 0
-        planes: PlaneList | None = None
-        for run in runs:
-            planes = way.codec.encode(*self._sample(way, run))
+        stored, raw = 0.0, sum(run.stop - run.start for run in runs)
+        if len(runs) == 1 and raw == self.chunk.part.size_bytes:
+            planes = way.codec.encode(*self._sample(way, runs[0]))
             if planes is None:
                 return None
-            stored += sum(plane.size_bytes for plane in planes)
-            raw += run.stop - run.start
-        if raw == self.chunk.part.size_bytes and len(runs) == 1:
-            way = replace(way, planes=planes)
-        return stored / raw if raw else 1.0, way
+            stored = sum(plane.size_bytes for plane in planes)
+            return stored / raw, replace(way, planes=planes, share=stored / raw)
+        for run in runs:
+            expected = way.codec.expected_bytes(*self._sample(way, run))
+            if expected is None:
+                return None
+            stored += expected
+        share = stored / raw if raw else 1.0
+        return share, replace(way, share=share)
 
     def _whole(self) -> _Run:
         frame = self.runs[0].frame
@@ -230,13 +296,9 @@ class _Trial:
     def _sample(self, way: EncodingChoice, run: _Run) -> FrameSample:
         """A run as the codec sees it."""
         about = self.chunk.about(run.frame)
-        bases = []
-        for base in way.bases:
-            key = id(base), run.frame
-            if key not in self.held:
-                self.held[key] = base.frame(run.frame, about)
-            scale = way.codec.base_shape(about).size_bytes // max(1, about.size_bytes)
-            bases.append(self.held[key][run.start * scale : run.stop * scale])
+        scale = way.codec.base_shape(about).size_bytes // max(1, about.size_bytes)
+        frames = [base.frame(run.frame, about) for base in way.bases]
+        bases = [frame[run.start * scale : run.stop * scale] for frame in frames]
         part = about._replace(
             size_bytes=run.stop - run.start,
             first_byte=about.first_byte + run.start,

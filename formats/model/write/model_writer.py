@@ -16,12 +16,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
-from tensorrepo.formats.common.tensors import MemoryTensor, TensorReader, TensorType
+from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import (
     RANKED,
     SIMILAR,
@@ -33,7 +30,7 @@ from tensorrepo.formats.model.delta.base_choice import (
     open_base,
     rank,
 )
-from tensorrepo.formats.model.delta.similarity import ALIKE_BITS, LEAST_ELEMENTS, signature
+from tensorrepo.formats.model.delta.similarity import ALIKE_BITS
 from tensorrepo.formats.model.layout.fingerprints import (
     INLINE_BYTES,
     Fingerprint,
@@ -58,20 +55,15 @@ from tensorrepo.formats.model.layout.placement import (
 )
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
 from tensorrepo.formats.model.write.byte_exact import store_original
+from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder
 from tensorrepo.formats.model.write.encoding import (
-    BaseFrames,
     EncodingChoice,
     TensorChunk,
     TensorPart,
     batches,
-    choose_way,
-    each,
-    encode_frame,
     hash_frames,
-    member_of,
     read_chunks,
     ways_by_prediction,
-    ways_with,
 )
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
@@ -83,16 +75,16 @@ from tensorrepo.formats.model.write.packing import (
     PACK_BYTES,
     Location,
     Locations,
+    MemberDraft,
     Packer,
     PackSlot,
     PackUploads,
-    SealedFrame,
     build_placement,
     known_tensors,
     with_bases,
     worth_reusing,
 )
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
@@ -175,12 +167,12 @@ class TensorWriter:
         self._bases = bases
         self._pack_bytes = pack_bytes
         self._packer = Packer(pack_bytes, emit)
+        self._encoder = ChunkEncoder(bases, self._predicted, pool)
         self._stored: dict[Fingerprint, list[PackSlot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
         self._shapes: set[tuple[str, tuple[int, ...]]] = set()
         self._shares: defaultdict[str, CodecShare] = defaultdict(CodecShare)
-        self._notes: dict[str, None] = {}
         self._uses: Counter[int] = Counter()
         self._readers: Mapping[str, TensorReader] = {}
         self._names: dict[str, Fingerprint] = {}
@@ -228,7 +220,7 @@ class TensorWriter:
 
     def report(self) -> WriteReport:
         """What was stored, once `finish` has said where."""
-        notes = {**self._notes, **self._bases.notes}
+        notes = {**self._encoder.notes, **self._bases.notes}
         return WriteReport(dict(self._shares), tuple(self._chosen()), tuple(notes))
 
     def _count(self, codec: str, raw_bytes: int, stored_bytes: int, *, tensors: int = 1) -> None:
@@ -334,53 +326,16 @@ class TensorWriter:
 
     def _pack(self, chunks: Sequence[TensorChunk]) -> list[PackSlot]:
         """Encode chunks and put them into packs."""
-        size = sum(chunk.part.size_bytes for chunk in chunks)
-        ways = list(each(self._choose, chunks, size, self._pool))
-        tasks = [
-            (chunk, way, index)
-            for chunk, way in zip(chunks, ways, strict=True)
-            for index in chunk.part.frames
-        ]
-        encoded = each(self._encode, tasks, size, self._pool)
-        slots = []
-        for chunk, way in zip(chunks, ways, strict=True):
-            frames = [next(encoded) for _ in chunk.part.frames]
-            slots.append(self._add(chunk, way, frames))
-        return slots
+        return [self._add(chunk, way, draft) for chunk, way, draft in self._encoder.drafts(chunks)]
 
-    def _add(
-        self, chunk: TensorChunk, way: EncodingChoice | None, frames: Sequence[SealedFrame | None]
-    ) -> PackSlot:
+    def _add(self, chunk: TensorChunk, way: EncodingChoice | None, draft: MemberDraft) -> PackSlot:
         part = chunk.part
-        draft = member_of(chunk, way, frames, _signature(chunk), self._pool)
         first = part.start == 0
         self._count(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
         return self._packer.add(draft, large=size >= LARGE_BYTES)
-
-    def _choose(self, chunk: TensorChunk) -> EncodingChoice | None:
-        ways = ways_with(chunk)
-        for source, base in self._bases.of(chunk.part):
-            ways += ways_with(chunk, (base,), source)
-        ways += self._predicted(chunk)
-        bases = {id(base): base for way in ways for base in way.bases}
-        whole = {key for key, base in bases.items() if self._is_whole(base, chunk)}
-        ways = [way for way in ways if whole.issuperset(map(id, way.bases))]
-        if self._bases.codecs is not None:
-            wanted = [way for way in ways if way.codec.name in self._bases.codecs]
-            return choose_way(chunk, wanted, least_saved=None)
-        return choose_way(chunk, ways, worth=self._bases.worth)
-
-    def _is_whole(self, base: BaseFrames, chunk: TensorChunk) -> bool:
-        first = chunk.part.frames.start
-        try:
-            base.frame(first, chunk.about(first))
-        except (CorruptError, NotFoundError, UnsupportedError) as error:
-            self._notes[f"a base could not be used: {error}"] = None
-            return False
-        return True
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:
         """The codecs of several bases that predictions ask for, where all bases are there."""
@@ -405,14 +360,6 @@ class TensorWriter:
         slot = next((one for one in members if _covers(one, part, members)), None)
         return WrittenBase(reader, slot) if alike and slot is not None else None
 
-    def _encode(self, task: tuple[TensorChunk, EncodingChoice | None, int]) -> SealedFrame | None:
-        try:
-            return encode_frame(*task)
-        except (CorruptError, NotFoundError, UnsupportedError) as error:
-            # A base is damaged: the tensor is stored without it.
-            self._notes[f"a base could not be used: {error}"] = None
-            return None
-
 
 def _covers(
     member: PackSlot | Location, part: TensorPart, members: Sequence[PackSlot | Location]
@@ -434,17 +381,6 @@ def _check_unchanged(part: TensorPart, before: Fingerprint, after: Fingerprint) 
             f"tensor {part.name!r} changed while it was being stored. Copy it first, or stop "
             "training until the model is saved."
         )
-
-
-def _signature(chunk: TensorChunk) -> NDArray[np.uint16] | None:
-    """The signature of a tensor, with the member that holds its first frame."""
-    part = chunk.part
-    size = part.reader.type.bytes_of(part.reader.shape)
-    if part.start or size < LEAST_ELEMENTS:
-        return None
-    if part.size_bytes < size:
-        return signature(part.reader)
-    return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
 
 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:

@@ -1,0 +1,132 @@
+/* Byte planes packed in one call, and memory that a thread keeps for what it encodes.
+ *
+ * pack_bytes is what delta.plane_codec does with a plane step by step; the layout is in
+ * docs/spec/model.md, section "Coder".
+ *
+ * Only what Python 3.11's limited API has is used.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "encoding.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { BYTES = 256 };
+
+/* ------------------------------------------------------------------ memory of a thread */
+
+typedef struct {
+    size_t size;
+    uint8_t *bytes;
+} kept;
+
+static pthread_key_t key;
+static bool has_key;
+
+static void let_go(void *of_thread)
+{
+    kept *it = of_thread;
+    free(it->bytes);
+    free(it);
+}
+
+uint8_t *scratch(size_t size)
+{
+    kept *it = pthread_getspecific(key);
+    if (!it) {
+        it = calloc(1, sizeof *it);
+        if (!it || pthread_setspecific(key, it)) {
+            free(it);
+            return NULL;
+        }
+    }
+    if (it->size < size) {
+        free(it->bytes);
+        it->bytes = malloc(size);
+        it->size = it->bytes ? size : 0;
+    }
+    return it->bytes;
+}
+
+/* ------------------------------------------------------------------ byte planes */
+
+static _Thread_local made_tables tables_of_thread;
+
+typedef struct {
+    double expected; /* bytes of the symbols alone */
+    uint32_t largest; /* how often the most frequent byte stands there */
+    const uint8_t *begin;
+    size_t size; /* of all that is stored; 0 where it is no smaller than the plane */
+} packing;
+
+/* Whether there was memory. */
+static bool pack_plane(const uint8_t *plane, size_t count, double most, packing *it)
+{
+    uint32_t counts[BYTES] = {0}, others[BYTES] = {0};
+    count_symbols(plane, NULL, count, counts, others);
+    for (size_t i = 0; i < BYTES; i++) {
+        counts[i] += others[i];
+        it->largest = counts[i] > it->largest ? counts[i] : it->largest;
+    }
+    if (!make_tables(counts, 1, NULL, &tables_of_thread))
+        return false;
+    it->expected = tables_of_thread.bits / 8;
+    if (it->expected > most || it->largest == count)
+        return true;
+    size_t room = 2 * count + PACK_SLACK;
+    uint8_t *at = scratch(MOST_TABLE_BYTES + room);
+    if (!at)
+        return false;
+    uint8_t *coded = pack_by_tables(plane, NULL, count, &tables_of_thread, at + MOST_TABLE_BYTES,
+                                    room);
+    size_t head = write_tables(&tables_of_thread, at);
+    memmove(coded - head, at, head);
+    it->begin = coded - head;
+    it->size = (size_t)(at + MOST_TABLE_BYTES + room - it->begin);
+    if (it->size >= count)
+        it->size = 0;
+    return true;
+}
+
+/* pack_bytes(plane, most): bytes that are expected, how often the most frequent byte stands there, and
+ * what is stored; None where that is no smaller than the plane, or more than `most` are expected, or
+ * all bytes are the same. */
+static PyObject *pack_bytes(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at = {0};
+    double most;
+    packing it = {0};
+    if (!PyArg_ParseTuple(arguments, "y*d", &at, &most))
+        return NULL;
+    if (!at.len) {
+        release(&at, 1);
+        return PyErr_Format(PyExc_ValueError, "no bytes to pack");
+    }
+    PyThreadState *state = at.len < ALONE ? NULL : PyEval_SaveThread();
+    bool fine = pack_plane(at.buf, (size_t)at.len, most, &it);
+    if (state)
+        PyEval_RestoreThread(state);
+    release(&at, 1);
+    if (!fine)
+        return PyErr_NoMemory();
+    if (!it.size)
+        return Py_BuildValue("dIO", it.expected, it.largest, Py_None);
+    return Py_BuildValue("dIy#", it.expected, it.largest, it.begin, (Py_ssize_t)it.size);
+}
+
+static PyMethodDef METHODS[] = {
+    {"pack_bytes", pack_bytes, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_encoding(PyObject *module)
+{
+    if (!has_key && pthread_key_create(&key, let_go)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    has_key = true;
+    return PyModule_AddFunctions(module, METHODS);
+}
