@@ -424,6 +424,7 @@ class LocalBackend(CommonBackend):
     ) -> None:
         self.local_root = root.absolute().resolve()
         self.url = str(self.local_root)
+        self.is_mount_known = guarantee is None  # else somebody vouches for it
         self.guarantee = guarantee or mount_of(self.local_root).guarantee
         self._disk = disk or Disk(self.local_root)
         self._durable_folders: set[str] = {""}  # their own names are durable
