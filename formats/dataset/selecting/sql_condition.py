@@ -18,6 +18,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import cache
@@ -158,7 +159,10 @@ def _parser(_process: int) -> Any:
     """DuckDB for nothing but its parser: opening one takes 60 times as long as a condition."""
     import duckdb  # as heavy as the engine: loaded where a condition comes as text
 
-    return duckdb.connect(config={"threads": 1})
+    parser = duckdb.connect(config={"threads": 1})
+    with suppress(duckdb.CatalogException):  # DuckDB 1 starts no others
+        parser.execute("SET async_threads = 0")
+    return parser
 
 
 atexit.register(_parser.cache_clear)  # DuckDB calls what is left at the end a leak
