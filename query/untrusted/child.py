@@ -1,14 +1,22 @@
-"""Main of the child process that answers an untrusted query.
+"""Child processes that answer untrusted queries, and the server that forks them.
 
-It bounds itself first: memory, processor time, files. Then DuckDB is told to reach for nothing, its
-settings are locked, and only then is the query looked at. Tables are what the other process serves.
+A child bounds itself first: memory, processor time, files. Then DuckDB is told to reach for
+nothing, its settings are locked, and only then is the query looked at. Tables are what the other
+process serves. The server has loaded what a child needs and sees nothing of any query.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import resource
+import select
+import signal
+import socket
+import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,9 +31,17 @@ from tensorrepo.formats.dataset.selecting.expression import expression_tree, fie
 from tensorrepo.query.sql.duck import Settings, add_tables, check_select, is_of_duckdb
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
-from tensorrepo.query.untrusted.pipe import Pipe, packed, packed_filter, unpacked
+from tensorrepo.query.untrusted.pipe import (
+    PASSED_FILES,
+    STATUS,
+    Pipe,
+    packed,
+    packed_filter,
+    unpacked,
+)
 from tensorrepo.repo.errors import Error, InvalidInputError
 
+_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 BATCH_ROWS = 1 << 13
 FRAME_BYTES = 4 << 20  # of rows sent at once
 MOST_FILES = 16
@@ -179,6 +195,91 @@ def _field_of_values(field: pa.Field) -> pa.Field:
     return field.with_type(_of_values(field.type)).remove_metadata()
 
 
+def serve(control: int) -> None:
+    """Fork a child for each request, until the process that asks is gone: children go with it.
+
+    A leash is a socket with an end there: it is sent the child's exit status, and when its other
+    end is closed, the child and what it began are killed.
+    """
+    gc.freeze()  # a collection in a child would copy the pages of all that is loaded
+    requests = socket.socket(fileno=control)
+    ended, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    leashes: dict[int, tuple[int, socket.socket]] = {}  # children and leashes, by file
+    while True:
+        ready = {file for file, _ in poll.poll()}
+        for file in ready & leashes.keys():
+            poll.unregister(file)
+            _kill(leashes[file][0])
+        if ended in ready:
+            os.read(ended, 1 << 10)
+            for file in _send_statuses(leashes):
+                with suppress(KeyError):  # it was killed
+                    poll.unregister(file)
+                leashes.pop(file)[1].close()
+        if control in ready:
+            request, files, _, _ = socket.recv_fds(requests, 1, PASSED_FILES)
+            if not request:
+                os._exit(0)
+            leash = socket.socket(fileno=files[-1])
+            with suppress(OSError):  # no more processes: its pipes end with the leash
+                leashes[leash.fileno()] = _forked(files), leash
+                poll.register(leash, select.POLLIN)
+            for file in files[:-1]:
+                os.close(file)
+
+
+def _forked(files: Sequence[int]) -> int:
+    """The number of a new child, which does not return from here."""
+    server = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        with suppress(OSError, AttributeError):  # no Linux: then it ends with its pipes
+            ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
+        if os.getppid() == server:
+            for ours, file in enumerate(files[:-1]):
+                os.dup2(file, ours)
+            os.closerange(len(files) - 1, os.sysconf("SC_OPEN_MAX"))
+            main()
+    except BaseException:  # noqa: BLE001 - a child never goes on as a second server
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _send_statuses(leashes: dict[int, tuple[int, socket.socket]]) -> list[int]:
+    """Tell the exit statuses of children that have ended; gives the files of their leashes."""
+    by_child = {child: file for file, (child, _) in leashes.items()}
+    done = []
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            child, status = found
+            file = by_child[child]
+            with suppress(OSError):  # nobody asks any more
+                leashes[file][1].send(STATUS.pack(os.waitstatus_to_exitcode(status)))
+            done.append(file)
+    return done
+
+
+def _kill(child: int) -> None:
+    """End a child, and what it began: it leads a group of its own."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:  # it leads none yet
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
 def main() -> None:
     """Talk through standard input and output, which nothing else here writes to."""
     pipe = Pipe(os.dup(0), os.dup(1))
@@ -194,7 +295,3 @@ def main() -> None:
             raise
         pipe.send({"kind": "error", "type": type(error).__name__, "text": str(error)[:10_000]})
     os._exit(0)  # not by way of DuckDB's destructors, which a full memory breaks
-
-
-if __name__ == "__main__":
-    main()

@@ -4,22 +4,27 @@ DuckDB runs in a child process of its own, which gets no credentials, no environ
 this process reads the datasets, and hands over the columns and rows that DuckDB asks for. The child
 bounds itself before it sees the query (`child`), and is killed at the deadline. DuckDB's own
 limits are set as well, but did not hold: `repeat` took 1.9 GB under a limit of 256 MB.
+
+Children are forked by a server, which starts with the first such query and has loaded DuckDB: that
+takes a third of a second, and a fork some milliseconds.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from threading import TIMEOUT_MAX, Timer
+from threading import TIMEOUT_MAX, Lock, Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -31,6 +36,7 @@ from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of
 from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.pipe import (
+    STATUS,
     Begun,
     Done,
     Failed,
@@ -49,14 +55,15 @@ from tensorrepo.query.untrusted.pipe import (
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import printable
 
-# Isolated, the child looks for modules where Python is installed, and not where its environment,
+# Isolated, the server looks for modules where Python is installed, and not where its environment,
 # the folder it stands in or a script says. What this process found elsewhere comes last.
-CHILD = """
+SERVER = """
 import json, sys
 sys.path += json.loads(sys.argv[1])
-from tensorrepo.query.untrusted.child import main
-main()
+from tensorrepo.query.untrusted.child import serve
+serve(int(sys.argv[2]))
 """
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's: whoever forks has one thread
 MOST_QUERY_BYTES = 64 << 10
 MOST_NAMES = 200  # each is looked up, which costs about a millisecond
 MOST_TOLD_BYTES = 2 << 10  # of what a process says before it goes
@@ -65,6 +72,7 @@ MOST_ERROR_CHARACTERS = 10_000
 MOST_FRAME_BYTES = 256 << 20  # the rows that a process sends at once, or one row
 SLACK_BYTES = 16 << 20  # of a frame beyond the result's limit: one batch
 _ZONE = re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_+:/-]{0,63}")  # names files where zones are read
+_GONE_SECONDS = 10.0  # until a server that closed its sockets has ended
 _PIECE_MS = 100  # of waiting for what a process said before it went
 _PLAIN = str | int | float | bool | None
 
@@ -157,6 +165,103 @@ def _plain(params: Params) -> Any:
     return dict(params) if isinstance(params, Mapping) else list(params or ())
 
 
+class _Server:
+    """The process that forks children, one for each process that asks."""
+
+    def __init__(self) -> None:
+        self._requests, far = socket.socketpair()
+        places = [each for each in sys.path if os.path.isabs(each)]
+        command = [sys.executable, "-I", "-c", SERVER, json.dumps(places), str(far.fileno())]
+        with far:
+            self.process = subprocess.Popen(  # noqa: S603 - nothing of it is a query's
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, pass_fds=[far.fileno()], start_new_session=True,
+                env=_ENVIRONMENT, cwd="/",
+            )  # fmt: skip
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    def fork(self) -> _Process:
+        """A new child, which waits for its query."""
+        question, questions = os.pipe()
+        answers, answer = os.pipe()
+        errors, error = os.pipe()
+        leash, far = socket.socketpair()
+        theirs = (question, answer, error)
+        with far, suppress(BrokenPipeError):  # a server that is gone ends all pipes
+            socket.send_fds(self._requests, [b"\0"], [*theirs, far.fileno()])
+        for file in theirs:
+            os.close(file)
+        return _Process(self.process, leash, questions, answers, errors)
+
+    def close(self) -> None:
+        self._requests.close()
+        if self._owner == os.getpid() and self.process.returncode is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """A child, at the other ends of its pipes and of its leash."""
+
+    _server: subprocess.Popen[bytes]
+    _leash: socket.socket
+    questions: int
+    answers: int
+    errors: int
+    _status: int | None = None
+
+    def wait(self) -> int:
+        """Its exit status; the server's, where that is gone."""
+        if self._status is None:
+            sent = self._leash.recv(STATUS.size)
+            self._status = STATUS.unpack(sent)[0] if sent else self._server.wait(_GONE_SECONDS)
+        return self._status
+
+    def kill(self) -> None:
+        """End it, and what it began: the server does, who alone knows whether it lives."""
+        with suppress(OSError):
+            self._leash.shutdown(socket.SHUT_WR)
+
+    def told(self) -> bytes:
+        """The last that it wrote to its standard error, which is gone now; else the server."""
+        said = _last_of(self.errors)
+        if not said and self._server.returncode is not None and self._server.stderr is not None:
+            said = _last_of(self._server.stderr.fileno())
+        return said
+
+    def close(self) -> None:
+        if self._leash.fileno() >= 0:
+            self._leash.close()
+            for file in (self.questions, self.answers, self.errors):
+                os.close(file)
+
+
+def _last_of(file: int) -> bytes:
+    """The last bytes of a pipe."""
+    said = b""
+    ready = select.poll()
+    ready.register(file, select.POLLIN)
+    # What the process began itself may hold the other end, and never close it.
+    while ready.poll(_PIECE_MS) and (part := os.read(file, 1 << 16)):
+        said = (said + part)[-MOST_TOLD_BYTES:]
+    return said
+
+
+_servers: dict[int, _Server] = {}  # by process: one that was forked starts its own
+_starting = Lock()
+
+
+def new_process() -> _Process:
+    """A new child of this process's server, which is started first where there is none."""
+    with _starting:
+        server = _servers.get(os.getpid())
+        if server is None or server.process.poll() is not None:
+            _servers[os.getpid()] = server = _Server()
+    return server.fork()
+
+
 @dataclass(slots=True, eq=False)
 class _Child:
     """The process, as `Result` knows a connection and a relation."""
@@ -180,16 +285,12 @@ class _Child:
 
     def begin(self, request: dict[str, Any]) -> None:
         """Start it, and wait until it has understood the query."""
-        places = [each for each in sys.path if os.path.isabs(each)]
-        command = [sys.executable, "-I", "-c", CHILD, json.dumps(places)]
-        self._process = subprocess.Popen(  # noqa: S603 - nothing of it is the query's
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={}, cwd="/", start_new_session=True, close_fds=True,
-        )  # fmt: skip
+        self._process = new_process()
         self._stop_after(START_SECONDS)
-        incoming, outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
         most_bytes = min(int(self.limits.bytes), MOST_FRAME_BYTES) + SLACK_BYTES
-        self._pipe = Pipe(incoming, outgoing, most_bytes, lambda: self._is_late)
+        self._pipe = Pipe(
+            self._process.answers, self._process.questions, most_bytes, lambda: self._is_late
+        )
         self._serving = Serving([table for _, table in self.tables], self.scanned)
         tables = [{"path": path, "shown": list(table.shown)} for path, table in self.tables]
         head = request | {"limits": asdict(self.limits), "tables": tables}
@@ -269,7 +370,7 @@ class _Child:
             self._end()
             return error
         status = self._process.wait()
-        told = self._told()
+        told = printable(self._process.told().decode(errors="replace").strip(), keep="\n")
         self._end()
         if not self._is_ready:
             why = f"nothing within {START_SECONDS:g} s" if self._is_late else f"status {status}"
@@ -286,16 +387,6 @@ class _Child:
             f"{told}".rstrip()
         )
 
-    def _told(self) -> str:
-        """The last that the process wrote to its standard error, which is gone now."""
-        said, errors = b"", self._process.stderr.fileno()
-        ready = select.poll()
-        ready.register(errors, select.POLLIN)
-        # What the process began itself may hold the other end, and never close it.
-        while ready.poll(_PIECE_MS) and (part := os.read(errors, 1 << 16)):
-            said = (said + part)[-MOST_TOLD_BYTES:]
-        return printable(said.decode(errors="replace").strip(), keep="\n")
-
     def _stop_after(self, seconds: float) -> None:
         self._timer = Timer(seconds, self._at_deadline)
         self._timer.daemon = True
@@ -304,22 +395,15 @@ class _Child:
     def _at_deadline(self) -> None:
         self._is_late = True
         self.scanned.stop.set()
-        self._kill()
-
-    def _kill(self) -> None:
-        """It, and what it began: it leads a group of its own."""
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     def _end(self) -> None:
         self._timer.cancel()
         self.scanned.stop.set()
-        self._kill()
+        self._process.kill()
         self._process.wait()
         self._serving.close()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            stream.close()
+        self._process.close()
 
 
 def _check_types(schema: pa.Schema) -> None:

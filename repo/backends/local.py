@@ -447,6 +447,7 @@ class LocalBackend(CommonBackend):
     ) -> None:
         self.local_root = root.absolute().resolve()
         self.url = str(self.local_root)
+        self.is_mount_known = guarantee is None  # else somebody vouches for it
         mount = mount_of(self.local_root)
         self.guarantee = guarantee or mount.guarantee
         self._disk = disk or Disk(self.local_root, reserves=mount.reserves)

@@ -162,7 +162,8 @@ def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) 
     """
     if backend.guarantee is Guarantee.READ_ONLY:
         raise UnsupportedError(f"{backend.url} can only be read: a repository must be written to")
-    if backend.size(IDENTITY_KEY) is None and probe(backend) is not backend.guarantee:
+    is_empty = backend.size(IDENTITY_KEY) is None
+    if is_empty and probe(backend, races_ours=False) is not backend.guarantee:
         raise UnsupportedError(
             f"{backend.url} let two writers create the same key: commits would get lost. Whatever "
             "serves it ignores conditional writes; use another server, or a local folder."

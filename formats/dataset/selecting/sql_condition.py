@@ -11,13 +11,17 @@ Beyond SQL these are read: numbers for class names, names of columns with dots o
 
 from __future__ import annotations
 
+import atexit
 import decimal
 import json
 import operator
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from functools import cache
 from typing import Any, NoReturn, get_args
 
 import numpy as np
@@ -150,10 +154,25 @@ def _parsed(text: str, schema: Schema) -> tuple[str, Any]:
     return _refuse(sql, min(max(at, 0), size), message if at < size else "it ends too early")
 
 
-def _serialized(query: str) -> Any:
+@cache
+def _parser(_process: int) -> Any:
+    """DuckDB for nothing but its parser: opening one takes 60 times as long as a condition."""
     import duckdb  # as heavy as the engine: loaded where a condition comes as text
 
-    with duckdb.connect(config={"threads": 1}) as connection:
+    parser = duckdb.connect(config={"threads": 1})
+    with suppress(duckdb.CatalogException):  # DuckDB 1 starts no others
+        parser.execute("SET async_threads = 0")
+    return parser
+
+
+atexit.register(_parser.cache_clear)  # DuckDB calls what is left at the end a leak
+
+
+def _serialized(query: str) -> Any:
+    import duckdb
+
+    # By process: one that was forked has none of what the other's engine holds in memory.
+    with _parser(os.getpid()).cursor() as connection:
         try:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
         except duckdb.Error as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -134,10 +137,16 @@ def test_types_whose_rows_share_bytes_are_refused(repo: tr.Repository) -> None:
         _ask(repo, "SELECT union_value(x := 'a'::ENUM('a', 'b')) AS x")
 
 
+def _served_by(patch: pytest.MonkeyPatch, code: str) -> None:
+    """Let queries be answered by processes that another server forks."""
+    patch.setattr(sandbox, "SERVER", code)
+    patch.setattr(sandbox, "_servers", {})
+
+
 def test_a_process_that_does_not_start_says_why(
     repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "CHILD", "import sys; sys.exit('no module \x1b[31m')")
+    _served_by(monkeypatch, "import sys; sys.exit('no module \x1b[31m')")
     with pytest.raises(tr.UnsupportedError, match=r"did not start: status 1\. no module .x1b"):
         _ask(repo, "SELECT 1")
 
@@ -148,8 +157,8 @@ def test_a_process_finds_what_this_one_found_in_its_environment(
     (tmp_path / "of_the_environment.py").write_text("")
     (tmp_path / "json.py").write_text("raise ImportError('not the one of Python')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    looks = sandbox.CHILD.replace("main()", "import of_the_environment\nmain()")
-    monkeypatch.setattr(sandbox, "CHILD", looks)
+    looks = "import of_the_environment\nserve("
+    _served_by(monkeypatch, sandbox.SERVER.replace("serve(", looks))
     assert len(_ask(repo, "SELECT 1")) == 1
 
 
@@ -164,9 +173,32 @@ READY = _frame(b'{"kind": "ready"}')
 BEGUN = _frame(b'{"kind": "begun"}', packed([], pa.schema([("x", pa.int64())])).to_pybytes())
 
 
-def _taken_over(monkeypatch: pytest.MonkeyPatch, frames: bytes, then: str = "") -> None:
-    code = f"import os, time\nos.write(1, bytes.fromhex({frames.hex()!r}))\n{then}\ntime.sleep(60)"
-    monkeypatch.setattr(sandbox, "CHILD", code)
+# Runs what a comment of the query holds, in place of the query.
+TAKEN_OVER = """
+import json, os, sys, time, zlib
+sys.path += json.loads(sys.argv[1])
+from tensorrepo.query.untrusted import child
+from tensorrepo.query.untrusted.pipe import Pipe
+def main():
+    asked, _ = Pipe(os.dup(0), os.dup(1)).receive()
+    exec(zlib.decompress(bytes.fromhex(asked["query"].rpartition("-- ")[2])))
+    time.sleep(60)
+child.main = main
+child.serve(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture(scope="module")
+def taken_over() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        _served_by(patch, TAKEN_OVER)
+        yield
+
+
+def _say(frames: bytes, then: str = "") -> str:
+    """A query whose process writes these bytes."""
+    code = f"os.write(1, bytes.fromhex({frames.hex()!r}))\n{then}"
+    return f"SELECT n AS x FROM numbers -- {zlib.compress(code.encode()).hex()}"
 
 
 @pytest.mark.parametrize(
@@ -189,12 +221,10 @@ def _taken_over(monkeypatch: pytest.MonkeyPatch, frames: bytes, then: str = "") 
         READY + BEGUN + BEGUN,
     ],
 )
-def test_what_has_no_meaning_is_an_error_of_ours(
-    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch, frames: bytes
-) -> None:
-    _taken_over(monkeypatch, frames)
+@pytest.mark.usefixtures("taken_over")
+def test_what_has_no_meaning_is_an_error_of_ours(repo: tr.Repository, frames: bytes) -> None:
     with pytest.raises(tr.InvalidInputError, match=r"process of the untrusted query|frame|body"):
-        _ask(repo, "SELECT n AS x FROM numbers")
+        _ask(repo, _say(frames))
 
 
 def _kind_of(zone: str) -> pa.DataType:
@@ -225,12 +255,46 @@ def test_moments_of_any_zone_are_taken(zone: str) -> None:
     sandbox._check_types(pa.schema([("x", _kind_of(zone))]))
 
 
+@pytest.mark.usefixtures("taken_over")
 def test_a_process_that_left_another_one_behind_is_ended_at_the_deadline(
-    repo: tr.Repository, monkeypatch: pytest.MonkeyPatch
+    repo: tr.Repository,
 ) -> None:
-    _taken_over(monkeypatch, READY, "if os.fork(): os._exit(0)\nos.setsid()")
+    query = _say(READY, "if os.fork(): os._exit(0)\nos.setsid()")
     with pytest.raises(tr.InvalidInputError, match=r"longer than 0\.5 s"):
-        _ask(repo, "SELECT n FROM numbers", seconds=0.5)
+        _ask(repo, query, seconds=0.5)
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_what_a_process_began_is_ended_with_it(repo: tr.Repository, tmp_path: Path) -> None:
+    """In its group, as everything is that does not flee."""
+    told = tmp_path / "pid"
+    begun = f"if not os.fork(): open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    with pytest.raises(tr.InvalidInputError, match=r"longer than 1 s"):
+        _ask(repo, _say(READY, begun), seconds=1)
+    assert _has_ended(int(told.read_text()))
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_processes_go_with_the_server(repo: tr.Repository, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    code = f"open({str(told)!r}, 'w').write(str(os.getpid()))\nos.kill(os.getppid(), 9)"
+    with pytest.raises(tr.InvalidInputError, match=r"status -9"):
+        _ask(repo, _say(READY, code))
+    assert _has_ended(int(told.read_text()))
+    with pytest.raises(tr.InvalidInputError, match=r"process of the untrusted query"):
+        _ask(repo, _say(READY + BEGUN + BEGUN))  # from a server of its own
+
+
+def _has_ended(process: int) -> bool:
+    """Whether a process that was killed is gone, or waits for its parent to look."""
+    for _ in range(1000):
+        try:
+            if " Z " in Path(f"/proc/{process}/stat").read_text():
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 # ------------------------------------------------------------- what the process lets DuckDB do

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.errors import NotFoundError, StorageError, UnsupportedError
@@ -68,3 +70,20 @@ def test_the_probe_leaves_nothing_behind_and_nothing_alone() -> None:
     backend.create("repo.json", (b"{}",))
     assert probe(backend) is Guarantee.ATOMIC
     assert [stored.key for stored in backend.list("")] == ["repo.json"]
+
+
+class CountsCreates(LocalBackend):
+    creates = 0
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.creates += 1
+        return super().create(key, parts)
+
+
+@pytest.mark.parametrize(("forced", "creates"), [(None, 2), (Guarantee.ATOMIC, 3 * 9)])
+def test_writers_race_for_a_new_repository_where_the_file_system_is_not_known(
+    tmp_path: Path, forced: Guarantee | None, creates: int
+) -> None:
+    backend = CountsCreates(tmp_path / "store", guarantee=forced)
+    assert probe(backend, races_ours=False) is Guarantee.ATOMIC
+    assert backend.creates == creates
