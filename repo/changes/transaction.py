@@ -46,7 +46,7 @@ from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.tables import RecordTable, Shown, counted
 
 _SUBJECT_CHARACTERS = 200
 
@@ -253,7 +253,7 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
     if not conflicts:
         return
     first, more = conflicts[0], len(conflicts) - 1
-    others = f" (and {more} more conflicts)" if more else ""
+    others = f" (and {counted(more, 'more conflict')})" if more else ""
     raise ConflictError(
         f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
         tuple(conflicts),

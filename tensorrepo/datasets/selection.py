@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorrepo.datasets.dataset import Dataset, RowsOfDataset
 from tensorrepo.datasets.sql_edit import fitting_rows
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
@@ -153,9 +154,10 @@ class Selection(RowsOfDataset):
     @property
     def title(self) -> str:
         told = self.selected.get("where", "")
-        rows = f"{len(self):,}" if self._is_few or self._stored is not None else "some"
+        is_known = self._is_few or self._stored is not None
+        rows = counted(len(self), "row") if is_known else "some rows"
         where = f", where {told:.200}" if told else ""
-        return f"<{rows} rows of {self.name}: {', '.join(self.columns)}{where}>"
+        return f"<{rows} of {self.name}: {', '.join(self.columns)}{where}>"
 
     def __repr__(self) -> str:
         return self.to_table().text() if self._is_few else self.title

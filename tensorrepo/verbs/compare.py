@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tensorrepo.describe import describe_entry
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import counted, grown_text
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
@@ -292,7 +292,7 @@ def _inside(
         views = diff_views(open_view(objects, old.digest), open_view(objects, new.digest))
         return views.summary, (), {"added": len(views.added), "removed": len(views.removed)}
     grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
-    return f"{grown:+,} bytes", (), {"bytes": grown}
+    return grown_text(grown), (), {"bytes": grown}
 
 
 def is_under(path: str, wanted: tuple[str, ...]) -> bool:
@@ -419,7 +419,7 @@ class _Values:
             return None
         wanted = names or list(self._values)
         return {
-            name: value_json(named_class(self._columns[name], self.value(at, name)))
+            name: value_json(named_class(self._columns[name].type, self.value(at, name)))
             for name in wanted
             if name in self._values
         }
