@@ -108,8 +108,11 @@ class Dataset(Shown):
         """The dataset or view that this is a selection of, or of a selection of."""
         return self
 
-    def said(self) -> list[str] | None:
-        """Conditions over what was asked that these rows fulfil; None: no text says which."""
+    def said(self, *, look: bool = False) -> list[str] | None:  # noqa: ARG002  all rows
+        """Conditions over what was asked that these rows fulfil; None: no text says which.
+
+        With `look` rows are looked for where that makes a text, which holds for this version alone.
+        """
         return []
 
     @property
