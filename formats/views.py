@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import RUN, id_table, ids_of_runs, runs_of_ids
@@ -70,7 +71,7 @@ class ViewDiff(Shown):
     @property
     def summary(self) -> str:
         """For people."""
-        return f"{len(self.added):,} rows in, {len(self.removed):,} rows out"
+        return f"{counted(len(self.added), 'row')} in, {counted(len(self.removed), 'row')} out"
 
     def to_table(self) -> RecordTable:
         """The summary."""

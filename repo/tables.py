@@ -51,12 +51,16 @@ def moment_text(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(time_ns / 1e9, UTC):%Y-%m-%d %H:%M}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 file``, ``2,000 files``, ``2 branches``."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def age_text(seconds: float) -> str:
     """How long ago, for people: ``3 hours``."""
     for name, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
         if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {name}{'s' if count != 1 else ''}"
+            return counted(int(seconds // size), name)
     return "less than a second"
 
 
@@ -132,7 +136,7 @@ class RecordTable:
         """One element for a notebook or a page."""
         lines = [*map(_line, self.lines[:HTML_LINES])]
         if len(self.lines) > HTML_LINES:
-            lines.append(_line(f"... and {len(self.lines) - HTML_LINES:,} more lines"))
+            lines.append(_line(f"... and {counted(len(self.lines) - HTML_LINES, 'more line')}"))
         table = self._table() if self.columns else ""
         hidden = self.more + max(len(self.rows) - HTML_ROWS, 0)
         below = _line(f"... and {hidden:,} more") if hidden else ""

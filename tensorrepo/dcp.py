@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, W
 from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
 from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
 from tensorrepo.formats.model.delta.base_choice import Prediction
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
@@ -558,7 +559,7 @@ def _check_fits(state: Mapping[str, Any], stored: Mapping[str, Any], *, partly: 
     if missing and not partly:
         shown = ", ".join(map(repr, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
         raise NotFoundError(
-            f"the checkpoint lacks {len(missing)} of the {len(state)} values of this state: "
+            f"the checkpoint lacks {len(missing)} of {counted(len(state), 'value')} of this state: "
             f"{shown}. Leave them out of the state that you load, or use "
             "LoadPlanner(allow_partial_load=True)"
         )
@@ -621,7 +622,7 @@ def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[TensorShard
         if isinstance(data, io.BytesIO):
             if len(data.getvalue()) > _MOST_JSON_BYTES:
                 raise InvalidInputError(
-                    f"{name}: {len(data.getvalue()):,} bytes that are no tensor"
+                    f"{name}: {counted(len(data.getvalue()), 'byte')} that are no tensor"
                 )
             texts[name] = json.loads(data.getvalue())
             continue

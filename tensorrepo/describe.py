@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import bytes_text, counted
-from tensorrepo.formats.common.summaries import list_entry
+from tensorrepo.formats.common.summaries import list_entry, shape_text
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures, type_text
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -91,7 +91,7 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
         )
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
-    return EntryDescription(path, kind, f"{size:,} bytes", size, entry.digest)
+    return EntryDescription(path, kind, counted(size, "byte"), size, entry.digest)
 
 
 def describe_entries(
@@ -124,7 +124,11 @@ def dataset_table(title: str, dataset: StoredDataset) -> RecordTable:
     except Error as error:  # data outside, that may not be read or is gone
         return replace(dataset.schema.to_table(), lines=(title, f"rows cannot be read: {error}"))
     names = tuple(column.name.removeprefix(">") for column in columns)
-    some = (f"the first {len(columns)} of {len(every):,} columns",) if every != columns else ()
+    some = (
+        (f"the first {len(columns)} of {counted(len(every), 'column')}",)
+        if every != columns
+        else ()
+    )
     rows = tuple(zip(*cells, strict=True))
     return RecordTable((title, *some), names, rows, len(dataset) - count)
 
@@ -175,10 +179,9 @@ def file_json(path: str, data: memoryview, whole_bytes: int | None) -> dict[str,
 
 def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryDescription:
     columns = tuple(
-        f"{column.name}: {type_text(column.type)}{' or null' if column.nullable else ''}"
-        for column in dataset.schema.visible.columns
+        f"{column.name}: {column.type_text}" for column in dataset.schema.visible.columns
     )
-    shape = f"{len(dataset):,} rows x {len(columns)} columns"
+    shape = shape_text(len(dataset), len(columns))
     properties = tuple(
         f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
         for name, value in dataset.root.properties.items()

@@ -22,8 +22,7 @@ import numpy as np
 from tensorrepo.formats.common.arguments import number_text
 from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.schema.python_values import json_form
-from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ClassLabel, LinkValue
+from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnType, LinkValue
 
 WHOLE_BYTES = 1024  # of a value that JSON holds, unless more are asked for
 
@@ -58,11 +57,11 @@ def _single_json(value: Any) -> Any:
     return f"{value:f}" if isinstance(value, Decimal) and value.is_finite() else str(value)
 
 
-def named_class(column: Column, value: Any) -> Any:
-    """`value`, or the name of its class where the column holds classes."""
-    if not isinstance(column.type, ClassLabel) or value is None:
+def named_class(kind: ColumnType, value: Any) -> Any:
+    """`value`, or the name of its class where a column of this type holds classes."""
+    if not isinstance(kind, ClassLabel) or value is None:
         return value
-    return column.type.names[int(value)]
+    return kind.names[int(value)]
 
 
 def bytes_json(data: bytes | bytearray | memoryview, whole_bytes: int | None) -> dict[str, Any]:

@@ -14,7 +14,10 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from tensorrepo.repo import tables
 from tensorrepo.repo.errors import InvalidInputError
+
+counted = tables.counted
 
 MOST = (1 << 62) - 1  # leaves room for sums of two in int64
 MOST_WORD = (1 << 64) - 1
@@ -188,9 +191,9 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + more
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """``1 file``, ``2,000 files``, ``2 branches``."""
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+def grown_text(byte_count: int) -> str:
+    """``+2,000 bytes``, ``-1 byte``: how much more there is than before."""
+    return f"{'+' if byte_count >= 0 else '-'}{counted(abs(byte_count), 'byte')}"
 
 
 def bytes_text(count: int) -> str:

@@ -87,13 +87,18 @@ def list_entry(path: str, entry: Entry) -> ListedEntry:
 
 def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
     if kind is Kind.DATASET:
-        return f"{counts[0]:,} rows x {counts[1]} columns"
+        return shape_text(counts[0], counts[1])
     if kind is Kind.MODEL:
         return counted(counts[0], "tensor")
     if kind is Kind.VIEW:
         cut = "..." if len(rest) == _PATH_BYTES else ""
         return f"{counted(counts[0], 'row')} of {rest.decode('ascii', 'replace')}{cut}"
-    return f"{counts[0] if counts else 0:,} bytes"
+    return counted(counts[0] if counts else 0, "byte")
+
+
+def shape_text(rows: int, columns: int) -> str:
+    """``1,000 rows x 3 columns``."""
+    return f"{counted(rows, 'row')} x {counted(columns, 'column')}"
 
 
 def _facts(kind: Kind, counts: tuple[int, ...], rest: bytes) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import counted, grown_text
 from tensorrepo.formats.dataset.read import StoredDataset, fragment_records, open_dataset
 from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.python_values import duration_text
-from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
     ColumnLayout,
     Date,
     Decimal,
@@ -113,10 +115,10 @@ class DatasetDiff(Shown):
     @property
     def summary(self) -> str:
         """In a few words, for a line."""
-        parts = [f"+{self.rows_added:,} rows"] if self.rows_added else []
-        parts += [f"-{self.rows_removed:,} rows"] if self.rows_removed else []
-        parts += [f"{self._bound}{self.rows_updated:,} rows updated"] if self.rows_updated else []
-        parts += [f"{len(self.schema)} columns changed"] if self.schema else []
+        parts = [f"+{counted(self.rows_added, 'row')}"] if self.rows_added else []
+        parts += [f"-{counted(self.rows_removed, 'row')}"] if self.rows_removed else []
+        parts += [self._updated_text(self.rows_updated)] if self.rows_updated else []
+        parts += [f"{counted(len(self.schema), 'column')} changed"] if self.schema else []
         parts += ["columns reordered"] if self.reordered else []
         return ", ".join(parts) or "same rows"
 
@@ -127,9 +129,9 @@ class DatasetDiff(Shown):
             yield "columns in another order"
         yield f"rows: {self.old_rows:,} -> {self.new_rows:,}"
         for column in self.updated:
-            yield f"column {column.name}: {self._bound}{column.rows:,} rows updated"
+            yield f"column {column.name}: {self._updated_text(column.rows)}"
         for change in self.columns:
-            yield f"column {change.name}: {change.new - change.old:+,} bytes"
+            yield f"column {change.name}: {grown_text(change.new - change.old)}"
         for facts in self.statistics:
             yield from _facts_lines(facts)
 
@@ -137,9 +139,8 @@ class DatasetDiff(Shown):
         """In full, line by line."""
         return RecordTable((self.summary, *self.lines()))
 
-    @property
-    def _bound(self) -> str:
-        return "" if self.exact else "up to "
+    def _updated_text(self, rows: int) -> str:
+        return f"{'' if self.exact else 'up to '}{counted(rows, 'row')} updated"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -236,10 +237,10 @@ def _schema_changes(old: dict[str, Column], new: dict[str, Column]) -> Iterator[
             after = new[column.id]
             if what := tuple(_differences(column, after)):
                 old_name = column.name if column.name != after.name else None
-                yield ColumnChange(after.name, _in_words(column), _in_words(after), what, old_name)
+                yield ColumnChange(after.name, *_both_in_words(column, after), what, old_name)
         elif column.name in come:
             other = come.pop(column.name)
-            yield ColumnChange(column.name, _in_words(column), _in_words(other), ("replaced",))
+            yield ColumnChange(column.name, *_both_in_words(column, other), ("replaced",))
         else:
             yield ColumnChange(column.name, _in_words(column), None, ("dropped",))
     for column in come.values():
@@ -257,12 +258,21 @@ def _differences(old: Column, new: Column) -> Iterator[str]:
         yield "default"
 
 
+def _both_in_words(old: Column, new: Column) -> tuple[str, str]:
+    """Of many classes, of which few are shown, with the first that differs."""
+    words = _in_words(old), _in_words(new)
+    match old.type, new.type:
+        case ClassLabel(names=before), ClassLabel(names=after) if before != after:
+            known = zip(before, after, strict=False)
+            at = next((at for at, (was, now) in enumerate(known) if was != now), None)
+            if at is not None:
+                return f"{words[0]}, {at} is {before[at]!r}", f"{words[1]}, {at} is {after[at]!r}"
+    return words
+
+
 def _in_words(column: Column) -> str:
-    form = type_to_json(column.type)
-    kind = form.pop("type")
-    details = ", ".join(f"{key}={value}" for key, value in form.items())
     default = "" if column.default is None else f", default {column.default!r:.40}"
-    return f"{kind}({details})" + (" or null" if column.nullable else "") + default
+    return column.type_text + default
 
 
 def _schema_line(change: ColumnChange) -> str:

@@ -60,7 +60,7 @@ from tensorrepo.formats.dataset.reading.page_reader import (
 )
 from tensorrepo.formats.dataset.reading.row_read import read_columns, region_of
 from tensorrepo.formats.dataset.schema.arrow import column_array
-from tensorrepo.formats.dataset.schema.cells import cell_of, type_text
+from tensorrepo.formats.dataset.schema.cells import cell_of
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
@@ -196,7 +196,7 @@ class StoredDataset:
 
     def __repr__(self) -> str:
         columns = ", ".join(self.schema.visible.names)
-        return f"<Dataset {self.digest:.12}: {self.rows} rows of {columns}>"
+        return f"<Dataset {self.digest:.12}: {counted(self.rows, 'row')} of {columns}>"
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
@@ -275,16 +275,14 @@ class ColumnView(Shown):
     def to_table(self) -> RecordTable:
         """The first values; of a column cut into tiles, which may be large, none."""
         kind, rows = self.column.type, len(self)
-        null = " or null" if self.column.nullable else ""
-        title = f"column {self.column.name}: {type_text(kind)}{null}, {counted(rows, 'row')}"
+        title = f"column {self.column.name}: {self.column.type_text}, {counted(rows, 'row')}"
         tiled = self.column.storage.layout is ColumnLayout.TILED
         shown = 0 if tiled else min(rows, SHOWN_VALUES)
         cells = enumerate(cell_of(kind, value) for value in (self[:shown] if shown else ()))
         return RecordTable((title,), (">row", self.column.name), tuple(cells), rows - shown)
 
     def __repr__(self) -> str:
-        kind, rows = self.column.type, len(self)
-        return f"<column {self.column.name}: {type_text(kind)}, {counted(rows, 'row')}>"
+        return f"<column {self.column.name}: {self.column.type_text}, {counted(len(self), 'row')}>"
 
     def __len__(self) -> int:
         return self.dataset.rows

@@ -119,9 +119,9 @@ def _identified(schema: Schema, base: StoredDataset | None) -> Schema:
     for column in schema.visible.columns:
         known = visible.column(column.name) if column.name in visible else None
         if known is None or (known.type, known.nullable) != (column.type, column.nullable):
-            found = "no such column" if known is None else _described(known)
+            found = "no such column" if known is None else known.type_text
             raise InvalidInputError(
-                f"cannot append: column {column.name!r} is {_described(column)} in the new rows, "
+                f"cannot append: column {column.name!r} is {column.type_text} in the new rows, "
                 f"the dataset has {found}"
             )
     for column in visible.columns:
@@ -136,10 +136,6 @@ def _named(schema: Schema) -> Schema:
         for column in schema.columns
     )
     return Schema(tuple(columns))
-
-
-def _described(column: Column) -> str:
-    return f"{type_to_json(column.type)}{' or null' if column.nullable else ''}"
 
 
 # ------------------------------------------------------------------------------ resumable ingest

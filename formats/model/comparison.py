@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.graph.graph import module_of
 from tensorrepo.formats.model.graph.source import model_config
@@ -267,8 +268,8 @@ class ModelDiff(Shown):
         if not told:
             return "no tensors"
         first, *rest = told
-        plural = "" if first.startswith("1 ") else "s"
-        return ", ".join([first.replace(" ", f" tensor{plural} ", 1), *rest])
+        count = next(filter(None, counts.values()))
+        return ", ".join([f"{counted(count, 'tensor')} {first.partition(' ')[2]}", *rest])
 
     def to_table(self) -> RecordTable:
         """In full, line by line."""

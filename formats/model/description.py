@@ -83,7 +83,7 @@ class ModelDescription(Shown):
         for name, target in self.aliases.items():
             yield f"tied {name} = {target}"
         for name, size in self.files.items():
-            yield f"file {name} ({size:,} bytes)"
+            yield f"file {name} ({counted(size, 'byte')})"
         for name, value in self.metrics.items():
             yield f"metric {name} = {value}"
         yield from map(_edge_text, self.lineage)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorOutput, TensorType
 from tensorrepo.formats.model.layout.manifest import (
@@ -92,7 +93,8 @@ class StoredModel:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Model {self.entry.digest:.12}: {len(self)} tensors, {self.size_bytes:,} bytes>"
+        told = f"{counted(len(self), 'tensor')}, {counted(self.size_bytes, 'byte')}"
+        return f"<Model {self.entry.digest:.12}: {told}>"
 
     def __len__(self) -> int:
         return len(self.tensors) + len(self.aliases)

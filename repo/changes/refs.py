@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -126,11 +126,34 @@ def redo(repository: RepositoryCore, name: str, *, actor: str) -> Move:
     return _step(repository, name, actor, "redo")
 
 
-def reflog(repository: RepositoryCore, ref: str, view: LogView | None = None) -> Iterator[Move]:
-    """All changes of a ref, the newest first; entries that did not apply are left out."""
-    at = view or repository.log.refresh()
-    for stop in range(at.generation + 1, 1, -_BLOCK):
+def reflog(
+    repository: RepositoryCore, ref: str, view: LogView | None = None, *, before: int | None = None
+) -> Iterator[Move]:
+    """All changes of a ref, the newest first; entries that did not apply are left out.
+
+    `before` is the generation of the record where they end; None: behind the newest.
+    """
+    end = (view or repository.log.refresh()).generation + 1 if before is None else before
+    for stop in range(end, 1, -_BLOCK):
         yield from reversed(list(_moves(repository, ref, max(1, stop - _BLOCK), stop)))
+
+
+def places(repository: RepositoryCore, ref: str, view: LogView | None = None) -> Iterator[Move]:
+    """Where a branch was, the newest first, also under the names that it had before.
+
+    A rename is a move from a commit to the same; behind it come the moves of the former name.
+    """
+    before: int | None = None
+    while ref:
+        moves, ref = reflog(repository, ref, view, before=before), ""
+        for move in moves:
+            if move.update.old is not None or move.renamed is None:
+                yield move
+                continue
+            former = move.renamed
+            yield replace(move, update=Update(move.update.ref, former.old, move.update.new))
+            ref, before = former.ref, move.generation
+            break
 
 
 def _step(repository: RepositoryCore, name: str, actor: str, verb: str) -> Move:

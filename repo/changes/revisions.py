@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref, reflog
+from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref, places
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
@@ -204,7 +204,7 @@ def _ago(
     if count == 0:
         return view.state.refs[ref]
     seen = 0
-    for move in reflog(repository, ref, view):
+    for move in places(repository, ref, view):
         seen += 1
         if seen == count:
             if move.update.old is None:
@@ -221,7 +221,7 @@ def _as_of(
     """Where a ref stood at a moment: after the newest record of its time or before."""
     ref, at_ns = _moved(text, ref), parse_moment(moment, now_ns=now_ns)
     first = None
-    for move in reflog(repository, ref, view):
+    for move in places(repository, ref, view):
         first = move
         if move.entry.time_ns <= at_ns:
             if move.update.new is None:

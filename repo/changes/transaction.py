@@ -46,7 +46,7 @@ from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.tables import RecordTable, Shown, counted
 
 _SUBJECT_CHARACTERS = 200
 
@@ -162,7 +162,7 @@ class CommitAttempt:
     def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
         objects = self.transaction.objects
         root, parents = self.compose(tip), self._parents(tip)
-        before = tree_of(objects, self._compared(tip))
+        before = tree_of(objects, parents[0] if parents else None)
         commit = Commit(
             tree=root,
             parents=parents,
@@ -178,10 +178,6 @@ class CommitAttempt:
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:
         return self.others if tip is None else (tip, *self.others)
-
-    def _compared(self, tip: Digest | None) -> Digest | None:
-        """The commit that the paths which changed are told against."""
-        return tip
 
     def _pass_fence(self, view: LogView) -> None:
         """Rules W3 and W4 at `view`; what a condemnation hit is stored again."""
@@ -254,7 +250,7 @@ def raise_conflicts(conflicts: Sequence[Conflict], what: str, advice: str) -> No
     if not conflicts:
         return
     first, more = conflicts[0], len(conflicts) - 1
-    others = f" (and {more} more conflicts)" if more else ""
+    others = f" (and {counted(more, 'more conflict')})" if more else ""
     raise ConflictError(
         f"{what}: {first.path}: {first.reason}{others}. Nothing changed. {advice}",
         tuple(conflicts),
@@ -469,9 +465,6 @@ class _Amended(CommitAttempt):
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:  # noqa: ARG002  takes its place
         return self.amended.parents
-
-    def _compared(self, tip: Digest | None) -> Digest | None:  # noqa: ARG002  as above
-        return self.amended.parents[0] if self.amended.parents else None
 
 
 MOST_DROPPED = 100  # refs in one record, which has 64 KiB; what is left goes with the next

@@ -19,7 +19,14 @@ import msgspec
 from sqlalchemy import Connection, Engine
 
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import check_instance, encodable, flag, whole, wrong
+from tensorrepo.formats.common.arguments import (
+    check_instance,
+    counted,
+    encodable,
+    flag,
+    whole,
+    wrong,
+)
 from tensorrepo.formats.exchange.checkpoints.models import read_model
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import Graph, make_graph
@@ -193,7 +200,7 @@ class DonorList(RecordList[Donor]):
 
     columns: ClassVar[Mapping[str, Cell]] = {
         "model": model_text,
-        ">shared": lambda donor: f"{donor.shared} of {donor.nodes} nodes",
+        ">shared": lambda donor: f"{donor.shared} of {counted(donor.nodes, 'node')}",
         ">value": lambda donor: "-" if donor.value is None else f"{donor.value:.6g}",
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorrepo.catalog.layered import LayeredLayout, Point, layered
-from tensorrepo.formats.common.arguments import file_path, flag
+from tensorrepo.formats.common.arguments import counted, file_path, flag
 from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.query.lineage import LineageNode, LineageStep
@@ -131,7 +131,7 @@ class Drawing:
         return f'<div style="overflow-x: auto">{self.svg()}</div>'
 
     def __repr__(self) -> str:
-        return f"<lineage drawing of {len(self.nodes):,} things>"
+        return f"<lineage drawing of {counted(len(self.nodes), 'thing')}>"
 
     def _edge(self, pair: tuple[str, str]) -> str:
         course = _course(self.layout.edges[pair])

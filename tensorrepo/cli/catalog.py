@@ -71,8 +71,8 @@ def catalog_rebuild_command(call: RepoCall, catalog: CatalogOption = None) -> No
     opened = _open(call, catalog)
     with output.row_progress("rebuilding", "steps") as advance:
         done = opened.rebuild(progress=_steps(advance), warn=output.warning)
-    text = f"the catalog tells of record {done.generation:,}: {done.commits:,} commits, "
-    call.answer(asdict(done), f"{text}{done.rows:,} rows")
+    counts = f"{output.counted(done.commits, 'commit')}, {output.counted(done.rows, 'row')}"
+    call.answer(asdict(done), f"the catalog tells of record {done.generation:,}: {counts}")
 
 
 def catalog_verify_command(call: RepoCall, catalog: CatalogOption = None) -> None:
@@ -89,7 +89,8 @@ def catalog_verify_command(call: RepoCall, catalog: CatalogOption = None) -> Non
         differences = opened.verify()
     lines = [] if differences else ["the catalog says what the repository says"]
     for table in differences:
-        lines.append(f"{table.table}: {table.extra:,} rows too many, {table.missing:,} missing")
+        extra = output.counted(table.extra, "row")
+        lines.append(f"{table.table}: {extra} too many, {table.missing:,} missing")
         lines += [f"  {example}" for example in table.examples]
     call.answer([asdict(table) for table in differences], *lines)
     if differences:
@@ -181,7 +182,7 @@ def model_donors_command(
     )
     columns: dict[str, Any] = {
         "MODEL": model_text,
-        ">SHARED": lambda donor: f"{donor.shared} of {donor.nodes} nodes",
+        ">SHARED": lambda donor: f"{donor.shared} of {output.counted(donor.nodes, 'node')}",
     }
     if name:
         columns[f">{name.upper()}"] = lambda donor: (

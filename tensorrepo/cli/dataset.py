@@ -295,6 +295,8 @@ def _change_text(changed: Changed) -> str:
         why = ": no row is meant" if changed.chosen == 0 else ""
         return f"{changed.path} is unchanged{why}"
     if changed.chosen is not None and changed.rows == changed.rows_before:
-        return f"staged {changed.path} ({changed.chosen:,} of {changed.rows:,} rows)"
+        return (
+            f"staged {changed.path} ({changed.chosen:,} of {output.counted(changed.rows, 'row')})"
+        )
     before = "" if changed.rows == changed.rows_before else f", {changed.rows_before:,} before"
-    return f"staged {changed.path} ({changed.rows:,} rows{before})"
+    return f"staged {changed.path} ({output.counted(changed.rows, 'row')}{before})"

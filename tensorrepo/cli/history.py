@@ -302,14 +302,15 @@ def reflog_command(
     """Show where a branch was: each move with who made it, when and why, the newest first.
 
     `main@{2}` names where main stood before its last two moves, `main@{yesterday}` where it stood
-    then; every command takes both. A branch that was deleted is found, too.
+    then; every command takes both. A branch that was deleted is found, too, and of one that was
+    renamed what it did under its former name.
 
     Examples:
         tensorrepo reflog
         tensorrepo reflog cleaning -n 5
     """
     full = _moved_ref(call.session, ref)
-    moves = list(islice(refs.reflog(call.session.repository, full), limit))
+    moves = list(islice(refs.places(call.session.repository, full), limit))
     if not moves:
         raise NotFoundError(f"{refs.describe_ref(full)} never was: the log has no move of it")
     name = full.removeprefix(refs.BRANCHES).removeprefix(refs.TAGS)
@@ -341,7 +342,7 @@ def _moved_ref(session: WorkspaceSession, name: str | None) -> str:
 
 def _move_document(place: str, move: refs.Move) -> dict[str, Any]:
     entry, update = move.entry, move.update
-    deed = _DEEDS.get(entry.kind, entry.kind)
+    deed = "renamed" if move.renamed is not None else _DEEDS.get(entry.kind, entry.kind)
     return {
         "place": place,
         "commit": update.new,

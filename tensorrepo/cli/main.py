@@ -315,7 +315,8 @@ class LazyCommands(PlainFlags, TyperGroup):
         if args[0] in ABSENT and args[0] not in names and not self.group:
             ctx.fail(f"No such command {args[0]!r}. {ABSENT[args[0]]}")
         if args[0] not in names and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], names)}")
+            above = f" `tensorrepo {args[0]}` does that." if args[0] in COMMANDS else ""
+            ctx.fail(f"No such command {args[0]!r}.{above or did_you_mean(args[0], names)}")
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or name is None:
             return name, None, rest

@@ -116,7 +116,7 @@ def runs_show_command(
     if metric:
         for one in metric:
             values = run.points(one).values
-            output.line(f"{one}: {len(values):,} points")
+            output.line(f"{one}: {output.counted(len(values), 'point')}")
             output.lines(chart(values))
         return
     output.lines(output.printable(text) for text in run_lines(run.document, run.state()))

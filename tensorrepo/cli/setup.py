@@ -238,7 +238,7 @@ def _fault_lines(fault: Fault) -> Iterator[str]:
 
 def _totals_line(totals: ObjectTotals, faults: Sequence[Fault]) -> str:
     size = output.bytes_text(totals.bytes)
-    looked = f"{totals.objects:,} objects of {size} in {counted(totals.commits, 'commit')}"
+    looked = f"{counted(totals.objects, 'object')} of {size} in {counted(totals.commits, 'commit')}"
     if not faults:
         return f"ok: {looked}"
     return (
@@ -288,7 +288,7 @@ def resolve_command(
     unknown = [each for each in answers if each["outcome"] == "unknown"]
     if unknown:
         raise CommitOutcomeUnknown(
-            f"{len(unknown)} outcomes are still unknown; --settle makes them definite",
+            f"{counted(len(unknown), 'outcome')} still unknown; --settle makes them definite",
             txn=str(unknown[0]["txn"]),
             generation=int(str(unknown[0]["generation"])),
         )

@@ -390,7 +390,7 @@ def view_create_command(
     """
     session, handle = call.session, handle_of(call)
     made = stage_view(session, handle.context, name, query, replace=replace)
-    text = f"{view_path(name)}: {made.rows:,} rows of {made.path}, staged"
+    text = f"{view_path(name)}: {output.counted(made.rows, 'row')} of {made.path}, staged"
     call.answer(_document(view_path(name), made), text)
 
 
@@ -418,7 +418,7 @@ def view_refresh_command(
     after = stage_view(session, handle.context, name, before.sql, replace=True, limits=limits)
     diff = diff_views(before, after)
     counts = {"added": len(diff.added), "removed": len(diff.removed)}
-    text = f"{view_path(name)}: {after.rows:,} rows ({diff.summary}), staged"
+    text = f"{view_path(name)}: {output.counted(after.rows, 'row')} ({diff.summary}), staged"
     call.answer(_document(view_path(name), after) | counts, text)
 
 
@@ -468,7 +468,7 @@ def view_show_command(
     query = output.printable(view.sql, keep="\n")
     call.answer(
         _document(path, view),
-        f"{path}  {view.rows:,} rows in {len(view.runs):,} runs",
+        f"{path}  {output.counted(view.rows, 'row')} in {output.counted(len(view.runs), 'run')}",
         f"of      {output.printable(view.path)} ({view.dataset:.12}) at commit {view.commit:.12}",
         f"query   {query}",
     )

@@ -363,9 +363,11 @@ def _how_to_go_on(session: WorkspaceSession, requests: list[AddRequest]) -> str:
 def _added_text(added: Added) -> str:
     if not added.changed:
         return f"{added.path} is unchanged"
-    parts = [f"{added.rows:,} rows"] if added.rows else []
+    parts = [output.counted(added.rows, "row")] if added.rows else []
     if added.updated or added.deleted:
-        parts = [f"+{added.rows:,} rows, {added.updated:,} updated, -{added.deleted:,}"]
+        parts = [
+            f"+{output.counted(added.rows, 'row')}, {added.updated:,} updated, -{added.deleted:,}"
+        ]
     told = ", ".join([*parts, f"{output.bytes_text(added.bytes)} read"])
     return f"staged {added.path} ({told})"
 
@@ -415,5 +417,5 @@ def dataset_adopt_command(
     with session.here.locked(), output.progress(f"adopting {name}", None) as advance:
         added = adopt_and_stage(session, name, mode, request, advance)
     size = output.bytes_text(added.bytes)
-    text = f"staged {added.path} ({added.rows:,} rows, {size} stay where they are)"
+    text = f"staged {added.path} ({output.counted(added.rows, 'row')}, {size} stay where they are)"
     call.answer(asdict(added), text)

@@ -163,7 +163,9 @@ def _run(call: CommandCall, reader: BatchStream, path: str, epochs: int) -> None
     if call.as_json:
         output.json_value({"rows": rows, "seconds": seconds, "stats": asdict(reader.stats())})
         return
-    output.line(f"{rows:,} rows in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s")
+    output.line(
+        f"{output.counted(rows, 'row')} in {seconds:.2f} s, {rows / max(seconds, 1e-9):,.0f} rows/s"
+    )
     result = reader.stats()
     output.line(
         f"planned {result.plan_seconds:.2f} s, fetched {result.fetch_seconds:.2f} s, gathered "

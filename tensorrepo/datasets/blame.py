@@ -19,8 +19,9 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.cells import cell_text
+from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
-from tensorrepo.json_values import value_json
+from tensorrepo.json_values import named_class, value_json
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
@@ -70,12 +71,22 @@ class CellOrigin(Shown):
 
 @dataclass(frozen=True, slots=True)
 class BlamedCell:
-    """One value, and the commit that brought it. `text` is the value for people, short."""
+    """One value, and the commit that brought it; `type` is that of its column."""
 
     column: str
     value: Any
     origin: CellOrigin
-    text: str = field(repr=False)
+    type: ColumnType = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The value for people, short: a class by its name."""
+        return cell_text(self.type, self.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: a class by its name, as `cat` and `diff` tell it."""
+        value = value_json(named_class(self.type, self.value))
+        return {"column": self.column, "value": value, **self.origin.to_json()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -114,10 +125,7 @@ class Blame(Shown):
             "row_id": self.row_id,
             "added": self.added.to_json(),
             "deleted": None if self.deleted is None else self.deleted.to_json(),
-            "cells": [
-                {"column": cell.column, "value": value_json(cell.value), **cell.origin.to_json()}
-                for cell in self.cells
-            ],
+            "cells": [cell.to_json() for cell in self.cells],
         }
 
     def to_table(self) -> RecordTable:
@@ -169,7 +177,7 @@ def blame(
             column.name,
             values[column.name],
             history.origin(found.columns[column.id]),
-            cell_text(column.type, values[column.name]),
+            column.type,
         )
         for column in dataset.schema.columns
         if (column.derived is None if shown is None else column.name in shown)

@@ -24,7 +24,7 @@ from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import dataset_table
-from tensorrepo.formats.common.arguments import byte_size, check_instance
+from tensorrepo.formats.common.arguments import byte_size, check_instance, counted
 from tensorrepo.formats.common.arguments import whole as whole_number
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
@@ -108,8 +108,11 @@ class Dataset(Shown):
         """The dataset or view that this is a selection of, or of a selection of."""
         return self
 
-    def said(self) -> list[str] | None:
-        """Conditions over what was asked that these rows fulfil; None: no text says which."""
+    def said(self, *, look: bool = False) -> list[str] | None:  # noqa: ARG002  all rows
+        """Conditions over what was asked that these rows fulfil; None: no text says which.
+
+        With `look` rows are looked for where that makes a text, which holds for this version alone.
+        """
         return []
 
     @property
@@ -366,12 +369,9 @@ class Dataset(Shown):
     @property
     def title(self) -> str:
         """What it is, in a line."""
-        names = ", ".join(self.schema.names)
-        size = self.stored.stored_bytes
-        return (
-            f"<dataset {self.name}: {len(self):,} rows of {names}, {size:,} bytes, "
-            f"commit {self.commit:.12}>"
-        )
+        rows = f"{counted(len(self), 'row')} of {', '.join(self.schema.names)}"
+        size = counted(self.stored.stored_bytes, "byte")
+        return f"<dataset {self.name}: {rows}, {size}, commit {self.commit:.12}>"
 
     def to_table(self) -> RecordTable:
         """The first rows, with thumbnails: what ``print`` and notebooks show."""
@@ -516,7 +516,7 @@ class View(RowsOfDataset):
     @property
     def title(self) -> str:
         return (
-            f"<view {self.name}: {len(self):,} rows of {self.source.name} at "
+            f"<view {self.name}: {counted(len(self), 'row')} of {self.source.name} at "
             f"{self.source.commit:.12}, {self.sql!r:.80}>"
         )
 

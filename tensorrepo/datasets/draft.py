@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self
 
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
-from tensorrepo.formats.common.arguments import byte_size, check_instance, chosen, encodable, flag
+from tensorrepo.formats.common.arguments import (
+    byte_size,
+    check_instance,
+    chosen,
+    counted,
+    encodable,
+    flag,
+)
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.compact import compact_dataset
@@ -367,7 +374,7 @@ class DatasetDraft:
         return self.rows
 
     def __repr__(self) -> str:
-        return f"<dataset {self.path} in a transaction: {self.rows:,} rows>"
+        return f"<dataset {self.path} in a transaction: {counted(self.rows, 'row')}>"
 
     def _advance(self, chosen: Any = None) -> Callable[[int, int], None]:
         """`progress` as the formats call it: with rows and bytes done, of the rows `chosen`."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorrepo.datasets.dataset import Dataset, RowsOfDataset
 from tensorrepo.datasets.sql_edit import fitting_rows
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
@@ -96,8 +97,7 @@ class Selection(RowsOfDataset):
 
     @property
     def selected(self) -> dict[str, Any]:
-        said = self.said()
-        told = self.asked.selected
+        said, told = self.said(look=True), self.asked.selected
         if said is None or len(text := joined(said) if said else "") > MOST_TEXT:
             return {}
         return told | ({"where": text} if text else {})
@@ -137,25 +137,43 @@ class Selection(RowsOfDataset):
     def asked(self) -> Dataset:
         return self.source.asked
 
-    def said(self) -> list[str] | None:
-        before = self.source.said()
+    def said(self, *, look: bool = False) -> list[str] | None:
+        before = self.source.said(look=look)
         if before is None:
             return None
         of_rows = None if self._rows is None else row_text(self._rows, counts=not before)
+        if of_rows is None and look:
+            of_rows = self._bounds()
         of_where = None if self._where is None else where_text(self._where, counts=not before)
         wanted = [self._rows is not None, self._where is not None]
         told = [each for each in (of_rows, of_where) if each is not None]
         return [*before, *told] if len(told) == sum(wanted) else None
+
+    def _bounds(self) -> str | None:
+        """Between which rows of the dataset the first ones of a condition fell; looked for.
+
+        Of another version this is no query for them: there they may be others.
+        """
+        rows = self._rows
+        if not isinstance(rows, slice) or not _begins_there(rows):
+            return None
+        first = self.source.physical_rows(rows.stop)[rows.start or 0 :]
+        numbers = live_rows(self.asked.stored).live(first)
+        if not len(numbers):
+            return None
+        least = f"row_number >= {numbers[0]} and " if rows.start else ""
+        return f"{least}row_number <= {numbers[-1]}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Selection, (self.source, self._columns, self._where, self._rows)
 
     @property
     def title(self) -> str:
-        told = self.selected.get("where", "")
-        rows = f"{len(self):,}" if self._is_few or self._stored is not None else "some"
+        told = joined(said) if (said := self.said()) else ""
+        is_known = self._is_few or self._stored is not None
+        rows = counted(len(self), "row") if is_known else "some rows"
         where = f", where {told:.200}" if told else ""
-        return f"<{rows} rows of {self.name}: {', '.join(self.columns)}{where}>"
+        return f"<{rows} of {self.name}: {', '.join(self.columns)}{where}>"
 
     def __repr__(self) -> str:
         return self.to_table().text() if self._is_few else self.title

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Protocol, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.dataset.streaming import checks
@@ -302,8 +303,8 @@ def _check_turns(taken: int, workers: int) -> None:
     """See that a place of one of `taken` workers is for a loader with as many."""
     if taken not in (0, workers):
         raise InvalidInputError(
-            f"this state was taken inside of a loader with {taken} workers, this one has "
-            f"{workers}. For any number of workers, save "
+            f"this state was taken inside of a loader with {counted(taken, 'worker')}, this one "
+            f"has {workers}. For any number of workers, save "
             "`stream.state_dict(position=batch.position)` of the last batch that was used."
         )
 

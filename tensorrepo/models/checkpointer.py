@@ -31,7 +31,7 @@ from typing import Any, Final, Literal, Self
 from weakref import WeakMethod
 
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import byte_size, whole
+from tensorrepo.formats.common.arguments import byte_size, counted, whole
 from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, is_torch, tensor_of
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions, Prediction
@@ -553,7 +553,7 @@ class Checkpointer:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<checkpointer of run {self.run!r}: {len(self.steps())} checkpoints>"
+        return f"<checkpointer of run {self.run!r}: {counted(len(self.steps()), 'checkpoint')}>"
 
     def _raise_failures(self, most_waiting: int) -> None:
         """Take what is done, and wait until no more than that many are not."""

@@ -14,6 +14,7 @@ from tensorrepo.describe import model_table
 from tensorrepo.formats.common.arguments import (
     check_instance,
     chosen,
+    counted,
     encodable,
     file_path,
     flag,
@@ -83,9 +84,8 @@ class ModelTensor:
         return array if dtype is None else array.astype(dtype)
 
     def __repr__(self) -> str:
-        return (
-            f"<tensor {self.name}: {self.type} {list(self.shape)}, {self.spec.size_bytes:,} bytes>"
-        )
+        size = counted(self.spec.size_bytes, "byte")
+        return f"<tensor {self.name}: {self.type} {list(self.shape)}, {size}>"
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -326,8 +326,8 @@ class Model(Shown):
         return model_at, (self.context, self.path, self.commit)
 
     def __repr__(self) -> str:
-        size = self.stored.size_bytes
-        return f"<model {self.name}: {len(self)} tensors, {size:,} bytes, commit {self.commit:.12}>"
+        told = f"{counted(len(self), 'tensor')}, {counted(self.stored.size_bytes, 'byte')}"
+        return f"<model {self.name}: {told}, commit {self.commit:.12}>"
 
 
 def _output(output: str) -> TensorOutput:

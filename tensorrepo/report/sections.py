@@ -21,7 +21,7 @@ from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.provenance import relation_of
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.cells import has_pictures, type_text
+from tensorrepo.formats.dataset.schema.cells import has_pictures
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ClassLabel
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
@@ -183,12 +183,11 @@ def _gallery(dataset: StoredDataset, columns: Sequence[Column]) -> str:
 
 
 def _column(dataset: StoredDataset, column: Column) -> str:
-    null = " or null" if column.nullable else ""
     try:
         values = _profile(profile(dataset, column), len(dataset))
     except Error as error:
         values = f'<span class="quiet">cannot be read: {text(str(error), 200)}</span>'
-    kind = f"{text(type_text(column.type))}{null}"
+    kind = text(column.type_text)
     return f"<tr><td>{text(column.name)}</td><td>{kind}</td><td>{values}</td></tr>"
 
 
@@ -203,7 +202,7 @@ def _profile(found: ColumnProfile, rows: int) -> str:
     if found.nulls:
         parts.append(f'<p class="quiet">{found.nulls:,} null</p>')
     if 0 < found.rows < rows and not found.examples:
-        parts.append(f'<p class="quiet">of a sample of {found.rows:,} rows</p>')
+        parts.append(f'<p class="quiet">of a sample of {counted(found.rows, "row")}</p>')
     return "".join(parts)
 
 

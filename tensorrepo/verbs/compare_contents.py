@@ -308,7 +308,7 @@ class _Values:
             return None
         wanted = names or list(self._values)
         return {
-            name: value_json(named_class(self._columns[name], self.value(at, name)))
+            name: value_json(named_class(self._columns[name].type, self.value(at, name)))
             for name in wanted
             if name in self._values
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tensorrepo import lazy
-from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.arguments import counted, grown_text
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -115,7 +115,7 @@ def _compare_files(objects: ObjectSource, change: PathChange) -> EntryChange:
     inside: dict[str, Any]
     if old is not None and new is not None:
         grown = objects.describe(new.digest).bytes - objects.describe(old.digest).bytes
-        summary, inside = f"{grown:+,} bytes", {"bytes": grown}
+        summary, inside = grown_text(grown), {"bytes": grown}
     else:
         file = list_entry(change.path, one)
         summary = file.content

@@ -112,7 +112,7 @@ def _records(
             yield (
                 number,
                 {
-                    column.name: named_class(column, present_row(column, each, at))
+                    column.name: named_class(column.type, present_row(column, each, at))
                     for column, each in zip(columns, values, strict=True)
                 },
             )

@@ -584,7 +584,7 @@ def _sync(
 def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
     """What a user should know of how the rows came in."""
     if known_rows:
-        yield f"went on behind {known_rows:,} rows that an earlier run had stored"
+        yield f"went on behind {counted(known_rows, 'row')} that an earlier run had stored"
     if misfits.summary:
         yield misfits.summary
         yield from (each.reason for each in misfits.noted[:SHOWN_MISFITS])

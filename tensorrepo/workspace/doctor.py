@@ -45,9 +45,9 @@ def files_text(files: list[ForeignVersion]) -> Iterator[str]:
     if not files:
         return
     count, size = counted(len(files), "file"), sum(file.size for file in files)
-    yield f"{count} in place of {size:,} bytes, which the repository does not hold:"
+    yield f"{count} in place of {counted(size, 'byte')}, which the repository does not hold:"
     for file in files[:SHOWN_FILES]:
-        yield f"  {file.url} ({file.format}, {file.size:,} bytes)"
+        yield f"  {file.url} ({file.format}, {counted(file.size, 'byte')})"
     if len(files) > SHOWN_FILES:
         yield f"  and {len(files) - SHOWN_FILES:,} more"
 
@@ -183,9 +183,13 @@ def _log(session: WorkspaceSession) -> _Found:
     void = sum(not verdict.applied for _, verdicts in judged for verdict in verdicts)
     reason = view.state.read_only_reason
     if reason:
-        return "warning", f"{view.generation} records; {reason}", ""
-    note = f", {void} entries without effect (`tensorrepo log --no-effect`)" if void else ""
-    return "ok", f"{view.generation} records, their chain is whole{note}", ""
+        return "warning", f"{counted(view.generation, 'record')}; {reason}", ""
+    note = (
+        f", {counted(void, 'entry', 'entries')} without effect (`tensorrepo log --no-effect`)"
+        if void
+        else ""
+    )
+    return "ok", f"{counted(view.generation, 'record')}, their chain is whole{note}", ""
 
 
 def _caches(session: WorkspaceSession) -> _Found:
@@ -252,12 +256,12 @@ def _outside(session: WorkspaceSession) -> _Found:
     if wrong:
         return (
             "error",
-            f"{len(wrong)} of {len(files)} files in place are not as they were: {wrong[0]}",
+            f"in place, but not as they were: {len(wrong)} of {len(files)} files: {wrong[0]}",
             "Put them back, or adopt the new ones.",
         )
     advice = "Allow to read them: `tensorrepo --allow-outside PREFIX doctor`." if hidden else ""
     level = "warning" if hidden else "ok"
-    return level, f"{len(files)} files in place are needed{note}", advice
+    return level, f"{counted(len(files), 'file')} in place, which datasets need{note}", advice
 
 
 def _author(session: WorkspaceSession) -> _Found:
@@ -270,7 +274,7 @@ def _workspace(session: WorkspaceSession) -> _Found:
     pending = session.repository.log.pending
     unresolved = pending.unresolved() if pending else ()
     if unresolved:
-        found = f"{len(unresolved)} commits whose outcome is unknown"
+        found = f"{counted(len(unresolved), 'commit')} whose outcome is unknown"
         return "warning", found, "Run `tensorrepo resolve`."
     staged = len(session.workspace.staging().entries)
-    return "ok", f"{session.workspace.root}, {staged} changes staged", ""
+    return "ok", f"{session.workspace.root}, {counted(staged, 'change')} staged", ""

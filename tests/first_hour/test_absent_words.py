@@ -26,3 +26,7 @@ def test_what_is_pointed_to_is_there() -> None:
         for command in re.findall(r"`tensorrepo ([a-z-]+(?: [a-z]+)?)", hint):
             words = command.split()
             assert words[0].startswith("-") or {command, words[0]} & there, command
+
+
+def test_a_word_of_the_top_is_pointed_to_from_a_group(empty: Shell) -> None:
+    assert "`tensorrepo update` does that" in empty.fails(USAGE, "dataset", "update", "pets")

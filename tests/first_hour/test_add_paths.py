@@ -86,7 +86,7 @@ def test_standard_input_is_added_and_synced(files: Shell) -> None:
     files("commit", "-m", "People")
     files.piped = CSV + b"3,c\n"
     told = files("add", "-", "--format", "csv", "--dataset", "people", "--sync")
-    assert "(1 rows" in told
+    assert "(1 row," in told
     files("commit", "-m", "One more")
     assert len(files.repository().dataset("people")) == 3
     assert "from -" in files("lineage", "people")

@@ -237,5 +237,5 @@ def test_what_is_in_a_repository_is_told_without_reading_it(tmp_path: Any) -> No
     damaged.chmod(0o644)
     damaged.write_bytes(b"")
     shown = str(tr.open(tmp_path / "store"))
-    assert "1 rows x 1 columns" in shown
+    assert "1 row x 1 column" in shown
     assert "files/good.txt" in shown

@@ -46,6 +46,21 @@ def test_a_branch_that_is_gone_has_a_reflog(full: Shell) -> None:
     assert "never was" in full.fails(3, "reflog", "nothing")
 
 
+def test_a_renamed_branch_has_the_reflog_of_its_former_names(two: Shell) -> None:
+    two("branch", "--rename", "trunk")
+    two("branch", "--rename", "stem")
+    now, renamed, second, first = two.records("reflog", "stem")
+    assert [now["why"], renamed["why"]] == [
+        "renamed: rename from trunk",
+        "renamed: rename from main",
+    ]
+    assert [second["why"], first["why"]] == ["commit: Remove the net", "commit: First"]
+    assert two.json("show", "stem@{3}")["commit"] == first["commit"] == second["was"]
+    assert "2 older" not in two.fails(3, "show", "stem@{4}")
+    two("undo")
+    assert [each["why"] for each in two.records("reflog")][-2:] == [second["why"], first["why"]]
+
+
 def test_a_ref_is_named_by_date_wherever_a_ref_is(two: Shell) -> None:
     newest = two.json("show")["commit"]
     assert two.json("show", "main@{now}")["commit"] == newest

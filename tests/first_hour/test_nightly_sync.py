@@ -130,8 +130,8 @@ def test_pictures_are_matched_by_their_files(shell: Shell) -> None:
     photos = shell.repository().dataset("photos")
     labels = [photos.schema.column("label").type.names[row["label"]] for row in photos]
     assert sorted(labels) == ["bird", "cat", "cat", "cat", *["dog"] * 4]
-    assert "+1 rows" in shell("diff", "HEAD~1", "HEAD")
-    assert "-1 rows" in shell("diff", "HEAD~1", "HEAD")
+    assert "+1 row" in shell("diff", "HEAD~1", "HEAD")
+    assert "-1 row" in shell("diff", "HEAD~1", "HEAD")
 
 
 def test_python_syncs_alike(people: Shell) -> None:

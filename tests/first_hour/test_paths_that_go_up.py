@@ -11,7 +11,7 @@ def test_adopt_takes_a_path_that_goes_up(shell: Shell) -> None:
     np.save(shell.home.parent / "dots.npy", np.arange(12).reshape(6, 2))
     shell("--allow-outside", "..", "dataset", "adopt", "../dots.npy", "--dataset", "dots")
     shell("commit", "-m", "Dots")
-    assert "6 rows x 1 columns" in shell("ls")
+    assert "6 rows x 1 column" in shell("ls")
     said = shell("--allow-outside", "..", "cat", "dots", "-n", "1", "--json")
     assert "[0, 1]" in said or "[0,1]" in said
     assert "../" not in shell("lineage", "dots", "--json")

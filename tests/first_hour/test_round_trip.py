@@ -70,7 +70,7 @@ def test_one_cell_is_one_cell(shell: Shell) -> None:
     edit(shell)
     shell("add", "datasets/people.csv")
     shell("commit", "-m", "Edited")
-    assert "-1 rows, 1 rows updated" in shell("diff", "HEAD~1", "HEAD")
+    assert "-1 row, 1 row updated" in shell("diff", "HEAD~1", "HEAD")
     after = shell.repository().dataset("people").row_ids(slice(None))
     assert after == [*before[:5], *before[6:]]
     assert "Edited" in shell("blame", "people", "--row", "3")

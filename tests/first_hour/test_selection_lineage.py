@@ -89,3 +89,19 @@ def test_a_dataset_made_of_a_selection_says_of_which(repo: tr.Repository) -> Non
         )
     (step,) = repo.lineage("datasets/odd").ancestors(depth=1)
     assert (step.origin.path, step.details["where"]) == ("datasets/d", "y == 1")
+
+
+def test_the_head_of_a_filter_is_told_in_text(repo: tr.Repository) -> None:
+    odd = repo.dataset("d").filter("y == 1")
+    train(repo, "head", odd.head(5).stream(batch_size=10))
+    train(repo, "few", odd.select(rows=slice(2, 4)).stream(batch_size=10))
+    (few,) = repo.lineage("runs/few").ancestors(depth=1)
+    assert few.details["where"] == "(y == 1) and (row_number >= 5 and row_number <= 7)"
+    told = "\n".join(repo.lineage("models/head").ancestors().lines())
+    assert "where (y == 1) and (row_number <= 9)" in told
+    with repo.transaction() as tx:
+        tx.dataset("d").delete("n == 5 or n == 8")
+    assert {each.model.path: each.deleted for each in repo.lineage("d").saw_deleted()} == {
+        "models/few": 1,
+        "models/head": 1,
+    }

@@ -77,7 +77,7 @@ def test_views_differ_in_rows_by_their_ids() -> None:
     found = diff_views(_view(dataset, [1, 2, 9]), _view(dataset, [2, 9, 10, 11]))
     assert found.added.tolist() == _ids(dataset, [10, 11]).tolist()
     assert found.removed.tolist() == _ids(dataset, [1]).tolist()
-    assert found.summary == "2 rows in, 1 rows out"
+    assert found.summary == "2 rows in, 1 row out"
     assert len(diff_views(_view(dataset, []), _view(dataset, [])).added) == 0
 
 

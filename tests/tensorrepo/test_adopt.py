@@ -124,7 +124,7 @@ def test_doctor_looks_at_the_files_it_may_look_at(shell: Shell) -> None:
     shell("commit", "-m", "adopt")
     assert "1 of them not looked at" in shell("doctor")
     shell("config", "outside.allow", str(shell.folder))
-    assert "1 files in place are needed" in shell("doctor")
+    assert "1 file in place, which datasets need" in shell("doctor")
     path.write_bytes(path.read_bytes()[:-1])
     done = shell.run("doctor")
     assert done.exit_code == 5

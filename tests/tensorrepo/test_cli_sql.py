@@ -123,15 +123,15 @@ def test_views_are_staged_committed_shown_and_refreshed(full: Shell) -> None:
     full("commit", "-m", "A view")
     assert full.json("view", "show", "first")["sql"] == query
     assert [each["rows"] for each in full.records("view", "ls")] == [2]
-    assert "2 rows in 1 runs" in full("view", "show", "first")
+    assert "2 rows in 1 run" in full("view", "show", "first")
     assert full.json("dataset", "stream", "first")["rows"] == 2
     assert "views/first" in full("ls")
     assert len(full("cat", "first", "--json").splitlines()) == 2
     full("delete", "points", "--row", "0")
     full("commit", "-m", "One less")
-    assert "1 rows in, 1 rows out" in full("view", "refresh", "first")
+    assert "1 row in, 1 row out" in full("view", "refresh", "first")
     full("commit", "-m", "Again")
-    assert "1 rows in, 1 rows out" in full("diff", "HEAD~1", "HEAD")
+    assert "1 row in, 1 row out" in full("diff", "HEAD~1", "HEAD")
     full("export", "first", "--format", "parquet", "--to", "first.parquet")
     assert pq.read_table(full.folder / "first.parquet").num_rows == 2
 

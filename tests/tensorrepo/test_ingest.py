@@ -122,7 +122,7 @@ def test_rows_that_do_not_fit_are_skipped_and_told(shell: Shell) -> None:
     added = json.loads(told)
     assert added["rows"] == 1
     assert [each["row"] for each in added["misfits"]] == [1]
-    assert "1 rows skipped" in added["notes"]
+    assert "1 row skipped" in added["notes"]
 
 
 def test_rows_are_updated_by_key_and_others_added(shell: Shell) -> None:

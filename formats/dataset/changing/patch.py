@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import AUTO, Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
@@ -105,7 +106,8 @@ def many_source(column: Column, values: Any, given: int) -> ValueSource:
         if isinstance(column.type, Json | List | Map):
             hint = ". A list is taken as one value for each row: put it into a list for all rows"
         raise InvalidInputError(
-            f"column {column.name!r}: {found.rows} values for {given} rows{hint}"
+            f"column {column.name!r}: {counted(found.rows, 'value')} for "
+            f"{counted(given, 'row')}{hint}"
         )
     return lambda _, places: found.take(places)
 
@@ -118,13 +120,14 @@ def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> Colu
     """
     if is_single(column, values) and column.storage.layout is not ColumnLayout.BINARY:
         raise InvalidInputError(
-            f"column {column.name!r}: the function gave one value for {rows} rows, "
+            f"column {column.name!r}: the function gave one value for {counted(rows, 'row')}, "
             "expected one for each"
         )
     found = coerce_column(column, values, first_row)
     if found.rows != rows:
         raise InvalidInputError(
-            f"column {column.name!r}: the function gave {found.rows} values for {rows} rows"
+            f"column {column.name!r}: the function gave {counted(found.rows, 'value')} for "
+            f"{counted(rows, 'row')}"
         )
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.common.arguments import bytes_text
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.dataset.schema.python_values import json_form
 from tensorrepo.formats.dataset.schema.types import (
     Bytes,
@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Date,
     Decimal,
     Duration,
+    Embedding,
     Image,
     Json,
     Link,
@@ -34,6 +35,7 @@ from tensorrepo.formats.dataset.schema.types import (
     Tensor,
     Text,
     Time,
+    Timestamp,
 )
 from tensorrepo.formats.images.headers import header_of
 from tensorrepo.formats.images.thumbnails import array_thumbnail, looks_like_pixels, thumbnail
@@ -55,7 +57,7 @@ def value_text(value: Any, most: int | None = SHOWN_CHARACTERS) -> str:
         more = " ..." if value.size > 4 else ""
         return f"{value.dtype}{list(value.shape)} {inside}{more}"
     if isinstance(value, (bytes, memoryview)):
-        return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+        return f"{counted(len(value), 'byte')} {bytes(value[:8]).hex()}"
     if value is None:
         return "null"
     if isinstance(value, dict | list):
@@ -104,21 +106,26 @@ def type_text(kind: ColumnType) -> str:
         return kind.dtype
     if isinstance(kind, Tensor):
         dims = ", ".join("?" if dim is None else str(dim) for dim in kind.shape)
-        return f"{kind.dtype}[{dims}]"
+        tile = "" if kind.tile is None else f" in tiles of {list(kind.tile)}"
+        return f"{kind.dtype}[{dims}]{tile}"
     if isinstance(kind, ClassLabel):
         shown = ", ".join(kind.names[:_SHOWN_CLASSES])
         more = ", ..." if len(kind.names) > _SHOWN_CLASSES else ""
-        return f"label of {len(kind.names)} classes ({shown}{more})"
+        return f"label of {counted(len(kind.names), 'class', 'classes')} ({shown}{more})"
     if isinstance(kind, Image):
         return f"image ({kind.codec})" if kind.codec else "image"
+    if isinstance(kind, Bytes) and kind.size is not None:
+        return f"bytes({kind.size})"
     if isinstance(kind, Text | Bytes | Json | Link):
         return type(kind).__name__.lower()
     return _nested_text(kind)
 
 
 def _nested_text(kind: ColumnType) -> str:
-    """``list(text)``, ``struct(a: int64, b: decimal(5, 2))``, ``time(us)``; of others as ever."""
+    """``list(text)``, ``struct(a: int64, b: decimal(5, 2))``, ``timestamp(us, UTC)``."""
     match kind:
+        case Embedding(dtype=dtype, dim=dim):
+            return f"embedding of {dtype}[{dim}]"
         case List(value=value, size=size):
             return f"list({type_text(value)}{'' if size is None else f', {size}'})"
         case Struct(fields=fields):
@@ -127,8 +134,9 @@ def _nested_text(kind: ColumnType) -> str:
             return f"map({type_text(key)}, {type_text(value)})"
         case Decimal(precision=precision, scale=scale):
             return f"decimal({precision}, {scale})"
-        case Time(unit=unit) | Duration(unit=unit):
-            return f"{kind.__struct_config__.tag}({unit})"
+        case Time(unit=unit) | Duration(unit=unit) | Timestamp(unit=unit):
+            zone = getattr(kind, "zone", None)
+            return f"{kind.__struct_config__.tag}({unit}{f', {zone}' if zone else ''})"
         case Date() | Null():
             return str(kind.__struct_config__.tag)
     return str(kind)

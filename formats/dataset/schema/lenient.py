@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.schema.coerce import coerce_batch
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
@@ -58,8 +59,8 @@ class Misfits:
     @property
     def summary(self) -> str:
         """In words; empty when every row fitted."""
-        parts = [f"{self.skipped:,} rows skipped"] if self.skipped else []
-        parts += [f"{self.nulled:,} values set to null"] if self.nulled else []
+        parts = [f"{counted(self.skipped, 'row')} skipped"] if self.skipped else []
+        parts += [f"{counted(self.nulled, 'value')} set to null"] if self.nulled else []
         return ", ".join(parts)
 
     def meet(self, row: int, column: str | None, reason: object) -> None:

@@ -162,6 +162,11 @@ class Column:
         return storage_of(self.type)
 
     @property
+    def type_text(self) -> str:
+        """Its type for people: ``float32[28, ?]``, ``text or null``."""
+        return type_text(self.type) + (" or null" if self.nullable else "")
+
+    @property
     def arrow_type(self) -> pa.DataType:
         """The Arrow type in which rows are given out."""
         return arrow_type(self.type) if self.arrow is None else self.arrow

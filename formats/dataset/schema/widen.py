@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import element_dtype, is_float
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
@@ -135,7 +136,8 @@ def _decimal_refusal(old: Decimal, new: Decimal) -> str | None:
 
 def _names_refusal(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     if len(wanted) < len(names):
-        return f"{len(names)} classes cannot become {len(wanted)}: rows may have the others"
+        many = counted(len(names), "class", "classes")
+        return f"{many} cannot become {len(wanted)}: rows may have the others"
     for number, name in enumerate(names):
         if name in wanted and wanted[number] != name:
             return (

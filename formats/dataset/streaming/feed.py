@@ -37,6 +37,8 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
     OrderKind,
     StreamPlan,
     explain,
+    items_of,
+    items_text,
 )
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.native.rows import BEST
@@ -299,9 +301,9 @@ class DatasetFeed:
 
     def text(self, epoch: Pass) -> str:
         plan = self.plan
-        items = "rows" if plan.packing is None else f"items of {plan.packing.size:,} elements"
+        items = items_text(self.rows(epoch), items_of(plan.packing))
         selected = "" if plan.selection is None else f" ({plan.selection.text})"
-        return f"Stream({self.rows(epoch):,} {items}{selected}, order={plan.arrangement.kind!r}"
+        return f"Stream({items}{selected}, order={plan.arrangement.kind!r}"
 
     def _items_state(self) -> ItemsState:
         plan, arrangement = self.plan, self.plan.arrangement

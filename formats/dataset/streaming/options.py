@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
@@ -64,8 +65,8 @@ class Tuning:
             fetched = f"{self.fetch_threads} to load"
         work = f", {self.work_threads} to decode and transform" if self.work_threads else ""
         return (
-            f"threads: {fetched}{work}; {self.prefetch} batches ahead; {self.steps_at_once} steps "
-            f"gathered at once by the {self.kernel} kernel"
+            f"threads: {fetched}{work}; {counted(self.prefetch, 'batch', 'batches')} ahead; "
+            f"{counted(self.steps_at_once, 'step')} gathered at once by the {self.kernel} kernel"
         )
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import Any
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
 from tensorrepo.repo.ids import Buffer, Digest
@@ -119,7 +120,8 @@ class Profile:
         lines = [f"parts of the cold pass, which run side by side: {listed or 'none took time'}"]
         if self.cold.reads:
             lines.append(
-                f"{self.cold.reads:,} reads brought {self.cold.read_bytes:,} bytes in "
+                f"{counted(self.cold.reads, 'read')} brought "
+                f"{counted(self.cold.read_bytes, 'byte')} in "
                 f"{self.cold.read_seconds:.2f} s of all threads together"
             )
         return lines

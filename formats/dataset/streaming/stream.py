@@ -20,6 +20,7 @@ from math import prod
 from typing import Any, Self
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset, check_absent
 from tensorrepo.formats.dataset.schema.nulls import null_policy
@@ -255,7 +256,7 @@ class BatchStream:
     def __repr__(self) -> str:
         return (
             f"{self.feed.text(self._pass)}, batch_size={self.options.batch_size}, "
-            f"epoch={self.epoch}, {len(self)} batches)"
+            f"epoch={self.epoch}, {counted(len(self), 'batch', 'batches')})"
         )
 
     def _assembler(self) -> Assembler:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema.schema import Column, type_to_json
+from tensorrepo.formats.common.arguments import counted
 
 SHOWN_CLASHES = 20
 SHOWN_LETTERS = 40
@@ -144,7 +144,7 @@ def shown_value(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bytes | bytearray):
-        return f"{len(value):,} bytes {bytes(value[:8]).hex()}"
+        return f"{counted(len(value), 'byte')} {bytes(value[:8]).hex()}"
     if isinstance(value, np.ndarray):
         first = ", ".join(str(each) for each in value.reshape(-1)[:3].tolist())
         more = ", ..." if value.size > 3 else ""
@@ -154,15 +154,6 @@ def shown_value(value: Any) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     text = repr(plain)
     return text if len(text) <= SHOWN_LETTERS else f"{text[: SHOWN_LETTERS - 3]}..."
-
-
-def shown_type(column: Column) -> str:
-    """The type of a column in a few letters."""
-    form = type_to_json(column.type)
-    kind = form.pop("type")
-    facts = ", ".join(f"{name} {value}" for name, value in form.items())
-    text = f"{kind} ({facts})" if facts else str(kind)
-    return text if len(text) <= 2 * SHOWN_LETTERS else f"{text[: 2 * SHOWN_LETTERS - 3]}..."
 
 
 def _row(row_id: str, key: Mapping[str, Any]) -> str:

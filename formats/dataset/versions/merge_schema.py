@@ -19,7 +19,6 @@ from tensorrepo.formats.dataset.versions.conflicts import (
     SideName,
     column_clash,
     property_clash,
-    shown_type,
 )
 
 _Value = TypeVar("_Value")
@@ -190,7 +189,7 @@ class _Merge:
             return onto.type, nullable
         _, ours, theirs = versions.for_users
         why = (
-            f"{shown_type(ours)} in ours, {shown_type(theirs)} in theirs, and neither holds "
+            f"{ours.type_text} in ours, {theirs.type_text} in theirs, and neither holds "
             "the values of the other"
         )
         self._unlike.add(versions.base.id)

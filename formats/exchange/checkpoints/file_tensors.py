@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.damage import damage, refusals, refused
 from tensorrepo.formats.common.tensors import ArrayTensor, TensorType
 from tensorrepo.formats.exchange.output import new_file
@@ -224,7 +225,8 @@ def double_note(original: OriginalFile) -> tuple[str, ...]:
     if size < NOTED_BYTES or not original.others:
         return ()
     note = (
-        f"{original.name}: {size:,} bytes are kept beside the tensors: {len(original.others)} of "
-        "them lie in the file in another form (compressed, transposed, shared in part)"
+        f"{original.name}: {counted(size, 'byte')} kept beside the tensors: "
+        f"{len(original.others)} of these lie in the file in another form (compressed, "
+        "transposed, shared in part)"
     )
     return (note,)

@@ -28,6 +28,7 @@ from typing import Any, Final
 import msgspec
 from blake3 import blake3
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
 from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
@@ -96,7 +97,7 @@ class Graph(msgspec.Struct, Shown, frozen=True):
         return RecordTable.of(self.nodes, columns, repr(self)[1:-1])
 
     def __repr__(self) -> str:
-        return f"<graph of {len(self.nodes):,} nodes ({self.source})>"
+        return f"<graph of {counted(len(self.nodes), 'node')} ({self.source})>"
 
     def node(self, name: str) -> GraphNode:
         """Raises KeyError."""

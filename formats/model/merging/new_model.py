@@ -504,7 +504,7 @@ def _count(origins: Mapping[str, _Origin], donor: int) -> int:
 def _construction_notes(origins: Mapping[str, _Origin], donors: Sequence[ModelRef]) -> list[str]:
     own = Counter(origin.name for origin in origins.values() if origin.donor is None)
     notes = [
-        f"{_count(origins, at)} of {len(origins)} tensors are those of {donor.path}"
+        f"{_count(origins, at)} of {counted(len(origins), 'tensor')} are those of {donor.path}"
         for at, donor in enumerate(donors)
     ]
-    return notes + [f"{count} tensors are {what}" for what, count in sorted(own.items())]
+    return notes + [f"{counted(count, 'tensor')}: {what}" for what, count in sorted(own.items())]

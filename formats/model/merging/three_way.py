@@ -345,7 +345,7 @@ def _reason(contests: list[Contest], has_base: bool) -> str:
     tensors = sum(1 for contest in contests if contest.what == "tensor")
     others = len(contests) - tensors
     parts = [counted(tensors, "tensor")] if tensors else []
-    parts += [f"{others:,} files or settings"] if others else []
+    parts += [counted(others, "file or setting", "files or settings")] if others else []
     made = "changed on both sides" if has_base else "saved on both sides without a common version"
     return (
         f"{' and '.join(parts)} {made}. Choose with --strategy: ours, theirs, average, slerp, "

@@ -71,10 +71,23 @@ def test_columns_are_compared_by_type() -> None:
     new = stored(objects, Schema.of({"n": "int32", "come": ClassLabel(("a",))}), [])
     found = diff_datasets(objects, old.digest, new.digest)
     assert found.schema == (
-        ColumnChange("n", "scalar(dtype=int64)", "scalar(dtype=int32)", ("replaced",)),
-        ColumnChange("gone", "scalar(dtype=int8)", None, ("dropped",)),
-        ColumnChange("come", None, "class_label(names=('a',))", ("added",)),
+        ColumnChange("n", "int64", "int32", ("replaced",)),
+        ColumnChange("gone", "int8", None, ("dropped",)),
+        ColumnChange("come", None, "label of 1 class (a)", ("added",)),
     )
+
+
+def test_of_many_classes_the_first_that_differs_is_told() -> None:
+    objects = MemoryObjects()
+    names = tuple(f"class{at}" for at in range(9))
+    old, new = (
+        stored(objects, Schema.of({"c": ClassLabel((*names, last))}), []) for last in ("dog", "cat")
+    )
+    (change,) = diff_datasets(objects, old.digest, new.digest).schema
+    shown = ", ".join(names[:8])
+    assert [change.old, change.new] == [
+        f"label of 10 classes ({shown}, ...), 9 is {last!r}" for last in ("dog", "cat")
+    ]
 
 
 def test_a_dataset_against_none_is_all_added() -> None:
@@ -96,7 +109,7 @@ def test_the_summary_says_what_became_of_rows() -> None:
     new = _open(objects, delete_rows(objects, new, [4]))
     new = stored(objects, SCHEMA, [_rows(3)], 1, base=new)
     found = diff_datasets(objects, old.digest, new.digest)
-    assert found.summary == "+3 rows, -1 rows, 2 rows updated"
+    assert found.summary == "+3 rows, -1 row, 2 rows updated"
     assert (found.fragments_added, found.fragments_removed) == (1, 0)
     assert found.updated == (ColumnUpdates("c", 2),)
     assert "column c: 2 rows updated" in list(found.lines())
@@ -144,16 +157,16 @@ def test_changes_of_columns_are_told_by_their_ids() -> None:
     new = _open(objects, drop_column(objects, new, "d"))
     new = _open(objects, add_column(objects, new, Column("d", Scalar("int64"), default=7)))
     found = diff_datasets(objects, old.digest, new.digest)
-    wide, plain = "scalar(dtype=int64) or null", "scalar(dtype=int64)"
+    wide, plain = "int64 or null", "int64"
     assert found.schema == (
-        ColumnChange("a", "scalar(dtype=int32)", wide, ("retyped", "nullability")),
+        ColumnChange("a", "int32", wide, ("retyped", "nullability")),
         ColumnChange("beta", plain, plain, ("renamed",), "b"),
         ColumnChange("c", plain, None, ("dropped",)),
         ColumnChange("d", plain, f"{plain}, default 7", ("replaced",)),
     )
     assert found.rows_updated == 0
     assert list(found.lines())[:4] == [
-        f"column a: scalar(dtype=int32) -> {wide}",
+        f"column a: int32 -> {wide}",
         "column beta (was b): renamed",
         f"column c removed: {plain}",
         f"column d: {plain} -> {plain}, default 7, another column",

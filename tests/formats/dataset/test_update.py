@@ -186,7 +186,7 @@ def test_rows_keep_their_place_among_deleted_ones() -> None:
         ({"label": ["cat", "cow"]}, "column 'label'"),
         ({"n": [1, 2, 3]}, "3 values for 2 rows"),
         ({"x": np.zeros(999, "u1")}, "column 'x'"),
-        ({"n": lambda _: [1]}, "gave 1 values for 2 rows"),
+        ({"n": lambda _: [1]}, "gave 1 value for 2 rows"),
         ({"n": lambda _: 1}, "one value for 2 rows"),
     ],
 )

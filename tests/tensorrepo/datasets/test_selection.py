@@ -164,7 +164,9 @@ def test_what_a_selection_says_of_itself(ds: tr.Dataset) -> None:
     assert found.selected == {"where": "(y == 3) and (n > 20)"}
     assert repr(found) == "<some rows of d: n, y, text, where (y == 3) and (n > 20)>"
     assert ds.select(rows=np.arange(190) % 2 == 0).selected == {}
-    assert ds.filter("y == 3").head(2).selected == {}  # the first two of others, in another version
+    few = ds.filter("y == 3").head(2)
+    assert few.selected == {"where": "(y == 3) and (row_number <= 10)"}
+    assert few.sql == ""  # the first two of others, in another version
 
 
 @pytest.mark.parametrize("wrong", [[3, 1], [1, 1]])

@@ -40,7 +40,7 @@ def _lines(text: str) -> list[str]:
 
 def test_rows_are_shown_cell_by_cell(changed: Shell) -> None:
     told = changed("diff", "v1", "main", "--rows")
-    assert told.startswith("M datasets/pets (+1 rows, -1 rows, 1 rows updated)")
+    assert told.startswith("M datasets/pets (+1 row, -1 row, 1 row updated)")
     assert _lines(told) == [
         "~ label: 'cat' -> 'dog'",
         "- id=3 label='cat' image=<png 7 B>",

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.schema.nulls import null_policy
@@ -185,7 +186,7 @@ class MixFeed:
 
     @property
     def title(self) -> str:
-        return f"a mix of {len(self.sources)} datasets"
+        return f"a mix of {counted(len(self.sources), 'dataset')}"
 
     def identify(self, rows: Ints, source: Ints) -> NDArray[Any]:
         """The id of each row, which is one of its own source."""
@@ -319,7 +320,7 @@ class MixFeed:
         )
 
     def text(self, epoch: Pass) -> str:  # noqa: ARG002  as `rows`
-        return f"Mix({len(self.sources)} sources, {self.blend.rows:,} rows"
+        return f"Mix({counted(len(self.sources), 'source')}, {counted(self.blend.rows, 'row')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,13 +341,17 @@ class MixExplanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"mix            {self.rows:,} rows in {self.steps:,} steps an epoch"]
+        lines = [
+            f"mix            {counted(self.rows, 'row')} in {counted(self.steps, 'step')} an epoch"
+        ]
         if self.slot_rows > 1:
             left = f"; the last {self.rest_rows:,} rows are what is left of all of them"
             lines.append("steps of one source each" + left * bool(self.rest_rows))
         described = zip(self.source_rows, self.passes, self.sources, strict=True)
         for number, (rows, passes, source) in enumerate(described):
-            lines.append(f"source {number}: {rows:,} rows an epoch, {passes:.2f} of its own")
+            lines.append(
+                f"source {number}: {counted(rows, 'row')} an epoch, {passes:.2f} of its own"
+            )
             lines += [f"  {line}" for line in str(source).splitlines()]
         return "\n".join(lines)
 

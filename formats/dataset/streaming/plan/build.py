@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.page import (
     PAGE_PLAIN,
@@ -360,8 +361,8 @@ def _chosen(
     fitting = None if where is None else _fitting_rows(dataset, where)
     chosen = both(named, fitting) if named and fitting else named or fitting
     if chosen is None:
-        return None, [f"all {dataset.rows:,} rows"]
-    text = f"{chosen.total:,} of {dataset.rows:,} rows"
+        return None, [f"all {counted(dataset.rows, 'row')}"]
+    text = f"{chosen.total:,} of {counted(dataset.rows, 'row')}"
     return chosen, [text if where is None else f"{text} where {where!s:.80}"]
 
 
@@ -476,7 +477,7 @@ def _balanced(
     number = np.full(len(rows_of_kind) + 1, len(present), kind.dtype)
     number[present] = np.arange(len(present))
     weights = balanced_weights(number[kind], rows_of_kind[present], epoch_rows or total)
-    return weights, f"{len(present):,} classes of {name!r} equally often"
+    return weights, f"{counted(len(present), 'class', 'classes')} of {name!r} equally often"
 
 
 def _classes(

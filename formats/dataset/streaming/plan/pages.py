@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorrepo.formats.common.arguments import bytes_text
+from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.deletions import LiveRows
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
@@ -472,8 +472,9 @@ class ColumnExplanation:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.reading}, {self.requests:,} reads of {self.pages:,} pages, "
-            f"{bytes_text(self.read_bytes)} (x{self.amplification:.2f})"
+            f"{self.name}: {self.reading}, {counted(self.requests, 'read')} of "
+            f"{counted(self.pages, 'page')}, {bytes_text(self.read_bytes)} "
+            f"(x{self.amplification:.2f})"
         )
 
 
@@ -510,29 +511,46 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
-        mixing = ", ".join(f"{runs:,} in {n} batches" for n, runs in self.distinct_runs.items())
+        mixing = ", ".join(
+            f"{runs:,} in {counted(n, 'batch', 'batches')}"
+            for n, runs in self.distinct_runs.items()
+        )
         expected = packed = ""
         if self.expected_items != self.rows:
-            expected = f"{self.expected_items:,} {self.items} on average"
+            expected = f"{items_text(self.expected_items, self.items)} on average"
         if self.packed_share < 1:
             packed = f"{self.packed_share:.1%} of the elements are no padding"
         table = (
-            ("order", f"{self.order}: {self.rows:,} {self.items} in {self.runs:,} runs"),
+            (
+                "order",
+                f"{self.order}: {items_text(self.rows, self.items)} in {counted(self.runs, 'run')}",
+            ),
             ("selection", self.selection),
             ("epoch", expected),
             ("packing", packed),
             ("buckets", self.buckets),
             ("lengths", self.lengths),
             ("steps", f"{self.steps:,} an epoch"),
-            ("lanes", f"{self.lanes} in {self.bands} bands"),
+            ("lanes", f"{self.lanes} in {counted(self.bands, 'band')}"),
             ("window", bytes_text(self.window_bytes)),
             ("resident", f"about {bytes_text(self.resident_bytes)}"),
             ("distinct runs", mixing),
-            ("reads", f"{self.requests:,} pages, {bytes_text(self.read_bytes)} an epoch"),
+            ("reads", f"{counted(self.requests, 'page')}, {bytes_text(self.read_bytes)} an epoch"),
             ("", "\n".join(f"  {column}" for column in self.columns)),
             ("made by", self.tuning),
         )
         return "\n".join(f"{name:<15}{text}" if name else text for name, text in table if text)
+
+
+def items_of(packing: Packing | None) -> str:
+    """What an order is of: ``rows``, or ``items of 1,024 elements``."""
+    return "rows" if packing is None else f"items of {counted(packing.size, 'element')}"
+
+
+def items_text(count: int, items: str) -> str:
+    """``1 row``, ``2,000 items of 1,024 elements``."""
+    noun, _, rest = items.partition(" ")
+    return f"{counted(count, noun.removesuffix('s'))} {rest}".rstrip()
 
 
 def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: int) -> Explanation:
@@ -555,7 +573,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
         read_bytes=sum(column.read_bytes for column in columns),
         columns=columns,
         selection="" if plan.selection is None else plan.selection.text,
-        items="rows" if plan.packing is None else f"items of {plan.packing.size:,} elements",
+        items=items_of(plan.packing),
         expected_items=plan.expected_items,
         packed_share=_packed_share(items),
         buckets=_explain_buckets(plan),
