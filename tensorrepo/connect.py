@@ -46,9 +46,18 @@ CONFIG_KEYS = {
     "user.email": "your address in commits",
     "cache.limit": "bytes that the cache of remote objects may take, and that of streams likewise",
     "catalog.url": "where the SQL catalog is; {id} in it stands for the repository's id",
+    "user.signingkey": "private Ed25519 key file that signs commits",
+    "commit.sign": "true: every commit is signed",
+    "signers.file": "file of keys that you trust, as ssh's allowed signers; else the repository's",
+    "check.NAME": "command behind a check that a rule of a branch names",
     "outside.allow": "what may be read outside of repositories: folders and URLs, with commas",
 }
-WORKSPACE_KEYS = ("user.name", "user.email")  # a workspace may have its own
+WORKSPACE_KEYS = (
+    "user.name",
+    "user.email",
+    "user.signingkey",
+    "commit.sign",
+)  # a workspace may have its own
 DEFAULT_CACHE_LIMIT = "20GB"
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")

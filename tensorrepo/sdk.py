@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensorrepo import connect
 from tensorrepo.context import Context, RepositoryOrigin
+from tensorrepo.policy import with_policy
 from tensorrepo.repository import Repository
 from tensorrepo.this_machine import machine
 
@@ -29,7 +30,7 @@ def init(
     origin = _origin(url, storage_options, author)
     here = machine()
     core = connect.create(origin.url, dict(origin.storage_options), here)
-    return Repository(Context(core, origin, here, reopen))
+    return Repository(Context(with_policy(core, here), origin, here, reopen))
 
 
 def open_repository(
@@ -73,7 +74,7 @@ def _open(origin: RepositoryOrigin) -> Context:
         here,
         more_outside={prefix: dict(options) for prefix, options in origin.outside},
     )
-    return Context(core, origin, here, reopen)
+    return Context(with_policy(core, here), origin, here, reopen)
 
 
 def _origin(

@@ -6,18 +6,22 @@ at once get one winner and one clear ConflictError.
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.history.signatures import UNSIGNED, Signatory, signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, canonical_json
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown, moment_text
@@ -58,8 +62,41 @@ def create_branch(repository: RepositoryCore, name: str, commit: Digest, *, acto
 def create_tag(
     repository: RepositoryCore, name: str, commit: Digest, *, actor: str, note: str = ""
 ) -> None:
-    """A new tag, which never moves. Raises ConflictError when the name is taken."""
+    """A new tag, which never moves, signed where this client signs.
+
+    Raises:
+        ConflictError: the name is taken.
+    """
     _create(repository, "tag", check_ref(TAGS + name), commit, actor, note)
+
+
+def tag_signatory(repository: RepositoryCore, name: str) -> Signatory:
+    """Who signed a tag, as far as the allowed signers tell."""
+    view = repository.log.refresh()
+    made = next(reflog(repository, TAGS + name, view), None)
+    if made is None or made.entry.signature is None:
+        return UNSIGNED
+    try:
+        signature = base64.b64decode(made.entry.signature, validate=True)
+    except ValueError:
+        return Signatory("bad")
+    signed = _tag_bytes(repository, made.entry)
+    return signatory(signature, signed, repository.policy.signers(view.state))
+
+
+def _tag_bytes(repository: RepositoryCore, entry: LogEntry) -> bytes:
+    """What the signature of a tag is made over: its entry, and the repository that it is in."""
+    update = entry.updates[0]
+    return canonical_json(
+        {
+            "repository": repository.id,
+            "ref": update.ref,
+            "commit": update.new,
+            "actor": entry.actor,
+            "time": entry.time_ns,
+            "note": entry.note,
+        }
+    )
 
 
 def delete_ref(repository: RepositoryCore, ref: str, *, actor: str) -> Digest:
@@ -272,7 +309,12 @@ def _create(
     def decide(view: LogView) -> LogEntry:
         refuse_taken(view, ref)
         _secure(repository, view, commit)
-        return _entry(kind, actor, Update(ref, None, commit), note)
+        entry = _entry(kind, actor, Update(ref, None, commit), note)
+        signer = repository.policy.signer if kind == "tag" else None
+        if signer is None:
+            return entry
+        signature = signer().sign(_tag_bytes(repository, entry))
+        return structs.replace(entry, signature=base64.b64encode(signature).decode())
 
     _append(repository, decide)
 

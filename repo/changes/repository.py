@@ -16,6 +16,7 @@ import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
 from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
@@ -85,6 +86,7 @@ class RepositoryCore:
     drivers: Drivers = field(default_factory=dict)
     past: PastCommits | None = None  # where commits are far away
     copy: CopyKind | None = None
+    policy: ClientPolicy = field(default_factory=ClientPolicy)
 
     @property
     def url(self) -> str:
@@ -95,8 +97,18 @@ class RepositoryCore:
         return self.identity.id
 
     def append(self, decide: Callable[[LogView], tuple[LogEntry, ...]]) -> Appended:
-        """Append to the log, see `append.append`. A record that completes a segment writes it."""
-        return append(self.log, decide, commits=self._introduced)
+        """Append to the log, see `append.append`. A record that completes a segment writes it.
+
+        Raises:
+            PermissionDenied: a rule of a branch forbids it; see `rules`. Nothing was written.
+        """
+
+        def allowed(view: LogView) -> tuple[LogEntry, ...]:
+            entries = decide(view)
+            refuse_forbidden(self.policy, self.objects, view, entries)
+            return entries
+
+        return append(self.log, allowed, commits=self._introduced)
 
     def entry(self, root: bytes, path: str) -> Entry | None:
         """The entry at `path` of a tree, as its content is stored now."""

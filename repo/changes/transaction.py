@@ -35,6 +35,7 @@ from tensorrepo.repo.history.commits import (
     clean_message,
     commit_lines,
     read_commit,
+    signed_bytes,
     write_commit,
 )
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_trees
@@ -174,6 +175,9 @@ class CommitAttempt:
             changed=changed_paths(diff(objects, before, root)),
             signature=None,
         )
+        signer = self.transaction.repository.policy.signer
+        if signer is not None:
+            commit = replace(commit, signature=signer().sign(signed_bytes(commit)))
         return write_commit(objects, commit).digest, commit
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:

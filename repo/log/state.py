@@ -25,6 +25,7 @@ from msgspec import Meta, Struct
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest, state_digest
+from tensorrepo.repo.log.branch_rules import RULES_FEATURE, RULES_KEY, rules_problem
 from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, parse_json
 
 # What is encoded here was sorted before, and can hold nothing but text.
@@ -102,8 +103,10 @@ def _ends_page(ref: str, mask: int) -> bool:
     return not int.from_bytes(blake3(ref.encode()).digest()[:2], "little") & mask
 
 
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
-CONFIG_KEYS: Final = frozenset({"retention_seconds", "protected_refs", "signers", "features"})
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({RULES_FEATURE})
+CONFIG_KEYS: Final = frozenset(
+    {"retention_seconds", "protected_refs", "signers", "features", RULES_KEY}
+)
 
 
 _Digest = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -343,4 +346,6 @@ def config_problem(key: str, value: object) -> str | None:
         case "signers":
             good = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
             return None if good else "config signers must map names to keys"
+        case "branch_rules":
+            return rules_problem(value)
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"

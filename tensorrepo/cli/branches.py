@@ -18,6 +18,7 @@ from tensorrepo.cli.options import (
     complete_ref,
     complete_tag,
     entry_hint,
+    signing_repository,
 )
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes import refs
@@ -108,6 +109,9 @@ def tag_command(
     message: Annotated[str, Option("-m", "--message", help="A note kept with it.")] = "",
     delete: Annotated[bool, Option("-d", "--delete", help="Delete NAME.")] = False,
     force: Annotated[bool, Option("--force", help="Needed to delete.")] = False,
+    sign: Annotated[
+        bool, Option("-S", "--sign", help="Sign it with the key of `user.signingkey`.")
+    ] = False,
 ) -> None:
     """List, make or delete tags. A tag never moves.
 
@@ -115,6 +119,7 @@ def tag_command(
         tensorrepo tag
         tensorrepo tag v1
         tensorrepo tag v0.9 main~3 -m "before the relabelling"
+        tensorrepo tag v1.0 -S
         tensorrepo tag -d v0.9 --force
     """
     session = call.session
@@ -132,7 +137,8 @@ def tag_command(
         call.answer(value, f"Deleted tag {name} (was {old:.12}).")
     else:
         at = session.resolve(ref).digest
-        refs.create_tag(session.repository, name, at, actor=session.author(), note=message)
+        repository = signing_repository(call) if sign else session.repository
+        refs.create_tag(repository, name, at, actor=session.author(), note=message)
         value = {"tag": name, "commit": at}
         call.answer(value, f"Tag {name} names {at:.12}.")
 

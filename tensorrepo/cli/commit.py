@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
@@ -10,7 +11,7 @@ from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.editor import edited_message, is_person
 from tensorrepo.cli.main import NOTHING_TO_DO
-from tensorrepo.cli.options import CommandCall, complete_ref
+from tensorrepo.cli.options import CommandCall, complete_ref, signing_repository
 from tensorrepo.repo.changes import merge_branches
 from tensorrepo.repo.changes.transaction import LandedCommit
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
@@ -44,6 +45,9 @@ def commit_command(
         bool, Option("--amend", help="Replace the last commit, which must be yours.")
     ] = False,
     no_edit: Annotated[bool, Option("--no-edit", help="Of --amend: keep the message.")] = False,
+    sign: Annotated[
+        bool, Option("-S", "--sign", help="Sign it with the key of `user.signingkey`.")
+    ] = False,
 ) -> None:
     """Record what is staged, as one commit.
 
@@ -55,10 +59,11 @@ def commit_command(
         tensorrepo commit -m "Add the pictures of March"
         tensorrepo commit -a -m "Mend labels" -m "Those of the second batch were shifted."
         tensorrepo commit --amend --no-edit
+        tensorrepo commit -S -m "Sign what everybody trains on"
     """
     if no_edit and not amend:
         raise InvalidInputError("--no-edit keeps the message of a commit: it goes with --amend")
-    session = call.session
+    session = replace(call.session, repository=signing_repository(call)) if sign else call.session
     if everything:
         _stage_changed(call)
     text = None if no_edit else "\n\n".join(message) if message else _written(session, amend=amend)

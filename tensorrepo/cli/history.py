@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +29,7 @@ from tensorrepo.repo.changes.moments import moment_text, parse_moment
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, walk
+from tensorrepo.repo.history.signatures import commit_signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import Update
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
@@ -156,6 +157,9 @@ def log_command(
     ] = None,
     patch: Annotated[bool, Option("-p", "--patch", help="With what each commit changed.")] = False,
     stat: Annotated[bool, Option("--stat", help="With a line for each entry changed.")] = False,
+    signatures: Annotated[
+        bool, Option("--show-signature", help="With who signed each commit.")
+    ] = False,
     void: Annotated[
         bool, Option("--no-effect", help="Show entries of the log that had none, and why.")
     ] = False,
@@ -187,16 +191,31 @@ def log_command(
     names = names_of(session)
     history = islice(((digest, commit) for digest, commit, touched in walked if touched), limit)
     told = partial(changes_of, session, paths=paths) if patch or stat else None
+    view = session.repository.log.refresh()
+    allowed = session.repository.policy.signers(view.state) if signatures else None
     if call.as_json:
-        output.json_lines(_document(digest, commit, names, told) for digest, commit in history)
+        output.json_lines(
+            _document(digest, commit, names, told) | _signed_json(commit, allowed)
+            for digest, commit in history
+        )
     elif graph:
         _show_graph(walked, limit, names)
     else:
         for digest, commit in history:
             output.styled((headline if oneline else whole)(digest, commit, names))
+            if allowed is not None:
+                output.lines([f"    {commit_signatory(commit, allowed)}", ""])
             if told is not None:
                 output.lines(told(commit).lines(stat=not patch))
                 output.lines([] if oneline else [""])
+
+
+def _signed_json(commit: Commit, allowed: Mapping[str, str] | None) -> dict[str, object]:
+    """Who signed a commit, for programs; nothing where nobody asked."""
+    if allowed is None:
+        return {}
+    found = commit_signatory(commit, allowed)
+    return {"signature": found.state, "signer": found.name or None, "key": found.key or None}
 
 
 def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:

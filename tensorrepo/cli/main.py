@@ -143,6 +143,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "registry protect": ("Refuse to move an alias.", MODELS, "registry"),
     "registry describe": ("Say what a model or a version is.", MODELS, "registry"),
     "registry rm": ("Remove a version, or a model with all of them.", MODELS, "registry"),
+    "rule ls": ("List the rules of branches.", CARE, "rules"),
+    "rule set": ("Say who may move a branch, and what its commits need.", CARE, "rules"),
+    "rule rm": ("Remove the rule of a branch.", CARE, "rules"),
+    "signer ls": ("List whose signatures count.", CARE, "rules"),
+    "signer add": ("List a public key as one that counts.", CARE, "rules"),
+    "signer rm": ("Forget a key.", CARE, "rules"),
+    "verify-signatures": ("Check the signature of each commit.", CARE, "rules"),
     "du": ("Show what entries take in the store, alone and shared.", CARE, "usage"),
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
     "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
@@ -164,6 +171,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", MODELS),
     "view": ("Choose rows of datasets by queries, and keep which.", DATA),
     "registry": ("Number versions of models, and name them by aliases.", MODELS),
+    "rule": ("Protect branches: who moves them, signatures, checks.", CARE),
+    "signer": ("Look after the keys whose signatures count.", CARE),
 }
 
 _STORE = (

@@ -21,7 +21,9 @@ from typer import Argument, Context, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.main import AFTER_DASHES, OUTSIDE
 from tensorrepo.connect import Machine
+from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import base_name, split_path
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import iterate
@@ -93,6 +95,13 @@ def started_in(context: Context) -> Machine:
     # -C is nearer than the environment: it says where the workspace is, too.
     environment = {key: at for key, at in here.environment.items() if key != "TENSORREPO_DIR"}
     return replace(here, cwd=folder, environment=environment)
+
+
+def signing_repository(call: CommandCall) -> RepositoryCore:
+    """The repository of a command that signs what it makes."""
+    session = call.session
+    config = None if session.workspace is None else session.workspace.config_file
+    return with_policy(session.repository, call.machine, config, sign=True)
 
 
 def model_path(name: str) -> str:

@@ -24,6 +24,7 @@ from tensorrepo.connect import (
     write_config,
 )
 from tensorrepo.formats.common.arguments import byte_size, counted, without_password
+from tensorrepo.policy import check_setting
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
 from tensorrepo.repo.log import append
@@ -82,7 +83,7 @@ def config_command(
         tensorrepo config cache.limit 50GB
     """
     here = call.machine
-    if key is not None and key not in CONFIG_KEYS:
+    if key is not None and key not in CONFIG_KEYS and not check_setting(key):
         keys = "; ".join(f"{name} ({what})" for name, what in CONFIG_KEYS.items())
         raise InvalidInputError(f"no setting {key!r}. There are: {keys}")
     workspace = None if everywhere else workspace_around(here)
@@ -107,12 +108,22 @@ def config_command(
         byte_size(key, value)  # refuses what is no size
     if key == "outside.allow":
         parse_prefixes(value)  # refuses what is no place
+    if key in ("user.signingkey", "signers.file"):
+        value = str(here.path(str(Path(value).expanduser())))
+    if key == "commit.sign":
+        value = str(_is_true(key, value)).lower()
     write_config(file, {**settings, key: value})
     if without_password(value) != value:
         output.note(
             f"the password lies in {file} now, for you alone to read. PGPASSWORD or ~/.pgpass keep "
             "it out of there."
         )
+
+
+def _is_true(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise InvalidInputError(f"{key} is true or false, not {value!r:.40}")
+    return value.lower() == "true"
 
 
 def _show_settings(

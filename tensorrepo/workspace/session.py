@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorrepo.connect import Machine, allowed_outside, author, connect, create, is_url
+from tensorrepo.policy import with_policy
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, Revision, resolve, split_path
 from tensorrepo.repo.changes.transaction import tree_of
@@ -145,7 +146,9 @@ def open_session(
         NotFoundError: no workspace here, or no repository at its URL.
     """
     if url is not None:
-        return WorkspaceSession(machine, connect(url, None, machine), None, warn)
+        return WorkspaceSession(
+            machine, with_policy(connect(url, None, machine), machine), None, warn
+        )
     workspace = workspace_around(machine)
     if workspace is None:
         raise no_workspace(_start(machine))
@@ -153,6 +156,7 @@ def open_session(
     url = workspace.state().url
     place = url if is_url(url) else str(workspace.root / url)
     repository = connect(place, None, machine, pending=pending)
+    repository = with_policy(repository, machine, workspace.config_file)
     return WorkspaceSession(machine, repository, workspace, warn)
 
 

@@ -32,6 +32,7 @@ GUIDES = [
     "seeing",
     "selecting",
     "sql",
+    "trust",
 ]
 
 

@@ -15,6 +15,7 @@ from tests.support.processes.shell import Shell
 # Of lists that are empty in the repository that is tried.
 MAY_BE_SILENT = {"catalog verify", "resolve", "lineage", "model find", "model donors"}
 OF_A_RUN = {"runs ls", "runs show", "runs compare"}
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHhT6fbJlxwiqqHGFUoBrOMD/qtL11+ybF4BAp6cCFQ9"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "init": (("init", "--force"),),
     "config": (("config", "user.name", "Bob"), ("config", "user.name")),
@@ -50,6 +51,13 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "dataset set": (("dataset", "set", "points", "licence=CC0"),),
     "dataset stream": (("dataset", "stream", "points"),),
     "du": (("du",),),
+    "rule ls": (("rule", "set", "side", "--forward"), ("rule", "ls")),
+    "rule set": (("rule", "set", "side", "--forward"),),
+    "rule rm": (("rule", "set", "side", "--forward"), ("rule", "rm", "side")),
+    "signer ls": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "ls")),
+    "signer add": (("signer", "add", "ann", PUBLIC_KEY),),
+    "signer rm": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "rm", "ann")),
+    "verify-signatures": (("verify-signatures",),),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
     "runs ls": (("runs", "ls"),),

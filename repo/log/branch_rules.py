@@ -1,0 +1,104 @@
+"""Rules of branches as the log's config holds them: records, parsed and checked.
+
+Source:
+    docs/spec/log.md, section "Config keys".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.names import check_ref
+from tensorrepo.repo.tables import RecordTable, Shown
+
+BRANCHES: Final = "heads/"
+RULES_KEY: Final = "branch_rules"
+RULES_FEATURE: Final = "branch-rules"
+_LISTS: Final = ("pushers", "signers", "checks")
+_FLAGS: Final = ("fast_forward", "signed")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BranchRule(Shown):
+    """What holds for the branches that match `pattern`.
+
+    Attributes:
+        pattern: name of a branch, or the beginning of names followed by ``*``.
+        pushers: who may move them: addresses, or ``Name <address>``; empty: everybody.
+        fast_forward: whether they may neither be deleted nor moved to anything but a descendant.
+        signed: whether each new commit must be signed by an allowed key.
+        signers: names of those whose keys count; empty: all allowed ones.
+        checks: names of checks that must pass.
+    """
+
+    pattern: str
+    pushers: tuple[str, ...] = ()
+    fast_forward: bool = False
+    signed: bool = False
+    signers: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_ref(BRANCHES + (self.pattern.removesuffix("*").rstrip("/") or "x"))
+        names = (*self.pushers, *self.signers, *self.checks)
+        if not all(isinstance(name, str) and name.strip() == name and name for name in names):
+            raise InvalidInputError(
+                f"rule of {self.pattern}: pushers, signers and checks are names, none of them empty"
+            )
+
+    def matches(self, branch: str) -> bool:
+        if self.pattern.endswith("*"):
+            return branch.startswith(self.pattern[:-1])
+        return branch == self.pattern
+
+    def words(self) -> Iterator[str]:
+        """What it demands, for people."""
+        if self.pushers:
+            yield f"moved by {', '.join(self.pushers)} alone"
+        if self.fast_forward:
+            yield "moved forward only, never deleted"
+        if self.signed:
+            yield f"signed by {', '.join(self.signers) or 'an allowed key'}"
+        if self.checks:
+            yield f"checked by {', '.join(self.checks)}"
+
+    def to_table(self) -> RecordTable:
+        return RecordTable((f"{self.pattern}: {'; '.join(self.words()) or 'nothing'}",))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pattern": self.pattern} | self.stored()
+
+    def stored(self) -> dict[str, Any]:
+        """What the config holds under its pattern."""
+        lists = {name: sorted(getattr(self, name)) for name in _LISTS if getattr(self, name)}
+        return lists | {name: True for name in _FLAGS if getattr(self, name)}
+
+
+def parse_rule(pattern: object, demands: Any) -> BranchRule:
+    """The rule that an object of the config holds. Raises InvalidInputError."""
+    if not isinstance(pattern, str) or not isinstance(demands, dict):
+        raise InvalidInputError("a rule is a pattern with an object of demands")
+    if unknown := set(demands) - {*_LISTS, *_FLAGS}:
+        raise InvalidInputError(f"rule of {pattern}: unknown demand {min(unknown)!r}")
+    lists = {key: demands.get(key, []) for key in _LISTS}
+    flags = {key: demands.get(key, False) for key in _FLAGS}
+    if not all(isinstance(each, (list, tuple)) for each in lists.values()):
+        raise InvalidInputError(f"rule of {pattern}: {', '.join(_LISTS)} are lists")
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise InvalidInputError(f"rule of {pattern}: {' and '.join(_FLAGS)} are true or false")
+    return BranchRule(pattern, **{key: tuple(each) for key, each in lists.items()}, **flags)
+
+
+def rules_problem(value: object) -> str | None:
+    """Why `value` cannot be what the config holds of rules; None when it can."""
+    if not isinstance(value, dict):
+        return f"config {RULES_KEY} must map patterns to rules"
+    try:
+        for pattern, demands in value.items():
+            parse_rule(pattern, demands)
+    except InvalidInputError as error:
+        return f"config {RULES_KEY}: {error}"
+    return None
