@@ -42,6 +42,7 @@ FACE = {
     "tensorrepo.repository",
     "tensorrepo.lazy",
     "tensorrepo.sdk",
+    "tensorrepo.policy",
     "tensorrepo.this_machine",
     "tensorrepo.workspace",
     "tensorrepo.workspace.state",

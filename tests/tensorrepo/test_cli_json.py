@@ -13,7 +13,7 @@ from tensorrepo.cli.main import COMMANDS, load_command
 from tests.support.processes.shell import Shell
 
 # Of lists that are empty in the repository that is tried.
-MAY_BE_SILENT = {"catalog verify", "resolve", "lineage", "model find", "model donors"}
+MAY_BE_SILENT = {"verify-signatures", "catalog verify", "resolve", "lineage", "model find", "model donors"}
 OF_A_RUN = {"runs ls", "runs show", "runs compare"}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHhT6fbJlxwiqqHGFUoBrOMD/qtL11+ybF4BAp6cCFQ9"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "signer ls": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "ls")),
     "signer add": (("signer", "add", "ann", PUBLIC_KEY),),
     "signer rm": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "rm", "ann")),
-    "verify-signatures": (("verify-signatures",),),
+    "verify-signatures": (("verify-signatures", "v1..main"),),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
     "runs ls": (("runs", "ls"),),

@@ -60,7 +60,7 @@ def side(repository: RepositoryCore) -> str:
 def test_only_those_who_are_named_move_a_branch(move: Callable[[RepositoryCore], object]) -> None:
     repository = ruled(BranchRule("main", pushers=(ADA,)))
     before = tip_of(repository)
-    with pytest.raises(PermissionDenied, match="only .* may move it"):
+    with pytest.raises(PermissionDenied, match=r"only .* may move it"):
         move(repository)
     assert tip_of(repository) == before
     assert commit_files(repository, {"files/a": b"two"}, author=ADA).digest == tip_of(repository)
