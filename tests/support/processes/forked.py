@@ -19,6 +19,8 @@ FORKED.set_forkserver_preload(
         "PIL.Image",
         "duckdb",
         "numpy.ma",
+        "pydantic.plugin._loader",
+        "pytest",  # which the modules of tests import that targets come from
         "rich.progress",
         "rich.table",
         "typer._adapters",  # pydantic, which the first command line that is parsed imports
