@@ -19,13 +19,17 @@ FORKED.set_forkserver_preload(
         "PIL.Image",
         "duckdb",
         "numpy.ma",
+        "numpy.random",
         "pydantic.plugin._loader",
         "pytest",  # which the modules of tests import that targets come from
+        "pyarrow.acero",  # and with it pandas, for which pyarrow looks when it makes an array
+        "rich._emoji_codes",
         "rich.progress",
         "rich.table",
         "typer._adapters",  # pydantic, which the first command line that is parsed imports
         "torch.distributed",
         "torch.utils.data",
+        "typer._click.decorators",
         "tensorrepo.catalog.lineage",
         "tensorrepo.catalog.registry",
         "tensorrepo.formats.dataset.merge",
