@@ -20,10 +20,16 @@ FORKED.set_forkserver_preload(
         "duckdb",
         "numpy.ma",
         "pyarrow.compute",
+        "numpy.random",
+        "pydantic.plugin._loader",
+        "pytest",  # which the modules of tests import that targets come from
+        "pyarrow.acero",  # and with it pandas, for which pyarrow looks when it makes an array
+        "rich._emoji_codes",
         "rich.progress",
         "rich.table",
         "torch.distributed",
         "torch.utils.data",
+        "typer._click.decorators",
         "tensorrepo.catalog.lineage",
         "tensorrepo.catalog.registry",
         "tensorrepo.formats.dataset.merge",

@@ -7,7 +7,7 @@ files to the process that forks.
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import runpy
 import signal
@@ -19,20 +19,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NoReturn
 
 from tensorrepo.cli.main import main
 from tests.support.processes.forked import FORKED
 
 _MOST_BYTES = 1 << 20
 
+# Of C's modules alone: those of Python's would take longer to load than all that it does.
 CALLER = """#!{python} -ISE
-import json, os, socket, sys
-server = socket.socket(socket.AF_UNIX)
+import _socket, marshal, posix, sys
+server = _socket.socket(_socket.AF_UNIX)
 server.connect({address!r})
-call = dict(words=sys.argv[1:], folder=os.getcwd(), environment=dict(os.environ))
-socket.send_fds(server, [json.dumps(call).encode() + b"\\n"], [0, 1, 2])
-sys.exit(server.recv(1)[0])
+call = marshal.dumps((sys.argv[1:], posix.getcwd(), dict(posix.environ)))
+files = b"".join(each.to_bytes(4, sys.byteorder) for each in range(3))
+sent = server.sendmsg(
+    [len(call).to_bytes(4, "little")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)]
+)
+while call:
+    call = call[server.send(call):]
+posix._exit((server.recv(1) or b"\\1")[0])
 """
 
 
@@ -62,30 +68,37 @@ def _serve(server: socket.socket) -> None:
         caller, _ = server.accept()
         with caller:
             if not os.fork():
+                server.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _answer(caller)
-                os._exit(0)
+                _say_exit_code(caller)
+                os._exit(_answer(caller))
 
 
-def _answer(caller: socket.socket) -> None:
-    """Let a fork be the command, however that ends, and tell what it ended with."""
-    sent, files, *_ = socket.recv_fds(caller, _MOST_BYTES, 3)
-    while not sent.endswith(b"\n"):
-        sent += caller.recv(_MOST_BYTES)
-    command = os.fork()
-    if not command:
-        caller.close()
-        os._exit(_run(json.loads(sent), files))
-    _, status = os.waitpid(command, 0)
-    caller.sendall(bytes([os.waitstatus_to_exitcode(status) % 256]))
+def _say_exit_code(caller: socket.socket) -> None:
+    """Tell the caller what this process ends with; one that ends without a word has failed."""
+    process, leave = os.getpid(), os._exit
+
+    def said(code: int) -> NoReturn:
+        if os.getpid() == process:
+            caller.sendall(bytes([code % 256]))
+        leave(code)
+
+    os._exit = said
 
 
-def _run(call: dict[str, Any], files: list[int]) -> int:
+def _answer(caller: socket.socket) -> int:
     """Be a command that a shell called."""
+    head, files, *_ = socket.recv_fds(caller, 4, 3)
+    sent = b""
+    while len(sent) < int.from_bytes(head, "little"):
+        sent += caller.recv(_MOST_BYTES)
+    words, folder, environment = marshal.loads(sent)
     for ours, theirs in enumerate(files):
         os.dup2(theirs, ours)
+        os.close(theirs)
     with open(0) as sys.stdin, open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
-        return run_command(call["words"], call["folder"], call["environment"])
+        variables = {os.fsdecode(name): os.fsdecode(environment[name]) for name in environment}
+        return run_command(words, folder, variables)
 
 
 def finish_command(
