@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
+    from tensorrepo.repo.changes.disk_usage import measure_trees
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -40,9 +41,9 @@ __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
     "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
     "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at",
-    "no_attribute", "repack_models", "repository_table", "row_selection", "shortened", "sql",
-    "view_at", "write_report",
+    "describe_entry", "every_tree", "handles", "measure_trees", "measure_usage", "model_at",
+    "models_at", "no_attribute", "repack_models", "repository_table", "row_selection", "shortened",
+    "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -78,6 +79,7 @@ _NAMES: Final = {
     "models.model": "Model model_at",
     "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
+    "repo.changes.disk_usage": "measure_trees",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "

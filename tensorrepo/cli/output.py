@@ -31,8 +31,8 @@ from tensorrepo.repo.errors import Error
 if TYPE_CHECKING:
     from rich.console import Console
 
-bytes_text = arguments.bytes_text
-counted = arguments.counted
+bytes_text = tables.bytes_text
+counted = tables.counted
 number_text = arguments.number_text
 printable = tables.printable
 age_text = tables.age_text
