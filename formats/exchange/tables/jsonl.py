@@ -90,7 +90,9 @@ def matches_json(candidate: Candidate) -> bool:
 def _read(
     path: Path, name: str, files: Sequence[Path], walk: Walk, *, damaged: bool
 ) -> OpenedSource:
-    first = next(grouped(walk(files[0], Damage(skip=damaged)), BLOCK_BYTES), [])
+    begun = Damage(skip=damaged, collect=True)
+    first = next(grouped(walk(files[0], begun), BLOCK_BYTES), [])
+    begun.settle()
     if not first:
         raise damage(files[0], "holds no JSON objects")
     schema = infer_schema(path, [row.value for row in first])
@@ -98,7 +100,7 @@ def _read(
     beside: list[dict[str, Any]] = [{}] * len(files) if told is None else told.to_pylist()
     if told is not None:
         schema = Schema((*schema.columns, *Schema.from_arrow(told.schema).columns))
-    met = Damage(skip=damaged)
+    met = Damage(skip=damaged, collect=True)
     rows = (
         (row._replace(value={**row.value, **more}), size)
         for file, more in zip(files, beside, strict=True)
@@ -130,8 +132,9 @@ def _batches(
             batch = _batch(schema, fitting)
         if batch is None:
             raise damage(block[0].file, "a column mixes types that do not go together")
-        if any(map(len, batch.values())):
+        if not met.problems and any(map(len, batch.values())):
             yield batch
+    met.settle()
 
 
 def _lines(file: Path, met: Damage) -> Iterator[tuple[JsonRow, int]]:
