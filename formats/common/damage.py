@@ -18,7 +18,8 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 _REFUSED: Final = "refused"
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from tensorrepo.formats.common.damage import damage, refusals, sentence, together
 from tensorrepo.repo.errors import Error, InvalidInputError
@@ -101,6 +102,27 @@ class Damage:
         return (*told, f"passed over: {more} more") if more else tuple(told)
 
 
+@dataclass(slots=True)
+class BytesRead:
+    """How many bytes of a source's files were read so far, as they lie on the disk."""
+
+    _closed: int = 0
+    _open: IO[bytes] | None = None
+
+    def __call__(self) -> int:
+        now = self._open
+        return self._closed if now is None or now.closed else self._closed + now.tell()
+
+    @contextmanager
+    def of(self, file: IO[bytes]) -> Iterator[None]:
+        """Count `file` with those before it."""
+        self._open = file
+        try:
+            yield
+        finally:
+            self._closed, self._open = self(), None
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
     """A foreign file or folder, opened.
@@ -109,7 +131,8 @@ class OpenedSource:
     `InvalidInputError` at the row where the source turns out damaged. `notes` say what a user
     should know: files passed over, splits found. `damage` fills while batches are walked.
     `properties` are facts of the whole that have no row: names of classes. `key` are columns that
-    tell rows apart by the nature of the source: the names of files.
+    tell rows apart by the nature of the source: the names of files. `bytes_read` is asked where
+    `rows` are not known.
     """
 
     schema: Schema
@@ -120,6 +143,7 @@ class OpenedSource:
     damage: Damage = field(default_factory=Damage)
     properties: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    bytes_read: BytesRead | None = None
 
     @property
     def bytes(self) -> int:
