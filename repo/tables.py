@@ -56,6 +56,16 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def bytes_text(count: int) -> str:
+    """``1.5 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 def age_text(seconds: float) -> str:
     """How long ago, for people: ``3 hours``."""
     for name, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.repo.backends.registry import open_backend
+    from tensorrepo.repo.changes.disk_usage import measure_trees
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -57,8 +58,8 @@ __all__ = [
     "Selection", "add_changed", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "compare", "compare_contents", "compare_entry", "condition_rows", "dataset_at",
     "describe_entry", "diff_models", "diff_views", "every_tree", "files_in_place", "files_text",
-    "handles", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
-    "open_dataset", "open_model", "open_view", "repack_models", "repository_table",
+    "handles", "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute",
+    "open_backend", "open_dataset", "open_model", "open_view", "repack_models", "repository_table",
     "row_documents", "row_lines", "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
@@ -102,6 +103,7 @@ _NAMES: Final = {
     "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.backends.registry": "open_backend",
+    "repo.changes.disk_usage": "measure_trees",
     "repo.errors": (
         "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.query.sql.duck import Params
     from tensorrepo.query.sql.results import Result
     from tensorrepo.query.untrusted.sandbox import QueryLimits
+    from tensorrepo.repo.changes.disk_usage import StoreUsage
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
     from tensorrepo.report.page import WrittenReport
@@ -348,6 +349,23 @@ class Repository(Shown, RepositoryHistory):
     def model(self, name: str, ref: str = "main") -> Model:
         """A model as it is in the commit that `ref` names now; tensors are read when asked for."""
         return lazy.model_at(self.context, name, ref)
+
+    def disk_usage(
+        self, path: str = "", ref: str = "main", *, every_ref: bool = False
+    ) -> StoreUsage:
+        """What entries of a commit, or of every ref, take in the store: what `tensorrepo du` tells.
+
+        Args:
+            path: path or name of one entry, or path of a folder of them; "": all.
+            ref: the commit.
+            every_ref: whether entries of every branch, tag and run are counted instead.
+
+        Example:
+            ``repo.disk_usage()["datasets/photos"].unique_bytes``
+        """
+        core = self.context.core
+        trees = lazy.every_tree(core) if every_ref else {ref: self.resolve(ref).commit.tree}
+        return lazy.measure_trees(core, trees, path.strip("/"))
 
     def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
         """What the models of a commit, or of every ref, take: by model, by codec and in all.

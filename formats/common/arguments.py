@@ -17,7 +17,7 @@ from typing import Any
 from tensorrepo.repo import tables
 from tensorrepo.repo.errors import InvalidInputError
 
-counted = tables.counted
+counted, bytes_text = tables.counted, tables.bytes_text
 
 MOST = (1 << 62) - 1  # leaves room for sums of two in int64
 MOST_WORD = (1 << 64) - 1
@@ -194,16 +194,6 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
 def grown_text(byte_count: int) -> str:
     """``+2,000 bytes``, ``-1 byte``: how much more there is than before."""
     return f"{'+' if byte_count >= 0 else '-'}{counted(abs(byte_count), 'byte')}"
-
-
-def bytes_text(count: int) -> str:
-    """``1.5 MiB``."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def without_password(text: str) -> str:

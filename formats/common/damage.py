@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tensorrepo.repo.errors import (
     Error,
@@ -15,8 +15,11 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     PermissionDenied,
     StorageError,
+    UnsupportedError,
 )
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 _REFUSED: Final = "refused"
 
 
@@ -50,6 +53,37 @@ def refusals(path: object, what: str, *damaged: type[Exception]) -> Iterator[Non
 def damage(path: object, what: str) -> InvalidInputError:
     """The error for a source that cannot be used: says where it is and what is wrong with it."""
     return InvalidInputError(f"{path}: {what}")
+
+
+def together(problems: Sequence[Exception], what: str, advice: str = "") -> Error:
+    """One error for all that is wrong with a source, such as ``files``; one alone is itself.
+
+    It is an UnsupportedError where one of them is.
+    """
+    unsupported = any(isinstance(problem, UnsupportedError) for problem in problems)
+    kind = UnsupportedError if unsupported else InvalidInputError
+    if len(problems) == 1 and isinstance(problems[0], Error) and not advice:
+        return problems[0]
+    many = f"{len(problems)} {what}. " if len(problems) > 1 else ""
+    said = " ".join(f"{str(problem).rstrip('.')}." for problem in problems)
+    return kind(f"{many}{said} {advice}".rstrip())
+
+
+def all_of(items: Iterable[Item], make: Callable[[Item], Made], what: str) -> list[Made]:
+    """What `make` gives for each item. What it refuses is told in one error, `what` it all is.
+
+    Raises:
+        InvalidInputError, UnsupportedError: says what is wrong with each item that was refused.
+    """
+    made, problems = [], []
+    for item in items:
+        try:
+            made.append(make(item))
+        except (InvalidInputError, UnsupportedError, NotFoundError) as problem:
+            problems.append(problem)
+    if problems:
+        raise together(problems, what)
+    return made
 
 
 def refused(what: str) -> InvalidInputError:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from tensorrepo.formats.common.damage import damage, refusals, sentence
+from tensorrepo.formats.common.damage import damage, refusals, sentence, together
 from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ BATCH_BYTES = 8 << 20  # of one batch, unless a single row is larger
 DEFLATE_LIMIT = 1032
 MAX_NOTES = 20
 Grouped = TypeVar("Grouped")
+MOST_TOLD = 10  # problems of one error
 MAX_SKIPPED = 1000  # records passed over that are kept with their reason; the rest is counted
 
 
@@ -76,14 +78,17 @@ class Damage:
     """What a reading does about records that cannot be read, and which ones it passed over.
 
     Attributes:
-        skip: pass such records over; else the first one ends the reading.
+        skip: pass such records over; else they end the reading.
+        collect: go on to look for others when one ends it, and tell of them all together.
         count: records passed over so far.
         skipped: the first `MAX_SKIPPED` of them.
     """
 
     skip: bool = False
+    collect: bool = False
     count: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    problems: list[Error] = field(default_factory=list)
 
     def meet(self, source: object, row: int | None, problem: Exception) -> None:
         """Note a record that cannot be read, or raise `problem` when none may be passed over.
@@ -92,10 +97,22 @@ class Damage:
             InvalidInputError: `problem` itself, or what it says when it is none of ours.
         """
         if not self.skip:
-            raise problem if isinstance(problem, Error) else damage(source, sentence(problem))
+            ours = problem if isinstance(problem, Error) else damage(source, sentence(problem))
+            self.problems.append(ours)
+            if not self.collect or len(self.problems) == MOST_TOLD:
+                self.settle()
+            return
         self.count += 1
         if len(self.skipped) < MAX_SKIPPED:
             self.skipped.append(Skipped(str(source), row, str(problem)))
+
+    def settle(self) -> None:
+        """Raise what was met that may not be passed over. The one who walks calls it at the end."""
+        found, self.problems = self.problems, []
+        if found:
+            more = "or more " if len(found) == MOST_TOLD else ""
+            advice = "damaged=skip passes over them." if len(found) > 1 else ""
+            raise together(found, f"{more}records cannot be read or do not fit", advice)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,6 +120,27 @@ class Damage:
         told = [f"passed over: {item.reason}" for item in self.skipped[: MAX_NOTES - 1]]
         more = self.count - len(told)
         return (*told, f"passed over: {more} more") if more else tuple(told)
+
+
+@dataclass(slots=True)
+class BytesRead:
+    """How many bytes of a source's files were read so far, as they lie on the disk."""
+
+    _closed: int = 0
+    _open: IO[bytes] | None = None
+
+    def __call__(self) -> int:
+        now = self._open
+        return self._closed if now is None or now.closed else self._closed + now.tell()
+
+    @contextmanager
+    def of(self, file: IO[bytes]) -> Iterator[None]:
+        """Count `file` with those before it."""
+        self._open = file
+        try:
+            yield
+        finally:
+            self._closed, self._open = self(), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +151,8 @@ class OpenedSource:
     `InvalidInputError` at the row where the source turns out damaged. `notes` say what a user
     should know: files passed over, splits found. `damage` fills while batches are walked.
     `properties` are facts of the whole that have no row: names of classes. `key` are columns that
-    tell rows apart by the nature of the source: the names of files.
+    tell rows apart by the nature of the source: the names of files. `bytes_read` is asked where
+    `rows` are not known.
     """
 
     schema: Schema
@@ -124,6 +163,7 @@ class OpenedSource:
     damage: Damage = field(default_factory=Damage)
     properties: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    bytes_read: BytesRead | None = None
 
     @property
     def bytes(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tensorrepo.formats.common.damage import together
 from tensorrepo.formats.dataset.schema.coerce import LastingBatch
 from tensorrepo.formats.dataset.schema.schema import (
     Column,
@@ -110,8 +111,12 @@ def _narrowed(batches: Iterable[InputBatch], names: list[str]) -> Iterator[Input
             yield [{name: row[name] for name in names if name in row} for row in batch]
 
 
-def each_column(names: Iterable[str], make: Callable[[str], Made]) -> list[Made]:
+def each_column(
+    names: Iterable[str], make: Callable[[str], Made], *, can_cast: bool = True
+) -> list[Made]:
     """What `make` gives for each column. What it refuses is refused for all columns at once.
+
+    `can_cast` says whether whoever has the source may give them another type.
 
     Raises:
         InvalidInputError, UnsupportedError: names every column that was refused.
@@ -123,17 +128,11 @@ def each_column(names: Iterable[str], make: Callable[[str], Made]) -> list[Made]
         except (InvalidInputError, UnsupportedError) as problem:
             problems[name] = problem
     if problems:
-        raise _refused(problems)
+        told = [
+            type(problem)(str(problem).removesuffix(" Cast it, or leave it out."))
+            for problem in problems.values()
+        ]
+        them = "them" if len(problems) > 1 else "it"
+        advice = f"Cast {them}, or leave {them} out" if can_cast else f"Leave {them} out"
+        raise together(told, "columns cannot be stored", f"{advice}: exclude={','.join(problems)}")
     return made
-
-
-def _refused(problems: Mapping[str, Exception]) -> InvalidInputError | UnsupportedError:
-    """One error for all columns of a source that cannot be stored."""
-    texts = (
-        str(problem).removesuffix(" Cast it, or leave it out.") for problem in problems.values()
-    )
-    said = " ".join(f"{text.rstrip('.')}." for text in texts)
-    many = f"{len(problems)} columns cannot be stored. " if len(problems) > 1 else ""
-    unsupported = any(isinstance(problem, UnsupportedError) for problem in problems.values())
-    kind = UnsupportedError if unsupported else InvalidInputError
-    return kind(f"{many}{said} Cast them, or leave them out: exclude={','.join(problems)}")

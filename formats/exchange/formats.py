@@ -164,7 +164,7 @@ FORMATS: tuple[Format, ...] = (
         tfrecord.SUFFIXES, tfrecord.matches_tfrecord,
         tfrecord.read_tfrecord, tfrecord.write_tfrecord,
         (
-            _COLUMNS, _SAMPLES,
+            _COLUMNS, EXCLUDE, _SAMPLES,
             FormatOption(
                 "types", "what features are: caption:text,thumb:bytes", tfrecord.parse_types
             ),
@@ -176,7 +176,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "mds", "MDS, the shards of MosaicML's streaming: a folder with index.json",
-        (), mds.matches_mds, mds.read_mds, read_options=(_COLUMNS, _SAMPLES),
+        (), mds.matches_mds, mds.read_mds, read_options=(_COLUMNS, EXCLUDE, _SAMPLES),
     ),
     Format(
         "lmdb", "LMDB, its keys and values or Caffe's datums: data.mdb or its folder",
@@ -190,12 +190,12 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "beton", "beton, FFCV's file of samples",
-        beton.SUFFIXES, beton.matches_beton, beton.read_beton, read_options=(_COLUMNS,),
+        beton.SUFFIXES, beton.matches_beton, beton.read_beton, read_options=(_COLUMNS, EXCLUDE),
     ),
     Format(
         "mindrecord", "MindRecord, MindSpore's files of samples",
         mindrecord.SUFFIXES, mindrecord.matches_mindrecord, mindrecord.read_mindrecord,
-        read_options=(_COLUMNS, _SAMPLES),
+        read_options=(_COLUMNS, EXCLUDE, _SAMPLES),
     ),
     Format(
         "huggingface", "folder that save_to_disk of Hugging Face's datasets wrote",

@@ -9,16 +9,19 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
-from tensorrepo.repo.history.commits import walk
-from tensorrepo.repo.history.trees import Entry, iterate
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.history.commits import read_commit, walk
+from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.tables import Cell, RecordTable, Shown, bytes_text, counted
 from tensorrepo.repo.threads import ordered_map
 
 READING_THREADS: Final = 8  # of objects in a store, where each read waits for an answer
@@ -52,9 +55,31 @@ class EntryUsage:
         """Bytes that other entries reach as well."""
         return self.stored_bytes - self.unique_bytes
 
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "ref": self.ref,
+            "path": self.path,
+            "kind": self.kind.label,
+            "stored_bytes": self.stored_bytes,
+            "shared_bytes": self.shared_bytes,
+            "unique_bytes": self.unique_bytes,
+            "history_bytes": self.history_bytes,
+        }
 
-@dataclass(frozen=True, slots=True)
-class StoreUsage:
+
+USAGE_COLUMNS: Final[Mapping[str, Cell]] = {
+    "path": "path",
+    "kind": "kind.label",
+    ">stored": lambda one: bytes_text(one.stored_bytes),
+    ">shared": lambda one: bytes_text(one.shared_bytes),
+    ">unique": lambda one: bytes_text(one.unique_bytes),
+    ">history": lambda one: bytes_text(one.history_bytes),
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreUsage(Shown):
     """Bytes of entries, and of the store that they lie in.
 
     Attributes:
@@ -74,6 +99,76 @@ class StoreUsage:
     other_bytes: int
     objects: int
     total_bytes: int
+
+    def __getitem__(self, path: str) -> EntryUsage:
+        for one in self.entries:
+            if one.path == path:
+                return one
+        raise NotFoundError(f"no entry {path!r} was counted; `entries` are those that were")
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of what lies in the store, by what it is for; the last is all of it."""
+        return {
+            "these entries": self.stored_bytes,
+            "older versions": self.history_bytes,
+            "commits and trees": self.commit_bytes,
+            "reached by no ref": self.other_bytes,
+            f"store, {counted(self.objects, 'object')}": self.total_bytes,
+        }
+
+    def part_lines(self) -> list[str]:
+        """The parts for people, a line for each."""
+        width = max(map(len, self.parts))
+        return [f"{name:<{width}}  {bytes_text(size):>10}" for name, size in self.parts.items()]
+
+    def to_table(self) -> RecordTable:
+        """The parts of the store, and a row for each entry."""
+        return RecordTable.of(self.entries, USAGE_COLUMNS, *self.part_lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        entries = [one.to_json() for one in self.entries]
+        return asdict(replace(self, entries=())) | {"entries": entries}
+
+
+def measure_trees(
+    repository: RepositoryCore,
+    trees: Mapping[str, bytes],
+    path: str = "",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> StoreUsage:
+    """What the entries of trees take, each counted once, behind the first of the refs that have it.
+
+    Args:
+        repository: the repository that they lie in.
+        trees: root pages by the name of their ref.
+        path: path or name of the entry, or path of the folder of those, that is told of; "": all.
+        progress: see `measure_entries`.
+
+    Raises:
+        NotFoundError: nothing lies at the path.
+    """
+    seen: dict[tuple[str, Entry], str] = {}
+    for ref, tree in trees.items():
+        for found in repository.entries(tree):
+            seen.setdefault(found, ref)
+
+    shown = _meant({each for each, _ in seen}, path)
+    entries = [(ref, each, entry) for (each, entry), ref in seen.items()]
+    state = repository.log.refresh().state
+    return measure_entries(repository.objects, state, entries, shown.__contains__, progress)
+
+
+def _meant(paths: set[str], wanted: str) -> set[str]:
+    """The paths that are `wanted` or below it, else those whose last part it is."""
+    if not wanted:
+        return paths
+    below = {each for each in paths if each == wanted or each.startswith(f"{wanted}/")}
+    named = below or {each for each in paths if each.endswith(f"/{wanted}")}
+    if not named:
+        raise NotFoundError(f"no entry {wanted} in the commits looked at; `ls` lists them")
+    return named
 
 
 def measure_entries(
@@ -172,15 +267,14 @@ class _Count:
         """Bytes that nothing counted so far reaches: by path of versions, and of commits."""
         older: dict[str, int] = {}
         commits = 0
-        trees: set[bytes] = set()
         for digest, commit in walk(self.store, sorted(set(tips))):
             commits += self._claim([(digest, False)], only=Kind.TREE_PAGE)
-            if commit.tree in trees:
-                continue
-            trees.add(commit.tree)
-            for path, entry in iterate(self.store, commit.tree):
-                if more := self._claim(_roots(entry)):
-                    older[path] = older.get(path, 0) + more
+            # Each version of an entry is new in some commit: what a commit left alone is not read.
+            parent = commit.parents[0] if commit.parents else None
+            before = EMPTY_TREE if parent is None else read_commit(self.store, parent).tree
+            for change in diff(self.store, before, commit.tree):
+                if change.new is not None and (more := self._claim(_roots(change.new))):
+                    older[change.path] = older.get(change.path, 0) + more
         return older, commits
 
     def _claim(self, roots: Sequence[tuple[Digest, bool]], only: Kind | None = None) -> int:

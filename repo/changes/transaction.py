@@ -163,7 +163,7 @@ class CommitAttempt:
     def _write(self, tip: Digest | None) -> tuple[Digest, Commit]:
         objects = self.transaction.objects
         root, parents = self.compose(tip), self._parents(tip)
-        before = tree_of(objects, parents[0] if parents else None)
+        before = tree_of(objects, self._compared(tip))
         commit = Commit(
             tree=root,
             parents=parents,
@@ -182,6 +182,14 @@ class CommitAttempt:
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:
         return self.others if tip is None else (tip, *self.others)
+
+    def _compared(self, tip: Digest | None) -> Digest | None:
+        """The commit that the paths which changed are told against.
+
+        None where no ref moves: what stands beside its parent holds its own entries alone, and has
+        removed none of the others.
+        """
+        return tip
 
     def _pass_fence(self, view: LogView) -> None:
         """Rules W3 and W4 at `view`; what a condemnation hit is stored again."""
@@ -469,6 +477,9 @@ class _Amended(CommitAttempt):
 
     def _parents(self, tip: Digest | None) -> tuple[Digest, ...]:  # noqa: ARG002  takes its place
         return self.amended.parents
+
+    def _compared(self, tip: Digest | None) -> Digest | None:  # noqa: ARG002  as above
+        return self.amended.parents[0] if self.amended.parents else None
 
 
 MOST_DROPPED = 100  # refs in one record, which has 64 KiB; what is left goes with the next

@@ -53,8 +53,9 @@ class Commit:
 
     `tree` is the root page of its tree. `generation` is 1 + the largest parent's, 1 without
     parents. `author` reads ``Name <email>``. `time_ns` (UTC) is information, never an order.
-    `changed` names the paths that differ from the first parent (from the empty tree without
-    parents) in key order; None when there are more than 256. `signature` covers `signed_bytes`.
+    `changed` names the paths that differ from the first parent in key order; None when there are
+    more than 256. Without parents, and of a checkpoint, which stands beside its parent and holds
+    its own entries alone, they are all that there are. `signature` covers `signed_bytes`.
 
     Where a repository's history ends at a commit, that is read without `parents`: `beyond` has
     those that it was made with. So no walk goes there, whoever walks.

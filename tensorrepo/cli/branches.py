@@ -378,7 +378,7 @@ def checkout_command(
     with session.here.locked():
         if paths:
             folder = call.path(to) if to is not None else None
-            with output.row_progress(f"writing {', '.join(paths)}") as advance:
+            with output.write_progress(f"writing {', '.join(paths)}") as advance:
                 written = checkout_paths(
                     session, ref, paths, to=folder, force=force, progress=advance
                 )
@@ -423,7 +423,7 @@ def export_command(
     """
     session = call.session
     target, options = call.path(to), parse_options(option or [])
-    with output.row_progress(f"writing {name}") as advance:
+    with output.write_progress(f"writing {name}") as advance:
         written = export(
             session, name, target, format_name, force=force, options=options, progress=advance
         )
@@ -480,7 +480,9 @@ def model_export_command(
     model = find_model(session, name)
     target = call.path(out)
     options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
-    with output.working(f"writing {name}"):
+    with output.write_progress(f"writing {name}") as advance:
         pinned = f"{model.path}@{model.commit}"
-        written = export(session, pinned, target, format_name, force=force, options=options)
+        written = export(
+            session, pinned, target, format_name, force=force, options=options, progress=advance
+        )
     show_written(call, [written])

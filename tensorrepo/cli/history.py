@@ -99,9 +99,13 @@ def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, ob
 def changes_of(
     session: WorkspaceSession, commit: Commit, paths: tuple[str, ...] = ()
 ) -> Comparison:
-    """What a commit changed in its first parent, of `paths` or of all."""
+    """What a commit changed in its first parent, of `paths` or of all.
+
+    A checkpoint stands beside its parent and holds its own entries alone: it removed no others.
+    """
     before = tree_of(session.repository.objects, commit.parents[0] if commit.parents else None)
-    return lazy.compare(session.repository, before, commit.tree, paths)
+    own = None if commit.changed is None else frozenset(commit.changed)
+    return lazy.compare(session.repository, before, commit.tree, paths, removed=own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -32,8 +32,8 @@ from tensorrepo.repo.errors import Error
 if TYPE_CHECKING:
     from rich.console import Console
 
-bytes_text = arguments.bytes_text
-counted = arguments.counted
+bytes_text = tables.bytes_text
+counted = tables.counted
 number_text = arguments.number_text
 printable = tables.printable
 age_text = tables.age_text
@@ -394,6 +394,23 @@ def row_progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int],
     """A bar of rows on a terminal; gives a function that takes the rows done and those in all."""
     with _bar(what, None, unit) as update:
         yield lambda done, total: update(completed=done, total=total)
+
+
+@contextmanager
+def write_progress(what: str) -> Iterator[Callable[..., None]]:
+    """A bar of whatever unit is told first: of rows, or of bytes; see `Progress` of a checkout."""
+    with ExitStack() as bars:
+        shown: dict[str, Callable[..., None]] = {}
+
+        def tell(done: int, total: int, unit: str = "rows", /) -> None:
+            if unit not in shown:
+                bars.close()
+                shown.clear()
+                shown_unit = None if unit == "bytes" else unit
+                shown[unit] = bars.enter_context(_bar(what, total, shown_unit))
+            shown[unit](completed=done, total=total)
+
+        yield tell
 
 
 @contextmanager

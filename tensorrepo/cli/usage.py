@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -16,9 +15,8 @@ from tensorrepo.formats.model.maintenance.usage import (
     measure_usage,
     models_at,
 )
-from tensorrepo.repo.changes.disk_usage import EntryUsage, StoreUsage, measure_entries
+from tensorrepo.repo.changes.disk_usage import USAGE_COLUMNS, measure_trees
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
 from tensorrepo.workspace.session import WorkspaceSession
 
 
@@ -50,19 +48,15 @@ def du_command(
     if codecs:
         _show_codecs(call, session, trees, path)
         return
-    entries = list(_entries(session, trees))
-    if path and not any(_is_below(each, path) for _, each, _ in entries):
-        raise NotFoundError(f"no entry {path} in the commits looked at; `tensorrepo ls` lists them")
-    core = session.repository
     with output.row_progress("counting", "objects") as advance:
-        state = core.log.refresh().state
-        taken = measure_entries(
-            core.objects, state, entries, lambda each: _is_below(each, path), advance
-        )
+        taken = measure_trees(session.repository, trees, path, advance)
     if call.as_json:
-        output.json_value(_document(taken))
+        output.json_value(taken.to_json())
         return
-    _show(taken, whole=not path, named=every_ref)
+    named = {"path": lambda one: f"{one.ref}:{one.path}"} if every_ref else {}
+    output.show(taken.entries, {**USAGE_COLUMNS, **named}, empty="")
+    if not path:
+        output.lines(["", *taken.part_lines()])
 
 
 def _meant(
@@ -95,62 +89,6 @@ def _path_at(session: WorkspaceSession, ref: str, inside: str) -> str:
     if not wanted or next(iter(session.repository.entries(tree, f"{wanted}/")), None):
         return wanted
     return session.find(f"{ref}:{wanted}")[1]
-
-
-def _is_below(path: str, wanted: str) -> bool:
-    return not wanted or path == wanted or path.startswith(f"{wanted}/")
-
-
-def _entries(
-    session: WorkspaceSession, trees: dict[str, bytes]
-) -> Iterator[tuple[str, str, Entry]]:
-    """Entries with their paths, each once, behind the first of the refs that have them."""
-    seen: set[tuple[str, Entry]] = set()
-    for ref, tree in trees.items():
-        for path, entry in session.repository.entries(tree):
-            if (path, entry) not in seen:
-                seen.add((path, entry))
-                yield ref, path, entry
-
-
-def _document(taken: StoreUsage) -> dict[str, Any]:
-    entries = [
-        {
-            "ref": one.ref,
-            "path": one.path,
-            "kind": one.kind.label,
-            "stored_bytes": one.stored_bytes,
-            "shared_bytes": one.shared_bytes,
-            "unique_bytes": one.unique_bytes,
-            "history_bytes": one.history_bytes,
-        }
-        for one in taken.entries
-    ]
-    return asdict(taken) | {"entries": entries}
-
-
-def _show(taken: StoreUsage, *, whole: bool, named: bool) -> None:
-    columns: dict[str, Callable[[EntryUsage], str]] = {
-        "path": lambda one: f"{one.ref}:{one.path}" if named else one.path,
-        "kind": lambda one: one.kind.label,
-        ">stored": lambda one: output.bytes_text(one.stored_bytes),
-        ">shared": lambda one: output.bytes_text(one.shared_bytes),
-        ">unique": lambda one: output.bytes_text(one.unique_bytes),
-        ">history": lambda one: output.bytes_text(one.history_bytes),
-    }
-    output.show(taken.entries, columns, empty="")
-    if not whole:
-        return
-    parts = {
-        "these entries": taken.stored_bytes,
-        "older versions": taken.history_bytes,
-        "commits and trees": taken.commit_bytes,
-        "reached by no ref": taken.other_bytes,
-        f"store, {output.counted(taken.objects, 'object')}": taken.total_bytes,
-    }
-    output.line()
-    width = max(map(len, parts))
-    output.lines(f"{name:<{width}}  {output.bytes_text(size):>10}" for name, size in parts.items())
 
 
 def _show_codecs(

@@ -6,7 +6,7 @@ differs: a difference of files alone needs no arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,18 +82,25 @@ def compare(
     paths: tuple[str, ...] = (),
     *,
     outside: Outside | None = None,
+    removed: Collection[str] | None = None,
 ) -> Comparison:
     """What leads from one tree to another, given by their root pages.
 
-    `paths` are entries, and folders of them, that alone are looked at; none: all. `outside` reads
-    rows that lie in foreign files; None: they are not read.
+    Args:
+        repository: where they lie.
+        old: root page of the one.
+        new: root page of the other.
+        paths: entries, and folders of them, that alone are looked at; none: all.
+        outside: reads rows that lie in foreign files; None: they are not read.
+        removed: paths that may have been removed; None: all.
     """
     wanted = tuple(path.strip("/") for path in paths)
     return Comparison(
         tuple(
             compare_entry(repository, change, outside)
             for change in diff(repository.objects, old, new)
-            if not wanted or is_under(change.path, wanted)
+            if (not wanted or is_under(change.path, wanted))
+            and (change.new is not None or removed is None or change.path in removed)
         )
     )
 

@@ -51,7 +51,7 @@ def adopt(
     *,
     append: bool = False,
     options: Mapping[str, str] | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Adopted:
     """Stage a dataset whose rows stay in files that the caller names.
 
@@ -64,7 +64,7 @@ def adopt(
         machine: where relative paths are, and credentials of stores.
         append: put the rows behind those of the dataset, if there is one.
         options: storage options of the URLs.
-        progress: receives the bytes looked at so far.
+        progress: callback that receives the bytes looked at so far, and those in all.
     """
     entry = stage.entry(path) if append else None
     urls = [url for text in request.paths for url in _expanded(text, machine)]

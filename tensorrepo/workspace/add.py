@@ -33,8 +33,8 @@ from tensorrepo.formats.common.provenance import (
 )
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Schema
+from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit, batch_rows
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, InputBatch, Schema
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
@@ -183,7 +183,9 @@ def _ways_on(request: AddRequest) -> str:
 SMALL_FILE_BYTES = 1 << 20
 
 
-def add_files(stage: WorkspaceStage, request: AddRequest) -> list[tuple[Added, AddRequest, Digest]]:
+def add_files(
+    stage: WorkspaceStage, request: AddRequest, progress: SourceProgress
+) -> list[tuple[Added, AddRequest, Digest]]:
     """Store a file, or each file of a folder, as it is; with each, what its path holds now."""
     if request.options or request.format:
         raise InvalidInputError("--file stores files as they are: it takes no format, no options")
@@ -191,12 +193,15 @@ def add_files(stage: WorkspaceStage, request: AddRequest) -> list[tuple[Added, A
     requests = [AddRequest(place, "files", name, request.mode) for name, place in parts.items()]
     for one in requests:
         existing_entry(stage, one)
-    added = []
-    for one in requests:
-        size = one.source.stat().st_size
+    added, done = [], 0
+    sizes = [one.source.stat().st_size for one in requests]
+    for one, size in zip(requests, sizes, strict=True):
+        progress(done, sum(sizes))
         entry = _put_file(stage.objects, one.source)
         stage.stage(one.path, entry)
         stage.describe(one.path, size_bytes=size, source=one.place)
+        done += size
+        progress(done, sum(sizes))
         told = Added(one.path, 0, size, stage.drop_if_unchanged(one.path))
         added.append((told, one, entry.digest))
     return added
@@ -252,10 +257,13 @@ class SourceProgress(Protocol):
 def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
     """What receives rows and their bytes in memory, and tells of the bytes of the source.
 
-    Those are known where the source says how many rows it has: what a row takes in memory is more
-    than in a compressed file. Else bytes in memory are told, without a total.
+    Those are known where the source says how many rows it has, or how much of its files was read:
+    what a row takes in memory is more than in a compressed file. Else bytes in memory are told,
+    without a total.
     """
-    rows_in_all = reading.rows
+    rows_in_all, read = reading.rows, reading.bytes_read
+    if read is not None:
+        return lambda _rows, _bytes: progress(min(read(), reading.bytes), reading.bytes)
     if not rows_in_all:
         return lambda _, done: progress(done, None)
     return lambda rows, _: progress(
@@ -413,7 +421,7 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
     check_path(request.path)
     if request.space == "files":
         with begin_stage(session) as stage:
-            stored = add_files(stage, request)
+            stored = add_files(stage, request, progress)
         for _, one, digest in stored:
             _track(session, one, digest)
         return [told for told, _, _ in stored]
@@ -529,11 +537,21 @@ def _upsert(
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
     before = draft.rows
-    draft.upsert(reading, request.key, codec=request.codec, progress=lambda _, done: progress(done))
+    watched = dataclasses.replace(reading, batches=_watched(reading, progress))
+    draft.upsert(watched, request.key, codec=request.codec)
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
     entry = draft.stored.entry
     changed = stage.drop_if_unchanged(request.path)
     return _Stored(entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes))
+
+
+def _watched(reading: OpenedSource, progress: SourceProgress) -> Iterator[InputBatch]:
+    """The batches of a source; tells how much of it was read."""
+    tell, rows = of_source(reading, progress), 0
+    for batch in reading.batches:
+        rows += batch_rows(batch)
+        yield batch
+        tell(rows, 0)
 
 
 def _sync(

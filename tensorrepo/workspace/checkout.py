@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from tensorrepo.formats.common.provenance import IMPORTED_FROM, edges_of
 from tensorrepo.formats.dataset.external.outside import Outside
@@ -40,7 +40,15 @@ from tensorrepo.workspace.session import RESERVED, WorkspaceSession, full_path
 from tensorrepo.workspace.staging import carry_staging
 from tensorrepo.workspace.state import Tracked, changed_files, describe_files
 
-Progress: TypeAlias = Callable[[int, int], None]  # of units done, and those in all
+
+class Progress(Protocol):
+    """Whatever receives units done so far, and those in all: rows, or bytes of models."""
+
+    def __call__(self, done: int, total: int, unit: str = "rows", /) -> None: ...
+
+
+def _silent(_done: int, _total: int, _unit: str = "rows", /) -> None:
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +148,12 @@ def checkout_paths(
     *,
     to: Path | None = None,
     force: bool = False,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress = _silent,
 ) -> list[WrittenFiles]:
     """Write entries of a commit, or folders of them, as ordinary files, and track them.
 
     They go below `to`, or the workspace's root. With `force` also over files that were changed
-    since they were written. `progress` receives the rows of one dataset after the other.
+    since they were written. `progress` receives the rows or bytes of one entry after the other.
     """
     workspace = session.here
     root = session.resolve(ref).commit.tree
@@ -224,11 +232,12 @@ def write_entry(
     overwrite: bool,
     outside: Outside | None = None,
     options: Mapping[str, Any] | None = None,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress = _silent,
 ) -> None:
     """Write one entry at `target` in a foreign format, whole or not at all.
 
-    `format_name` None: told by the target's suffix. `progress` receives rows of datasets.
+    `format_name` None: told by the target's suffix. `progress` receives rows of datasets, bytes of
+    models.
     """
     if entry.kind in (Kind.DATASET, Kind.VIEW):
         dataset = _rows(objects, entry, outside)
@@ -237,7 +246,14 @@ def write_entry(
         )
     elif entry.kind is Kind.MODEL:
         given = export_options(options or {})
-        export_model(open_model(objects, entry), target, format_name, overwrite=overwrite, **given)
+        export_model(
+            open_model(objects, entry),
+            target,
+            format_name,
+            overwrite=overwrite,
+            progress=lambda done, total: progress(done, total, "bytes"),
+            **given,
+        )
     elif options:
         raise InvalidInputError(f"a {entry.kind.label} is written without options")
     elif entry.kind is Kind.BLOB:
@@ -253,7 +269,7 @@ def _write(
     entry: Entry,
     target: Path,
     format_name: str,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress = _silent,
 ) -> WrittenFiles:
     with beneath(session.here.root, target) as place:
         write_entry(
@@ -414,7 +430,7 @@ def export(
     *,
     force: bool = False,
     options: Mapping[str, Any] | None = None,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress = _silent,
 ) -> WrittenFiles:
     """Write ``NAME[@REF]`` in a foreign format, untracked.
 

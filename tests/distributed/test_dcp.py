@@ -257,7 +257,7 @@ def test_ranks_load_plain_values_below_keys_that_are_no_text(repository: tr.Repo
 @pytest.mark.parametrize(
     ("state", "kind", "told"),
     [
-        ({"w": 3, "more": 0, "v": 0}, tr.NotFoundError, "lacks 2 of the 3 .*'more', 'v'"),
+        ({"w": 3, "more": 0, "v": 0}, tr.NotFoundError, "lacks 2 of 3 .*'more', 'v'"),
         ({"w": (2,)}, tr.InvalidInputError, r"'w': .*shape \[3\], this state shape \[2\]"),
         ({"w": None}, tr.InvalidInputError, r"'w': .*shape \[3\], this state NoneType"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensorrepo as tr
 from tensorrepo.repo.backends.local import LocalBackend
 from tests.support.processes.shell import Shell, write_points
 from tests.tensorrepo.conftest import workplace
@@ -56,6 +57,22 @@ def test_equal_rows_under_two_names_are_shared(told: Any) -> None:
     a, b = (one for one in told["entries"] if one["kind"] == "dataset")
     assert a["shared_bytes"] == b["shared_bytes"] > 60_000 * 16
     assert max(a["unique_bytes"], b["unique_bytes"]) < 10_000
+
+
+def test_python_tells_the_same(work: Shell, told: Any) -> None:
+    repo = work.repository()
+    taken = repo.disk_usage()
+    assert taken.to_json()["entries"] == [{**one, "ref": "main"} for one in told["entries"]]
+    assert taken.other_bytes == told["other_bytes"]
+    assert f"store, {told['objects']} objects" in str(taken)
+    assert repo.disk_usage("a").entries == (taken["datasets/a"],)
+    assert [one.path for one in repo.disk_usage("datasets/").entries] == [
+        "datasets/a",
+        "datasets/b",
+    ]
+    with pytest.raises(tr.NotFoundError, match="no entry nothing"):
+        repo.disk_usage("nothing")
+    assert repo.disk_usage("gone", "main~1")["datasets/gone"].unique_bytes > 60_000 * 16
 
 
 def test_older_versions_are_history(told: Any) -> None:

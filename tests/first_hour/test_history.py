@@ -61,6 +61,17 @@ def test_a_renamed_branch_has_the_reflog_of_its_former_names(two: Shell) -> None
     assert [each["why"] for each in two.records("reflog")][-2:] == [second["why"], first["why"]]
 
 
+def test_a_checkpoint_has_removed_nothing(full: Shell) -> None:
+    repo = full.repository()
+    with repo.checkpointer("exp") as checkpointer:
+        checkpointer.save(1, {"w": np.zeros(3, "f4")})
+    told = full.json("show", "runs/exp/1")
+    changes = [(each["mark"], each["path"]) for each in told["diff"]["changes"]]
+    assert changes == [("A", "models/state"), ("A", "runs/exp")]
+    assert told["changed"] == ["models/state", "runs/exp"]
+    assert told["parents"] == [full.json("show")["commit"]]
+
+
 def test_a_ref_is_named_by_date_wherever_a_ref_is(two: Shell) -> None:
     newest = two.json("show")["commit"]
     assert two.json("show", "main@{now}")["commit"] == newest

@@ -6,9 +6,10 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.common.damage import damage, is_refused
@@ -32,8 +33,10 @@ from tensorrepo.formats.exchange.registry import model_format
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.suggest import did_you_mean
 
+Chunk = TypeVar("Chunk")
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
     "gguf": write_gguf,
@@ -115,6 +118,7 @@ def export_model(
     *,
     overwrite: bool = False,
     shard_bytes: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> None:
     """Write a model at `target`, whole or not at all.
 
@@ -127,6 +131,7 @@ def export_model(
             that has none.
         overwrite: replace what is there.
         shard_bytes: size at which "hf" begins the next file of weights.
+        progress: callback that receives the bytes of tensors written so far, and those in all.
 
     Raises:
         InvalidInputError: `target` exists and `overwrite` is not set, an unknown format or suffix,
@@ -142,12 +147,42 @@ def export_model(
     chosen = chosen or usual_format(model)
     if chosen not in WRITERS:
         raise _unknown(chosen, tuple(WRITERS))
+    watched = _watched(model, progress)
     if shard_bytes is None:
-        WRITERS[chosen](model, target, overwrite=overwrite)
+        WRITERS[chosen](watched, target, overwrite=overwrite)
     elif chosen == "hf":
-        write_huggingface(model, target, overwrite=overwrite, shard_bytes=shard_bytes)
+        write_huggingface(watched, target, overwrite=overwrite, shard_bytes=shard_bytes)
     else:
         raise InvalidInputError(f"only hf is written in shards, not {chosen}")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _WatchedModel(StoredModel):
+    """A model that tells how many of its bytes were asked for."""
+
+    tell: Callable[[int], None] = lambda _: None
+
+    def tensor_chunks(self, name: str) -> Iterator[memoryview]:
+        return self._told(StoredModel.tensor_chunks(self, name))
+
+    def file_chunks(self, name: str) -> Iterator[Buffer]:
+        return self._told(StoredModel.file_chunks(self, name))
+
+    def _told(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            yield chunk
+            self.tell(memoryview(chunk).nbytes)
+
+
+def _watched(model: StoredModel, progress: Callable[[int, int], None]) -> StoredModel:
+    done, total = 0, model.size_bytes
+
+    def tell(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(min(done, total), total)  # headers and names are written, too
+
+    return _WatchedModel(*(getattr(model, each.name) for each in fields(StoredModel)), tell)
 
 
 def export_options(options: Mapping[str, object]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def adopt(
     base: StoredDataset | None = None,
     hashed: bool | None = None,
     rng: random.Random = _RANDOM,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Adopted:
     """Store a dataset whose rows stay in the files at `urls`, or put them behind those of `base`.
 
@@ -84,7 +84,7 @@ def adopt(
             None: for files of this machine, whose times change easily, and for stores that name no
             versions.
         rng: gives fragments their uids.
-        progress: told the bytes looked at so far.
+        progress: callback that receives the bytes looked at so far, and those in all.
 
     Raises:
         PermissionDenied: a file is under no prefix that `outside` allows.
@@ -114,19 +114,22 @@ def adopt(
 
 
 def _sources(
-    urls: Sequence[str], outside: Outside, hashed: bool | None, progress: Callable[[int], None]
+    urls: Sequence[str],
+    outside: Outside,
+    hashed: bool | None,
+    progress: Callable[[int, int], None],
 ) -> Iterator[AdoptedSource]:
-    done = 0
-    for url in urls:
+    found = [outside.stat(url) for url in urls]
+    done, total = 0, sum(version.size for version in found)
+    for url, version in zip(urls, found, strict=True):
         address = parse_address(url)
-        version = outside.stat(url)
         wanted = version.etag is None or (address.scheme == "file" if hashed is None else hashed)
         digest = b""
         if wanted:
-            tell = partial(lambda before, read: progress(before + read), done)
+            tell = partial(lambda before, read: progress(before + read, total), done)
             digest = hash_outside(outside, url, version, tell)
         done += version.size
-        progress(done)
+        progress(done, total)
         yield AdoptedSource(address.url, outside, version, digest)
 
 

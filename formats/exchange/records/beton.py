@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import all_of, damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Schema,
 )
 from tensorrepo.formats.exchange.base import Candidate, OpenedSource, file_bytes, origin_of
+from tensorrepo.formats.exchange.column_choice import each_column
 from tensorrepo.formats.exchange.records.samples import (
     SampleRecord,
     array_type,
@@ -94,8 +95,10 @@ class _Head:
     pages: range
 
 
-def read_beton(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedSource:
-    """The samples of one file, or only the fields in `columns`.
+def read_beton(
+    path: Path, *, columns: tuple[str, ...] | None = None, exclude: tuple[str, ...] = ()
+) -> OpenedSource:
+    """The samples of one file, or only the fields in `columns`, or all but those in `exclude`.
 
     Raises:
         InvalidInputError: not a beton file, a damaged one, or places outside of it.
@@ -104,10 +107,18 @@ def read_beton(path: Path, *, columns: tuple[str, ...] | None = None) -> OpenedS
     stored = file_bytes(path)
     with refusals(path, "beton file"), path.open("rb") as stream:
         head = _read_head(stream, str(path), stored)
-        chosen = choose(path, [field.name for field in head.fields], columns)
         by_name = {field.name: field for field in head.fields}
+        chosen = choose(path, list(by_name), columns, exclude=exclude)
         fields = [by_name[name] for name in chosen]
-        schema = Schema(tuple(_column(stream, head, field, str(path)) for field in fields))
+        schema = Schema(
+            tuple(
+                each_column(
+                    chosen,
+                    lambda name: _column(stream, head, by_name[name], str(path)),
+                    can_cast=False,
+                )
+            )
+        )
     return OpenedSource(
         schema=schema,
         rows=head.samples,
@@ -134,8 +145,11 @@ def _read_head(stream: IO[bytes], where: str, stored: int) -> _Head:
         raise damage(where, f"is no beton file of version {_VERSION}: it says {version}")
     described = read_exactly(stream, count * _FIELD.size, where)
     fields = tuple(
-        _parse_field(kind, name, arguments, where)
-        for kind, name, arguments in _FIELD.iter_unpack(described)
+        all_of(
+            _FIELD.iter_unpack(described),
+            lambda field: _parse_field(*field, where),
+            "fields cannot be read, so no sample can be found",
+        )
     )
     names = [field.name for field in fields]
     if not names or len(set(names)) < len(names):
@@ -207,7 +221,7 @@ def _column(stream: IO[bytes], head: _Head, field: _Field, where: str) -> Column
     if modes != {_RAW}:
         raise UnsupportedError(
             f"{spot}: some images are raw and some are jpeg, which no column holds. Write it with "
-            "write_mode raw or jpg, or choose others: columns=a,b"
+            "write_mode raw or jpg"
         )
     return Column(field.name, array_type([(np.dtype("u1"), shape) for shape in shapes], spot))
 

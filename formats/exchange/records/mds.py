@@ -35,7 +35,7 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import all_of, damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -54,6 +54,7 @@ from tensorrepo.formats.exchange.base import (
     file_bytes,
     origin_of,
 )
+from tensorrepo.formats.exchange.column_choice import each_column
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
     SampleRecord,
@@ -118,7 +119,7 @@ def parse_encoding(text: str, where: str) -> Encoding:
         return _parse_array(form, where)
     if text in _REFUSED or text in _IMAGE_LISTS:
         reason = _REFUSED.get(text, "holds several images a sample, and no column type does")
-        raise UnsupportedError(f"{where}: {reason}. Choose others: columns=a,b")
+        raise UnsupportedError(f"{where}: {reason}")
     raise damage(where, f"has an encoding {text!r:.60} that MDS does not have")
 
 
@@ -231,13 +232,18 @@ class _Layout:
 
 
 def read_mds(
-    path: Path, *, columns: tuple[str, ...] | None = None, samples: int = SAMPLES
+    path: Path,
+    *,
+    columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
+    samples: int = SAMPLES,
 ) -> OpenedSource:
     """The samples of a folder of shards, in the order of its index.
 
     Args:
         path: the folder, or its `index.json`.
         columns: only these.
+        exclude: all but these.
         samples: from how many samples the types of arrays are inferred.
 
     Raises:
@@ -246,13 +252,16 @@ def read_mds(
     """
     folder = path if path.is_dir() else path.parent
     index = _read_index(folder / INDEX_FILE if path.is_dir() else path)
-    files = [_file_of(folder, shard) for shard in index.shards]
+    files = all_of(index.shards, partial(_file_of, folder), "shards cannot be read")
     first = index.shards[0]
     texts = dict(zip(first.column_names, first.column_encodings, strict=True))
-    encodings = {
-        name: parse_encoding(texts[name], f"{folder}, column {name!r}")
-        for name in choose(folder, first.column_names, columns)
-    }
+    chosen = choose(folder, first.column_names, columns, exclude=exclude)
+    parsed = each_column(
+        chosen,
+        lambda name: parse_encoding(texts[name], f"{folder}, column {name!r}"),
+        can_cast=False,
+    )
+    encodings = dict(zip(chosen, parsed, strict=True))
     layout = _layout(folder, first, encodings)
     schema = _schema(folder, index.shards, encodings, layout, samples)
     records = (
@@ -371,12 +380,12 @@ def _schema(
             forms[name].append((array.dtype, array.shape))
     if free and not forms[free[0]]:
         raise damage(folder, "holds no samples, so that the types of its arrays are unknown")
-    types = {
-        name: encoding.type or array_type(forms[name], f"{folder}, column {name!r}")
-        for name, encoding in encodings.items()
-    }
-    # JSON's null reads as a null.
-    return Schema(tuple(Column(name, kind, isinstance(kind, Json)) for name, kind in types.items()))
+
+    def column(name: str) -> Column:
+        kind = encodings[name].type or array_type(forms[name], f"{folder}, column {name!r}")
+        return Column(name, kind, isinstance(kind, Json))  # JSON's null reads as a null
+
+    return Schema(tuple(each_column(encodings, column, can_cast=False)))
 
 
 # ------------------------------------------------------------------------------ reading

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import all_of, damage, refusals
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
@@ -38,6 +38,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
 )
 from tensorrepo.formats.exchange.base import Candidate, OpenedSource, file_bytes, origin_of
+from tensorrepo.formats.exchange.column_choice import each_column
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
     SampleRecord,
@@ -99,13 +100,18 @@ class _Shard:
 
 
 def read_mindrecord(
-    path: Path, *, columns: tuple[str, ...] | None = None, samples: int = SAMPLES
+    path: Path,
+    *,
+    columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
+    samples: int = SAMPLES,
 ) -> OpenedSource:
     """The samples of a file and, in order, of the other files that were written with it.
 
     Args:
         path: one file; those that its header names lie beside it.
         columns: only these fields.
+        exclude: all fields but these.
         samples: from how many samples it is told which bytes are images.
 
     Raises:
@@ -114,7 +120,7 @@ def read_mindrecord(
     """
     shards = _shards(path)
     fields = shards[0].fields
-    chosen = choose(path, list(fields.schema), columns)
+    chosen = choose(path, list(fields.schema), columns, exclude=exclude)
     schema = _schema(shards, chosen, samples)
     rows = (record for shard in shards for record in _records(shard, schema))
     return OpenedSource(
@@ -143,11 +149,14 @@ def _shards(path: Path) -> list[_Shard]:
     names = [Path(name).name for name in first.shard_addresses]
     if path.name not in names or len(set(names)) < len(names):  # it was renamed
         names = [path.name]
-    shards = [_Shard(path.with_name(name), _read_header(path.with_name(name))) for name in names]
-    for shard in shards:
-        if shard.fields != first.schema[0]:
-            raise damage(shard.path, f"has other fields than {path.name}")
-    return shards
+
+    def shard(name: str) -> _Shard:
+        read = _Shard(path.with_name(name), _read_header(path.with_name(name)))
+        if read.fields != first.schema[0]:
+            raise damage(read.path, f"has other fields than {path.name}")
+        return read
+
+    return all_of(names, shard, "files cannot be read")
 
 
 def _read_header(path: Path) -> _Header:
@@ -195,11 +204,12 @@ def _schema(shards: Sequence[_Shard], chosen: Sequence[str], samples: int) -> Sc
     rows = (row for shard in shards for row in _blobs(shard))
     bytes_fields = [name for name in chosen if fields.schema[name].type == "bytes"]
     first = list(islice(rows, samples)) if bytes_fields else []
-    columns = []
-    for name in chosen:
+
+    def column(name: str) -> Column:
         heads = [row[name][:32] for _, row in first if name in row]
-        columns.append(Column(name, _type(fields, name, heads, f"{where}, field {name!r}")))
-    return Schema(tuple(columns))
+        return Column(name, _type(fields, name, heads, f"{where}, field {name!r}"))
+
+    return Schema(tuple(each_column(chosen, column, can_cast=False)))
 
 
 def _type(fields: _Fields, name: str, heads: Sequence[bytes], where: str) -> ColumnType:
@@ -211,8 +221,7 @@ def _type(fields: _Fields, name: str, heads: Sequence[bytes], where: str) -> Col
         return Text()
     if field.type not in _NUMBERS or blob is (field.shape is None):
         raise UnsupportedError(
-            f"{where}: is {field.type!r} of shape {field.shape}, which is not read. "
-            "Choose others: columns=a,b"
+            f"{where}: is {field.type!r} of shape {field.shape}, which is not read"
         )
     if field.shape is None:
         return Scalar(field.type)

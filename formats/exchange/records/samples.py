@@ -213,14 +213,18 @@ def is_text(data: bytes) -> bool:
 
 
 def choose(
-    where: object, there: Sequence[str], columns: Sequence[str] | None, what: str = "column"
+    where: object,
+    there: Sequence[str],
+    columns: Sequence[str] | None,
+    what: str = "column",
+    exclude: Sequence[str] = (),
 ) -> list[str]:
     """The columns to read: all, or those asked for. Raises NotFoundError: one is not there."""
-    for name in columns or ():
+    for name in (*(columns or ()), *exclude):
         if name not in there:
             listed = ", ".join(map(repr, there))
             raise NotFoundError(f"{where}: holds no {what} {name!r}; there are {listed}")
-    return list(there if columns is None else columns)
+    return [name for name in (there if columns is None else columns) if name not in exclude]
 
 
 def parse_count(value: object) -> int:

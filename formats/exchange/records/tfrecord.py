@@ -29,6 +29,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -64,6 +65,7 @@ from tensorrepo.formats.exchange.base import (
     origin_of,
     source_files,
 )
+from tensorrepo.formats.exchange.column_choice import each_column
 from tensorrepo.formats.exchange.output import ExportTable, column_refused, compressed, new_file
 from tensorrepo.formats.exchange.records.samples import (
     SAMPLES,
@@ -274,12 +276,13 @@ def infer_columns(
         if name not in names:
             there = ", ".join(map(repr, names))
             raise damage(where, f"has no feature {name!r}; there are {there}")
-    found = {}
-    for name in names:
+
+    def infer(name: str) -> FeatureColumn:
         features = [example.get(name, _NONE) for example in examples]
         spot = f"{where}, feature {name!r}"
-        found[name] = _infer(name, features, words.get(name), shapes.get(name), spot)
-    return found
+        return _infer(name, features, words.get(name), shapes.get(name), spot)
+
+    return dict(zip(names, each_column(names, infer, can_cast=False), strict=True))
 
 
 def _infer(
@@ -292,11 +295,9 @@ def _infer(
     kinds = {feature.kind for feature in features if feature.kind}
     if len(kinds) > 1:
         listed = " and ".join(sorted(_KIND_NAMES[kind] for kind in kinds))
-        raise damage(where, f"is a list of {listed} in one file. Leave it out: columns=...")
+        raise damage(where, f"is a list of {listed} in one file")
     if not kinds:
-        raise damage(
-            where, "is empty in the first examples. Look at more, samples=N, or choose others"
-        )
+        raise damage(where, "is empty in the first examples. Look at more: samples=N")
     (kind,) = kinds
     lengths = {len(feature) for feature in features if feature.kind}
     if kind == BYTES_LIST:
@@ -329,7 +330,7 @@ def _bytes_type(values: list[Any], most: int, word: str | None, where: str) -> C
             raise damage(
                 where,
                 "holds several values of bytes in one example; only lists of text are read, as "
-                "JSON. Leave it out: columns=...",
+                "JSON",
             )
         return Json()
     if word in ("scalar", "ragged") or most > 1:
@@ -403,6 +404,7 @@ def read_tfrecord(
     path: Path,
     *,
     columns: tuple[str, ...] | None = None,
+    exclude: tuple[str, ...] = (),
     samples: int = SAMPLES,
     types: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -412,6 +414,7 @@ def read_tfrecord(
     Args:
         path: file or folder; gzip and zlib are told by content.
         columns: only these features.
+        exclude: all features but these.
         samples: from how many examples types are inferred.
         types: what features are, one of bytes, text, image, json, scalar, ragged.
         shapes: dimensions of features that are tensors of more than one dimension.
@@ -424,12 +427,13 @@ def read_tfrecord(
     first = _first_examples(files, samples)
     if not any(first):
         raise damage(path, "holds no examples with features")
-    if columns is not None:
-        choose(path, list(dict.fromkeys(name for each in first for name in each)), columns)
-        first = [{name: each[name] for name in columns if name in each} for each in first]
+    every = list(dict.fromkeys(name for each in first for name in each))
+    names = choose(path, every, columns, exclude=exclude)
+    first = [{name: each[name] for name in names if name in each} for each in first]
     found = infer_columns(first, types or {}, shapes or {}, str(path))
-    chosen = {name: found[name] for name in (found if columns is None else columns)}
-    records = (record for file in files for record in _rows(file, chosen, columns is None))
+    chosen = {name: found[name] for name in names}
+    known = None if columns is not None else {*chosen, *exclude}
+    records = (record for file in files for record in _rows(file, chosen, known))
     return OpenedSource(
         schema=Schema(tuple(part.column for part in chosen.values())),
         rows=None,
@@ -490,12 +494,14 @@ def _first_examples(files: Sequence[Path], samples: int) -> list[Example]:
     return first_of(sized, samples, _SAMPLE_BYTES)
 
 
-def _rows(file: Path, columns: Mapping[str, FeatureColumn], every: bool) -> Iterator[SampleRecord]:
-    """The examples of one file; with `every`, a feature that is no column is refused."""
+def _rows(
+    file: Path, columns: Mapping[str, FeatureColumn], known: AbstractSet[str] | None
+) -> Iterator[SampleRecord]:
+    """The examples of one file; a feature that is none of the `known` is refused; None: all are."""
     for number, record in walk_records(file):
         where = f"{file}, record {number}"
         example = parse_example(record, where)
-        if every and (new := example.keys() - columns.keys()):
+        if known is not None and (new := example.keys() - known):
             raise damage(
                 where,
                 f"has a new feature {min(new)!r}. Look at more examples, samples=N, or choose "

@@ -25,7 +25,7 @@ import traceback
 import weakref
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ import pyarrow.csv as pa_csv
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource
+from tensorrepo.formats.exchange.base import BytesRead, Candidate, Damage, OpenedSource
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
@@ -241,7 +241,7 @@ def read_csv(
         damaged: pass over rows with too many cells or too few, or a cell that is not of the type
             of the first rows.
     """
-    met = Damage(skip=damaged)
+    met, read = Damage(skip=damaged), BytesRead()
     try:
         codecs.lookup(encoding)
     except LookupError as problem:
@@ -252,7 +252,7 @@ def read_csv(
 
     def open_one(file: Path) -> TableFile:
         # What the first file's columns turned out to be holds for all.
-        table = _open(file, files, opened[0] if opened else None, met, notes)
+        table = _open(file, files, opened[0] if opened else None, met, notes, read)
         opened.append(table.schema)
         return table
 
@@ -261,7 +261,8 @@ def read_csv(
         schema = _with_required(reading.schema, required)
     # A cell is text, whichever of its types Arrow read it as.
     told = (*reading.notes, *notes)
-    return replace(reading, schema=schema.without_forms(), damage=met, notes=told)
+    schema = schema.without_forms()
+    return replace(reading, schema=schema, damage=met, notes=told, bytes_read=read)
 
 
 def _with_required(schema: Schema, names: tuple[str, ...]) -> Schema:
@@ -292,9 +293,9 @@ def is_text(head: bytes) -> bool:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a text file, decompressed when they are gzip."""
-    with path.open("rb") as file:
+def open_text(path: Path, read: BytesRead | None = None) -> Iterator[IO[bytes]]:
+    """The bytes of a text file, decompressed when they are gzip; `read` counts what is read."""
+    with path.open("rb") as file, nullcontext() if read is None else read.of(file):
         if file.peek(2)[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=file) as inner:
                 yield inner  # type: ignore[misc]  # a binary stream in all but name
@@ -315,7 +316,12 @@ class Dialect:
 
 
 def _open(
-    path: Path, dialect: Dialect, known: pa.Schema | None, met: Damage, notes: list[str]
+    path: Path,
+    dialect: Dialect,
+    known: pa.Schema | None,
+    met: Damage,
+    notes: list[str],
+    read: BytesRead,
 ) -> TableFile:
     with refusals(path, "CSV file", *ARROW_ERRORS):
         dialect = replace(dialect, delimiter=dialect.delimiter or _guess_delimiter(path))
@@ -331,7 +337,7 @@ def _open(
             notes += _text_notes(path, dialect, inferred)
     names = _column_names(types)
     schema = pa.schema(list(zip(names, types.values(), strict=True)))
-    return TableFile(schema, None, lambda: _batches(path, dialect, types, names, met))
+    return TableFile(schema, None, lambda: _batches(path, dialect, types, names, met, read))
 
 
 def _inferred(path: Path, dialect: Dialect, passed: RowsOfOtherWidth | None) -> pa.Schema:
@@ -424,11 +430,12 @@ def _reading(
     dialect: Dialect,
     types: Mapping[str, pa.DataType],
     passed: RowsOfOtherWidth | None = None,
+    read: BytesRead | None = None,
 ) -> Iterator[LentReader]:
     def opened(stream: LentStream, handler: Handler | None) -> pa_csv.CSVStreamingReader:
         return _reader(stream, dialect, types, handler)
 
-    with open_text(path) as stream, LentReader(stream, opened, passed) as reader:
+    with open_text(path, read) as stream, LentReader(stream, opened, passed) as reader:
         yield reader
 
 
@@ -462,13 +469,18 @@ def _reader(
 
 
 def _batches(
-    path: Path, dialect: Dialect, types: Mapping[str, pa.DataType], names: list[str], met: Damage
+    path: Path,
+    dialect: Dialect,
+    types: Mapping[str, pa.DataType],
+    names: list[str],
+    met: Damage,
+    read: BytesRead,
 ) -> Iterator[pa.RecordBatch]:
     """Batches; if damage is to be skipped, of text first, and without the rows that do not fit."""
     passed = RowsOfOtherWidth(path, met, header=dialect.header) if met.skip else None
     read_as = types if passed is None else dict.fromkeys(types, pa.string())
     try:
-        with _reading(path, dialect, read_as, passed) as reader:
+        with _reading(path, dialect, read_as, passed, read) as reader:
             rows = reader if passed is None else skip_misfits(path, reader, types, passed, met)
             for batch in rows:
                 yield batch.rename_columns(names)

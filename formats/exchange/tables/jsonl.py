@@ -25,7 +25,14 @@ from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.json import decode_json
 from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
 from tensorrepo.formats.dataset.schema.types import Nested
-from tensorrepo.formats.exchange.base import Candidate, Damage, OpenedSource, grouped, origin_of
+from tensorrepo.formats.exchange.base import (
+    BytesRead,
+    Candidate,
+    Damage,
+    OpenedSource,
+    grouped,
+    origin_of,
+)
 from tensorrepo.formats.exchange.json_records import read_record, scan
 from tensorrepo.formats.exchange.tables.csv import matches_text, open_text
 from tensorrepo.formats.exchange.tables.files import table_files
@@ -53,7 +60,7 @@ class JsonRow(NamedTuple):
         return f"{self.file}, {self.unit} {self.number}"
 
 
-Walk = Callable[[Path, Damage], Iterator[tuple[JsonRow, int]]]
+Walk = Callable[[Path, Damage, BytesRead], Iterator[tuple[JsonRow, int]]]
 
 
 def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
@@ -90,7 +97,9 @@ def matches_json(candidate: Candidate) -> bool:
 def _read(
     path: Path, name: str, files: Sequence[Path], walk: Walk, *, damaged: bool
 ) -> OpenedSource:
-    first = next(grouped(walk(files[0], Damage(skip=damaged)), BLOCK_BYTES), [])
+    begun = Damage(skip=damaged, collect=True)
+    first = next(grouped(walk(files[0], begun, BytesRead()), BLOCK_BYTES), [])
+    begun.settle()
     if not first:
         raise damage(files[0], "holds no JSON objects")
     schema = infer_schema(path, [row.value for row in first])
@@ -98,11 +107,11 @@ def _read(
     beside: list[dict[str, Any]] = [{}] * len(files) if told is None else told.to_pylist()
     if told is not None:
         schema = Schema((*schema.columns, *Schema.from_arrow(told.schema).columns))
-    met = Damage(skip=damaged)
+    met, read = Damage(skip=damaged, collect=True), BytesRead()
     rows = (
         (row._replace(value={**row.value, **more}), size)
         for file, more in zip(files, beside, strict=True)
-        for row, size in walk(file, met)
+        for row, size in walk(file, met, read)
     )
     return OpenedSource(
         schema=schema,
@@ -110,6 +119,7 @@ def _read(
         batches=_batches(schema, rows, met),
         origin=origin_of(path, name, files),
         damage=met,
+        bytes_read=read,
     )
 
 
@@ -130,13 +140,14 @@ def _batches(
             batch = _batch(schema, fitting)
         if batch is None:
             raise damage(block[0].file, "a column mixes types that do not go together")
-        if any(map(len, batch.values())):
+        if not met.problems and any(map(len, batch.values())):
             yield batch
+    met.settle()
 
 
-def _lines(file: Path, met: Damage) -> Iterator[tuple[JsonRow, int]]:
+def _lines(file: Path, met: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, int]]:
     """Each line that is an object, and its bytes."""
-    with refusals(file, "file of JSON lines"), open_text(file) as stream:
+    with refusals(file, "file of JSON lines"), open_text(file, read) as stream:
         for number, text in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
             if text.strip():
                 try:
@@ -147,9 +158,9 @@ def _lines(file: Path, met: Damage) -> Iterator[tuple[JsonRow, int]]:
                     met.meet(file, number - 1, problem)
 
 
-def _records(file: Path, _: Damage) -> Iterator[tuple[JsonRow, int]]:
+def _records(file: Path, _: Damage, read: BytesRead) -> Iterator[tuple[JsonRow, int]]:
     """Each object of the list that a document is, and its bytes."""
-    with refusals(file, "JSON file"), file.open("rb") as stream:
+    with refusals(file, "JSON file"), file.open("rb") as stream, read.of(stream):
         end, key = 0, None
         for number, span in enumerate(scan(file), 1):
             if key is not None and span.key != key:

@@ -120,7 +120,7 @@ def test_a_catalog_of_another_repository_says_so(repo: tr.Repository, tmp_path: 
 def test_the_commands_look_after_it(full: Shell) -> None:
     assert full.json("catalog", "status")["state"] == "empty"
     assert f"revision {revisions.newest()}" in full("catalog", "upgrade")
-    assert "commits" in full("catalog", "rebuild")
+    assert "commit, " in full("catalog", "rebuild")
     shown = full("catalog", "status")
     assert "state     current" in shown
     assert "model_version" in shown
