@@ -135,6 +135,10 @@ def test_types_can_be_said_in_place_of_those_inferred(tx: Any) -> None:
         ([np.zeros((2, 3), "f4"), np.zeros((4, 3), "f4")], tr.Tensor("float32", (None, 3))),
         (np.zeros((3, 2, 2), "u1"), tr.Tensor("uint8", (2, 2))),
         ([{"a": 1}, {"b": [2]}], tr.Json()),
+        ([{"a": 1}, {"a": None}, None], tr.Struct({"a": "int64"})),
+        ([[1, None], [2, 3]], tr.List("int64")),
+        ([["x"], None, []], tr.List(tr.Text())),
+        ([[{"a": "x"}], []], tr.List(tr.Struct({"a": tr.Text()}))),
         ([b"\0", b""], tr.Bytes()),
     ],
 )
@@ -142,6 +146,13 @@ def test_what_values_are_is_seen(tx: Any, values: Sequence[Any], expected: Any) 
     assert tx.create_dataset("d", {"v": values}).schema.column("v").type == expected
     rows = ({"v": value} for value in values)
     assert tx.create_dataset("e", rows).schema.column("v").type == expected
+
+
+@pytest.mark.parametrize("frame", [pa.table, pl.DataFrame, pd.DataFrame])
+def test_lists_with_nulls_inside_are_taken_from_every_frame(tx: Any, frame: Any) -> None:
+    draft = tx.create_dataset("d", frame({"v": [[1, None], [2, 3]]}))
+    assert draft.schema.column("v").type == tr.List("int64")
+    assert rows_of(draft) == [{"v": [1, None]}, {"v": [2, 3]}]
 
 
 def picture(value: int) -> Image.Image:

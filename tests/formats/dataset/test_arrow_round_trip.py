@@ -76,12 +76,23 @@ def test_a_sync_of_the_same_rows_stores_nothing(table: pa.Table) -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 @given(table=tables())
 def test_any_table_comes_back_through_files(table: pa.Table) -> None:
+    """As `add` and `checkout` do: what Parquet makes of a table is what comes back as Parquet."""
     objects = MemoryObjects()
-    schema = Schema.from_arrow(table.schema)
-    dataset = open_dataset(objects, write_dataset(objects, schema, [table]).digest)
     with TemporaryDirectory() as folder:
-        write_arrow(dataset, Path(folder, "t.arrow"))
-        assert same(pa.ipc.open_file(Path(folder, "t.arrow").read_bytes()).read_all(), table)
+        given, back, arrow = (Path(folder, name) for name in ("t.parquet", "b.parquet", "t.arrow"))
+        pq.write_table(table.replace_schema_metadata(), given)
+        expected = pq.read_table(given)
+        reading = read_parquet(given)
+        root = write_dataset(objects, reading.schema, reading.batches).digest
+        dataset = open_dataset(objects, root)
+        assert same(dataset.to_arrow(), expected)
+        write_parquet(dataset, back)
+        assert same(pq.read_table(back), expected)
+        write_arrow(dataset, arrow)
+        assert same(pa.ipc.open_file(arrow.read_bytes()).read_all(), expected)
+        again = read_parquet(back)
+        report = sync_dataset(objects, dataset, again.schema, again.batches)
+        assert report.link.digest == root
 
 
 @given(kind=arrow_types())
