@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import tensorrepo as tr
 from tensorrepo.formats.common.provenance import edges_of
 from tests.support.processes.shell import Shell
 
+PRICE = Decimal("1.5")
 ROWS = [{"a": 1, "text": "x"}, {"a": 2, "text": "é"}, {"a": 3, "text": ""}]
 COLUMNS = {"a": [1, 2, 3], "text": ["x", "é", ""]}
 
@@ -210,6 +212,41 @@ def test_all_problems_are_said_at_once(tx: Any) -> None:
     assert "2 columns cannot be stored" in str(told.value)
     assert "exclude=mixed,odd" in str(told.value)
     assert rows_of(tx.create_dataset("d", frame, exclude=["mixed", "odd"])) == [{"n": 1}, {"n": 2}]
+
+
+def test_paths_of_images_are_taken_where_images_change(tx: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{value}.png" for value in range(3)]
+    for value, path in enumerate(paths):
+        picture(value).save(path)
+    draft = tx.create_dataset("d", {"n": [0, 1, 2]})
+    given: dict[str, Any] = {
+        "listed": paths,
+        "walked": ([str(path)] for path in paths),
+        "made": lambda batch: [paths[n] for n in batch["n"].to_pylist()],
+    }
+    for name, values in given.items():
+        draft.add_column(name, tr.Image("png"), values)
+    draft.update("n = 1", {"listed": paths[2]})
+    draft.update("n >= 1", {"walked": [str(paths[0]), paths[1]]})
+    draft.update("n = 2", {"made": lambda batch: paths[: batch.num_rows]})
+    data = [path.read_bytes() for path in paths]
+    shown = [tuple(data.index(row[name]) for name in given) for row in rows_of(draft)]
+    assert shown == [(0, 0, 0), (2, 0, 1), (2, 1, 0)]
+    with pytest.raises(tr.InvalidInputError, match=r"found the path none\.png"):
+        draft.update("n = 1", {"listed": "none.png"})
+    with pytest.raises(tr.InvalidInputError, match="1 values for 3 rows"):
+        draft.update("n >= 0", {"listed": paths[:1]})
+
+
+def test_long_decimals_come_to_polars_where_it_holds_them(repo: tr.Repository) -> None:
+    kind = pa.decimal256(60, 1)
+    with repo.transaction() as tx:
+        tx.create_dataset("short", pa.table({"d": pa.array([PRICE, None], kind)}))
+        tx.create_dataset("long", pa.table({"d": pa.array([PRICE * 10**40], kind)}))
+    assert repo.dataset("short").to_polars()["d"].to_list() == [PRICE, None]
+    with pytest.raises(tr.UnsupportedError, match="at most 38 digits"):
+        repo.dataset("long").to_polars()
+    assert repo.dataset("long").to_pandas()["d"].tolist() == [PRICE * 10**40]
 
 
 @pytest.mark.parametrize(

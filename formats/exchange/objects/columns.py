@@ -134,17 +134,27 @@ def _rows_with_files(
     rows: Sequence[Mapping[str, Any]], images: list[str]
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
     filled = (
-        {name: _file(value) if name in images else value for name, value in row.items()}
+        {name: image_file_of(value) if name in images else value for name, value in row.items()}
         for row in rows
     )
     yield from grouped((row, sum(map(size_of, row.values()))) for row in filled)
+
+
+def image_files(values: Any) -> list[Any] | None:
+    """A column of images as a list, if it may have paths in place of images; else None."""
+    return _paths(values)
+
+
+def image_groups(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Images and paths of images, with the bytes of files, in groups of bounded bytes."""
+    return grouped((value, size_of(value)) for value in map(image_file_of, values))
 
 
 def _columns_with_files(
     batch: ColumnBatch, paths: Mapping[str, list[Any]]
 ) -> Iterator[dict[str, Any]]:
     rows = zip(*paths.values(), strict=True)
-    read = ([_file(value) for value in row] for row in rows)
+    read = ([image_file_of(value) for value in row] for row in rows)
     first = 0
     for group in grouped((row, sum(map(size_of, row))) for row in read):
         part = cast("ColumnBatch", batch_part(batch, first, first + len(group)))
@@ -168,7 +178,8 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _file(value: Any) -> Any:
+def image_file_of(value: Any) -> Any:
+    """The bytes of the file that a path names; what is none stays, for the writer to name."""
     if not _is_path(value):
         return value
     try:
