@@ -222,8 +222,9 @@ def _column(name: str, values: list[Any], *, nested: bool) -> Column:
             (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
             return replace(column, arrow=None)
     found = nested_type(values, name)
-    is_json = found is None or not (nested or isinstance(found, Tensor))
-    return Column(name, Json() if is_json else found, nullable=True)
+    if found is None or not (nested or isinstance(found, Tensor)):
+        found = Json()
+    return Column(name, found, nullable=True)
 
 
 def _batch(schema: Schema, block: Sequence[JsonRow]) -> ColumnBatch | None:

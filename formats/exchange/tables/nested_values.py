@@ -105,6 +105,6 @@ def even_rows(array: pa.Array) -> np.ndarray[Any, Any] | None:
     flat = np.asarray(array.flatten().to_numpy(zero_copy_only=False))
     if valid.all():
         return flat.reshape(-1, width)
-    rows = np.ma.masked_all((len(array), width), flat.dtype)
+    rows = np.zeros((len(array), width), flat.dtype)
     rows[valid] = flat.reshape(-1, width)
-    return rows
+    return np.ma.MaskedArray(rows, np.broadcast_to(~valid[:, None], rows.shape))
