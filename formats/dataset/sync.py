@@ -2,8 +2,8 @@
 
 Rows are matched by a key, or aligned by what they hold (`versions.align`); matched rows keep their
 ids. One pass over the dataset gives digests of its rows, one over the source tells which of its
-rows are new or changed: those wait in a spool. Memory holds some 60 bytes for each stored row, 16
-for each row of the source, and keys.
+rows are new or changed: those wait in a spool. Memory holds some 60 bytes for each stored row and
+its key, and 24 for each row of the source, with the keys of those that are not known.
 
 Columns are compared in the wider of the two types; a column is widened only when a row needs it.
 Columns that the source lacks stay, columns that are new are added behind the others.
