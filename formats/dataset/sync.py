@@ -2,8 +2,8 @@
 
 Rows are matched by a key, or aligned by what they hold (`versions.align`); matched rows keep their
 ids. One pass over the dataset gives digests of its rows, one over the source tells which of its
-rows are new or changed: those wait in a spool. Memory holds some 60 bytes for each stored row, 16
-for each row of the source, and keys.
+rows are new or changed: those wait in a spool. Memory holds some 60 bytes for each stored row and
+its key, and 24 for each row of the source, with the keys of those that are not known.
 
 Columns are compared in the wider of the two types; a column is widened only when a row needs it.
 Columns that the source lacks stay, columns that are new are added behind the others.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
@@ -301,11 +302,13 @@ class _StoredRows:
         physical: int64 ``(rows,)``: where they lie.
         contents: their contents, numbered.
         keys: values of the key, a column each.
+        is_unique: whether it is sure that no key comes twice.
     """
 
     physical: Ints
     contents: ContentTable
-    keys: list[pa.Array]
+    keys: list[pa.ChunkedArray]
+    is_unique: bool
 
     @classmethod
     def of(cls, dataset: StoredDataset, columns: _CommonColumns, key: Sequence[str]) -> _StoredRows:
@@ -313,6 +316,7 @@ class _StoredRows:
         physical, digests = [np.zeros(0, np.int64)], [new_lanes(0)]
         key_columns = columns.key(key)
         keys = [[key_array(column, blank_values(column.storage, 0))] for column in key_columns]
+        key_digests = [new_lanes(0)[:, 0]]
         for rows, values in scan(dataset, names) if names else ():
             lanes = new_lanes(len(rows))
             forms = {
@@ -325,10 +329,13 @@ class _StoredRows:
                 mix_values(lanes, form)
             for arrays, column in zip(keys, key_columns, strict=True):
                 arrays.append(key_array(column, forms[column.name]))
+            key_digests.append(_key_digests([forms[column.name] for column in key_columns]))
             physical.append(rows)
             digests.append(lanes)
         contents = ContentTable.of(np.concatenate(digests))
-        return cls(np.concatenate(physical), contents, [pa.concat_arrays(each) for each in keys])
+        del digests
+        chunked = [pa.chunked_array(each) for each in keys]
+        return cls(np.concatenate(physical), contents, chunked, _are_unique(key_digests))
 
 
 class _SourceRows:
@@ -352,7 +359,8 @@ class _SourceRows:
         self._columns = columns
         self._key = columns.key(key)
         self._spool = spool
-        self._keys = [[array.slice(0, 0)] for array in stored.keys]
+        self._keys = [[array.chunk(0)] for array in stored.keys]  # of rows that are not known
+        self._key_digests = [new_lanes(0)[:, 0]]
         self._numbers = [np.zeros(0, np.int64)]
         self._spooled = [np.zeros(0, np.int64)]
         self._next = 0  # the row of the dataset that the next one of the source may well be
@@ -375,8 +383,12 @@ class _SourceRows:
         if self._columns.added:
             is_new[:] = True  # of each row there is a value to store
         self._put(np.flatnonzero(is_new), forms, values[len(shared) :])
-        for arrays, column in zip(self._keys, self._key, strict=True):
-            arrays.append(key_array(column, forms[self._columns.compared.names.index(column.name)]))
+        names = self._columns.compared.names
+        key_forms = [forms[names.index(column.name)] for column in self._key]
+        unknown = np.flatnonzero(numbers < 0)
+        for arrays, column, form in zip(self._keys, self._key, key_forms, strict=True):
+            arrays.append(key_array(column, form.take(unknown)))
+        self._key_digests.append(_key_digests(key_forms))
         self._numbers.append(numbers)
         self._go_on_behind(numbers)
         self.rows += count
@@ -437,20 +449,30 @@ class _SourceRows:
     def _matched(self, numbers: Ints) -> Alignment:
         """Rows matched by key: by content where that is the same, for the key is part of it."""
         contents = self.stored.contents
-        _check_unique(self._key, self.stored.keys, "this is no key of the dataset as it is: ")
-        keys = [pa.concat_arrays(each) for each in self._keys]
-        _check_unique(self._key, keys, "")
+        if not self.stored.is_unique:
+            where = "this is no key of the dataset as it is: "
+            _check_unique(self._key, list(map(_whole, self.stored.keys)), where)
         is_equal = numbers >= 0
+        if not _are_unique(self._key_digests):
+            _check_unique(self._key, self._all_keys(numbers), "")
         partner = np.full(len(numbers), -1, np.int64)
         partner[is_equal] = contents.first_row[numbers[is_equal]]
         is_free = np.ones(len(contents.numbers), np.bool_)
         is_free[partner[is_equal]] = False
         free, unequal = np.flatnonzero(is_free), np.flatnonzero(~is_equal)
         table = KeyTable.of(self._key, _taken(self.stored.keys, free), unique=True)
-        found = table.find(_taken(keys, unequal))
+        found = table.find([pa.concat_arrays(each) for each in self._keys])
         partner[unequal[found >= 0]] = free[found[found >= 0]]
         is_free[partner[partner >= 0]] = False
         return Alignment(partner, is_equal, np.flatnonzero(is_free), 0)
+
+    def _all_keys(self, numbers: Ints) -> list[pa.Array]:
+        """The keys of all rows: those of known ones are the keys of the rows that they are."""
+        known, unknown = np.flatnonzero(numbers >= 0), np.flatnonzero(numbers < 0)
+        order = np.argsort(np.concatenate([known, unknown]))
+        mine = _taken(self.stored.keys, self.stored.contents.first_row[numbers[known]])
+        parts = zip(mine, self._keys, strict=True)
+        return _taken([pa.chunked_array([part, *own]) for part, own in parts], order)
 
     def places(self, wanted: Ints) -> Ints:
         """Rows of the spool that hold rows of the source which differ from their partners."""
@@ -468,26 +490,41 @@ class _SourceRows:
 
 
 def _check_unique(columns: tuple[Column, ...], keys: Sequence[pa.Array], where: str) -> None:
-    has_nulls = any(array.null_count for array in keys)
-    if len(keys) == 1 and not has_nulls and _is_unique(keys[0]):
-        return
     try:
         KeyTable.of(columns, keys, unique=True)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}{error}") from error
 
 
-def _is_unique(key: pa.Array) -> bool:
-    """Whether no value comes twice; integers are sorted, which takes less memory than a table."""
-    if not pa.types.is_integer(key.type):
-        distinct: int = pc.count_distinct(key).as_py()
-        return distinct == len(key)
-    values = np.sort(key.to_numpy())
-    return not bool((values[1:] == values[:-1]).any())
+def _key_digests(forms: Sequence[ColumnValues]) -> NDArray[np.uint64]:
+    """uint64 ``(rows,)``: a digest of each row's key; that of 0 where one of its values is null."""
+    if not forms:
+        return new_lanes(0)[:, 0]
+    lanes = new_lanes(forms[0].rows)
+    for form in forms:
+        mix_values(lanes, form)
+    digests = lanes[:, 0].copy()
+    for form in forms:
+        digests[~valid_rows(form)] = 0
+    return digests
 
 
-def _taken(arrays: Sequence[pa.Array], rows: Ints) -> list[pa.Array]:
-    return [array.take(pa.array(rows)) for array in arrays]
+def _are_unique(digests: Sequence[NDArray[np.uint64]]) -> bool:
+    """Whether no two digests are equal, and none is that of a null: then keys are keys for sure.
+
+    Sorted, they take 8 bytes a row; a hash table of texts takes 150.
+    """
+    ordered = np.sort(np.concatenate(digests))
+    has_null = len(ordered) > 0 and ordered[0] == 0
+    return not has_null and not bool((ordered[1:] == ordered[:-1]).any())
+
+
+def _whole(array: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(array.chunks)
+
+
+def _taken(arrays: Sequence[pa.ChunkedArray], rows: Ints) -> list[pa.Array]:
+    return [_whole(array.take(pa.array(rows))) for array in arrays]
 
 
 # ------------------------------------------------------------------------------ storing

@@ -76,12 +76,12 @@ class TableFile:
 def open_parquet(path: str) -> TableFile:
     """A Parquet file, read by row groups in steps of bounded bytes."""
     with _parquet_file(path) as file:
-        names = [name for name in _number_lists(file.schema_arrow) if not _has_no_nulls(file, name)]
+        names = [name for name in number_lists(file.schema_arrow) if not _has_no_nulls(file, name)]
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield from file.iter_batches(_MARK_ROWS, columns=names, use_threads=False)
 
-        schema = _marked(file.schema_arrow, names, batches)
+        schema = marked(file.schema_arrow, names, batches)
         return TableFile(schema, file.metadata.num_rows, lambda: _row_groups(path))
 
 
@@ -95,7 +95,7 @@ def _has_no_nulls(file: pq.ParquetFile, name: str) -> bool:
     return len(told) == len(groups) and all(told)
 
 
-def _number_lists(schema: pa.Schema) -> list[str]:
+def number_lists(schema: pa.Schema) -> list[str]:
     """Columns of lists of numbers, or of such of fixed size, one in the other."""
     types, found = pa.types, []
     with suppress(UnicodeDecodeError):  # which the importing process refuses in its own words
@@ -112,13 +112,13 @@ def _number_lists(schema: pa.Schema) -> list[str]:
 _LISTS = (pa.ListType, pa.LargeListType)
 
 
-def _marked(
+def marked(
     schema: pa.Schema, names: list[str], batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> pa.Schema:
     """`schema`, with a mark on those of the columns in whose lists a number is null."""
     left = list(names)
     for batch in batches() if left else ():
-        for name in [name for name in left if _holds_null(batch.column(name))]:
+        for name in [name for name in left if holds_null(batch.column(name))]:
             left.remove(name)
             at = schema.get_field_index(name)
             noted = {**(schema.field(at).metadata or {}), NULL_ELEMENTS_KEY: b"1"}
@@ -128,7 +128,8 @@ def _marked(
     return schema
 
 
-def _holds_null(array: pa.Array) -> bool:
+def holds_null(array: pa.Array) -> bool:
+    """Whether a number is null inside of lists, or of such of fixed size, one in the other."""
     while isinstance(array.type, (*_LISTS, pa.FixedSizeListType)):
         array = array.flatten()
         if array.null_count:
@@ -228,7 +229,7 @@ def open_arrow(path: str) -> TableFile:
     with pa.OSFile(path) as file:
         if file.read(len(STREAM_MAGIC)) != STREAM_MAGIC:
             schema, read = pa.ipc.open_file(file).schema, _file_batches
-            schema = _marked(schema, _number_lists(schema), lambda: read(path))
+            schema = marked(schema, number_lists(schema), lambda: read(path))
             return TableFile(schema, None, lambda: read(path))
         # A stream may lack its end mark, but then nobody can tell whether rows are missing.
         file.seek(max(0, file.size() - len(_END_MARK)))
@@ -236,7 +237,7 @@ def open_arrow(path: str) -> TableFile:
             raise Refusal("ends without the end mark of an Arrow stream. Is it cut short?")
         file.seek(0)
         schema = pa.ipc.open_stream(file).schema
-        schema = _marked(schema, _number_lists(schema), lambda: _stream_batches(path))
+        schema = marked(schema, number_lists(schema), lambda: _stream_batches(path))
         return TableFile(schema, None, lambda: _stream_batches(path))
 
 

@@ -40,6 +40,9 @@ from tensorrepo.formats.exchange.tables.writers import (
     write_parquet,
 )
 
+_JSON_COLUMNS = FormatOption(
+    "json_columns", "columns kept as JSON, whatever the first records have; * for all", parse_names
+)
 _COLUMNS = FormatOption("columns", "only these columns, in this order", parse_names)
 _SPLIT = FormatOption("split", "only this split: train, test, ...")
 _COMPRESS = FormatOption("compress", "compress the file", parse_flag)
@@ -110,11 +113,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "jsonl", "JSON lines, or a folder of such files",
-        jsonl.SUFFIXES, jsonl.matches_jsonl, jsonl.read_jsonl, write_jsonl, (DAMAGED,),
+        jsonl.SUFFIXES, jsonl.matches_jsonl, jsonl.read_jsonl, write_jsonl,
+        (_JSON_COLUMNS, DAMAGED),
     ),
     Format(
         "json", "JSON document that is a list of objects, or a folder of such files",
-        jsonl.DOCUMENT_SUFFIXES, jsonl.matches_json, jsonl.read_json, read_options=(DAMAGED,),
+        jsonl.DOCUMENT_SUFFIXES, jsonl.matches_json, jsonl.read_json,
+        read_options=(_JSON_COLUMNS, DAMAGED),
     ),
     Format(
         "text", "text file, a row a line, or a folder of them, a row a file",

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self
+
+import pyarrow as pa
 
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
 from tensorrepo.formats.common.arguments import (
@@ -25,12 +28,13 @@ from tensorrepo.formats.common.arguments import (
 )
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.dataset import evolve
+from tensorrepo.formats.dataset.changing.patch import LateValues
 from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.evolve import NewValues
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
-from tensorrepo.formats.dataset.schema.schema import Column, InputBatch, Schema, as_type
+from tensorrepo.formats.dataset.schema.schema import Column, Image, InputBatch, Schema, as_type
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.dataset.unique_key import check_declared_key
@@ -39,6 +43,7 @@ from tensorrepo.formats.dataset.upsert import upsert
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource
+from tensorrepo.formats.exchange.objects.columns import image_file_of, image_files, image_groups
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
@@ -154,7 +159,8 @@ class DatasetDraft:
         Args:
             where: which rows.
             values: by column: one value for all rows (None is null), a value for each row in the
-                order of `where`, or a function of a `pyarrow.RecordBatch` of some of them.
+                order of `where`, or a function of a `pyarrow.RecordBatch` of some of them. Images
+                are what `append` takes, paths as well.
             columns: what functions are given; None: all.
 
         Raises:
@@ -164,8 +170,10 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").update({"name": ["a.png", "b.png"]}, {"label": ["cat", "dog"]})``
         """
-        rows = row_selection(self.stored, where)
-        return self._apply(update_rows, rows, values, columns=columns, progress=self._advance(rows))
+        stored = self.stored
+        rows = row_selection(stored, where)
+        found = {name: _changed_images(stored.schema, name, each) for name, each in values.items()}
+        return self._apply(update_rows, rows, found, columns=columns, progress=self._advance(rows))
 
     def update_sql(self, values: Mapping[str, str], where: Where | None = None) -> Self:
         """Give rows what SQL expressions over their columns say.
@@ -285,8 +293,8 @@ class DatasetDraft:
             type: such as ``"float32"`` or ``Embedding("float32", 768)``; with `sql` it
                 may be left out: large tensors then have the shape of the first rows.
             values: one for each row: an array, an iterable of arrays, or a function that is given
-                some of the rows as a `pyarrow.RecordBatch`. None: all rows have the default, or
-                null, and no row is written.
+                some of the rows as a `pyarrow.RecordBatch`. Images are what `append` takes, paths
+                as well. None: all rows have the default, or null, and no row is written.
             sql: an expression over the columns that gives the values, such as ``"label * 2"``.
             default: what rows have that are given no value, these and later ones.
             nullable: None: only when there are neither values nor a default.
@@ -311,6 +319,8 @@ class DatasetDraft:
         if nullable is None:
             nullable = sql is not None or (values is None and default is None)
         column = Column(name, as_type(type), nullable, default=default)
+        if isinstance(column.type, Image) and values is not None:
+            values = _new_images(values)
         return self._apply(
             evolve.add_column,
             column,
@@ -395,3 +405,34 @@ class DatasetDraft:
         check_declared_key(made, self.stored)
         self.stage.stage(self.path, made.entry)
         return self
+
+
+def _changed_images(schema: Schema, name: str, value: Any) -> Any:
+    """A value of `update`, with what reads files in place of paths of images."""
+    if name not in schema or not isinstance(schema.column(name).type, Image):
+        return value
+    if callable(value):
+        return _images_of(value)
+    given = image_files(value)
+    if given is None:
+        return image_file_of(value)
+    return LateValues(len(given), lambda at: [image_file_of(given[each]) for each in at.tolist()])
+
+
+def _new_images(values: NewValues) -> NewValues:
+    """Values of a new column of images, with the bytes of files in place of paths."""
+    if callable(values):
+        return _images_of(values)
+    if isinstance(values, Sequence) or hasattr(values, "__array__"):
+        given = image_files(values)
+        return values if given is None else image_groups(given)
+    return chain.from_iterable(map(image_groups, values))
+
+
+def _images_of(make: Callable[[pa.RecordBatch], Any]) -> Callable[[pa.RecordBatch], Any]:
+    def images(batch: pa.RecordBatch) -> Any:
+        found = make(batch)
+        given = image_files(found)
+        return found if given is None else list(map(image_file_of, given))
+
+    return images

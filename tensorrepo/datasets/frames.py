@@ -13,14 +13,25 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.read import StoredDataset, iterate
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_types import arrow_type
 from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.query.sql.columns import sql_array, sql_field
+from tensorrepo.repo.errors import UnsupportedError
+
+_POLARS_DIGITS = 38
 
 
 def polars_frame(dataset: StoredDataset, names: Sequence[str] | None) -> Any:
-    """All rows as a polars frame. Raises UnsupportedError: polars is not installed."""
+    """All rows as a polars frame.
+
+    Raises:
+        UnsupportedError: polars is not installed, or holds no decimals that are so long.
+    """
     polars = import_library("polars", "to_polars() needs polars: `pip install polars`")
-    return polars.from_arrow(_table(dataset, dataset.schema.select(names).columns))
+    table = _table(dataset, dataset.schema.select(names).columns)
+    return polars.from_arrow(_with_short_decimals(table))
 
 
 def pandas_frame(dataset: StoredDataset, names: Sequence[str] | None) -> Any:
@@ -43,11 +54,58 @@ def _is_tensor(column: Column) -> bool:
 
 
 def _table(dataset: StoredDataset, columns: Sequence[Column]) -> pa.Table:
-    schema = pa.schema([sql_field(column) for column in columns])
+    schema = pa.schema([_field(column) for column in columns])
     arrays = (
-        [sql_array(column, batch[column.name]) for column in columns]
+        [_array(column, batch[column.name]) for column in columns]
         for batch in iterate(dataset, [column.name for column in columns])
     )
     return pa.Table.from_batches(
         (pa.RecordBatch.from_arrays(each, schema=schema) for each in arrays), schema
     )
+
+
+def _field(column: Column) -> pa.Field:
+    kind = arrow_type(column.type)
+    is_long = _shortened(kind) != kind
+    return pa.field(column.name, kind, column.nullable) if is_long else sql_field(column)
+
+
+def _array(column: Column, values: ColumnValues) -> pa.Array:
+    """Values as SQL gives them, long decimals alone as what they are: to SQL they are text."""
+    kind = arrow_type(column.type)
+    is_long = _shortened(kind) != kind
+    return to_arrow_array(column.type, values) if is_long else sql_array(column, values)
+
+
+def _with_short_decimals(table: pa.Table) -> pa.Table:
+    """Decimals of 256 bits as ones of 128, the longest that polars has: of others it panics."""
+    for at, field in enumerate(table.schema):
+        kind = _shortened(field.type)
+        if kind != field.type:
+            try:
+                values = table.column(at).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
+                raise UnsupportedError(
+                    f"column {field.name!r} is {field.type}, and polars holds decimals of at most "
+                    f"{_POLARS_DIGITS} digits: {problem}. Leave it out: ds.select(columns=[...])."
+                    "to_polars(); to_arrow() and to_pandas() give all digits."
+                ) from problem
+            table = table.set_column(at, field.with_type(kind), values)
+    return table
+
+
+def _shortened(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_decimal256(kind):
+        return pa.decimal128(min(kind.precision, _POLARS_DIGITS), kind.scale)
+    if types.is_struct(kind):
+        return pa.struct([each.with_type(_shortened(each.type)) for each in kind.fields])
+    if types.is_map(kind):
+        return pa.map_(_shortened(kind.key_type), _shortened(kind.item_type))
+    if types.is_large_list(kind):
+        return pa.large_list(_shortened(kind.value_type))
+    if types.is_list(kind):
+        return pa.list_(_shortened(kind.value_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_shortened(kind.value_type), kind.list_size)
+    return kind

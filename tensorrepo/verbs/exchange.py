@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ from tensorrepo.formats.dataset.external.outside import parse_address
 from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import OnMisfit
-from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text, TypeLike, as_type
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    Json,
+    Schema,
+    Text,
+    TypeLike,
+    as_type,
+)
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import OpenedSource, source_files
@@ -180,22 +187,22 @@ def open_source(
         what = pa.RecordBatchReader.from_batches(
             what.schema.without_ids().to_arrow(), what.to_batches()
         )
-    texts = text_columns(schema) if schema is not None else _declared_texts(types or {})
+    kept = kept_columns(_declared(types or {}) if schema is None else schema.visible.columns)
     if isinstance(what, str) and is_remote(what):
         machine = this_machine.machine()
         remote = fetch_source(remote_place(what, machine), machine, seen=seen)
         with remote.named():
-            given = _options_for(remote.path, format, chosen, texts, on_error)
+            given = _options_for(remote.path, format, chosen, kept, on_error)
             reading = registry.read(remote.path, format, **given)
             told = options_digest(format, chosen, on_error)
             return typed(remote.described(reading, told), types or {})
     if isinstance(what, (str, Path)):
         place = local_path(what)
-        given = _options_for(place, format, chosen, texts, on_error)
+        given = _options_for(place, format, chosen, kept, on_error)
         return typed(registry.read(place, format, **given), types or {})
     if format is not None:
         raise InvalidInputError(f"format {format!r} is of paths; {type(what).__name__} is none")
-    given = _options_for(what, None, chosen, [], on_error)
+    given = _options_for(what, None, chosen, {}, on_error)
     return registry.read_object(what, schema, types, **given)
 
 
@@ -225,29 +232,35 @@ def _options_for(
     what: object,
     format_name: str | None,
     chosen: Mapping[str, Any],
-    texts: list[str],
+    kept: Mapping[str, list[str]],
     on_error: OnMisfit,
 ) -> dict[str, Any]:
     """Options of a reader, with those that the rows' fate and the known columns ask for."""
     found = dict(chosen)
     if on_error != "raise" and registry.takes_option(what, format_name, "damaged"):
         found.setdefault("damaged", "skip")
-    if texts and registry.takes_option(what, format_name, "text_columns"):
-        found.setdefault("text_columns", texts)  # "007" is no number where text is wanted
+    for name, columns in kept.items():
+        if columns and registry.takes_option(what, format_name, name):
+            found.setdefault(name, columns)
     return found
 
 
-def _declared_texts(types: Mapping[str, TypeLike | Column]) -> list[str]:
-    kinds = {
-        name: given.type if isinstance(given, Column) else as_type(given)
+def _declared(types: Mapping[str, TypeLike | Column]) -> list[Column]:
+    return [
+        given if isinstance(given, Column) else Column(name, as_type(given))
         for name, given in types.items()
+    ]
+
+
+def kept_columns(columns: Sequence[Column]) -> dict[str, list[str]]:
+    """Options of readers that tell types by values, where the types are known.
+
+    "007" is no number where text is wanted, and an object no struct where JSON is.
+    """
+    return {
+        option: [column.name for column in columns if isinstance(column.type, kind)]
+        for option, kind in (("text_columns", Text), ("json_columns", Json))
     }
-    return [name for name, kind in kinds.items() if isinstance(kind, Text)]
-
-
-def text_columns(schema: Schema) -> list[str]:
-    """Names of the columns that are text."""
-    return [column.name for column in schema.visible.columns if isinstance(column.type, Text)]
 
 
 def export(

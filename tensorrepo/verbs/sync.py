@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits
 from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema
+from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.dataset.sync import SyncReport, merge_synced, sync_dataset
 from tensorrepo.formats.dataset.unique_key import check_declared_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import Clashes, SideName
@@ -35,7 +36,9 @@ from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.seen_objects import SeenObjects, keep_state
 from tensorrepo.verbs.stage import Stage
 
-_TEXT_FORMATS: Final = frozenset({"csv", "jsonl"})  # which have no types but those that we infer
+_TEXT_FORMATS: Final = frozenset(
+    {"csv", "jsonl", "json"}
+)  # which have no types but those that we infer
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,8 @@ def _schema(reading: OpenedSource, stored: Schema) -> Schema:
 
 def _as_stored(column: Column, stored: Schema) -> Column:
     known = stored.column(column.name) if column.name in stored else None
+    if known is not None and isinstance(known.type, Nested) and isinstance(column.type, Nested):
+        return Column(column.name, known.type, column.nullable)
     if known is None or not (isinstance(known.type, Scalar) and isinstance(column.type, Scalar)):
         return column
     both_float = known.storage.element.kind == column.storage.element.kind == "f"

@@ -63,8 +63,8 @@ from tensorrepo.verbs.exchange import (
     AdoptionRequest,
     adopt,
     fetch_source,
+    kept_columns,
     remote_place,
-    text_columns,
 )
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
@@ -513,14 +513,14 @@ def _options(
 ) -> dict[str, object]:
     """Those of the format. Who skips rows that do not fit skips damaged records, too.
 
-    Columns that the dataset has as text are read as text: "007" is no number.
+    Columns that the dataset has as text, or as JSON, are read as that: "007" is no number.
     """
     given = dict(request.options)
-    if existing is not None and registry.takes_option(
-        request.source, request.format, "text_columns"
-    ):
-        stored = open_dataset(stage.objects, existing.digest)
-        given.setdefault("text_columns", text_columns(stored.schema))
+    if existing is not None:
+        schema = open_dataset(stage.objects, existing.digest).schema.visible
+        for name, columns in kept_columns(schema.columns).items():
+            if registry.takes_option(request.source, request.format, name):
+                given.setdefault(name, columns)
     if request.on_error == "raise" or "damaged" in given:
         return given
     skips = registry.takes_option(request.source, request.format, "damaged")

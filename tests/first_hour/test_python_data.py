@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import tensorrepo as tr
 from tensorrepo.formats.common.provenance import edges_of
 from tests.support.processes.shell import Shell
 
+PRICE = Decimal("1.5")
 ROWS = [{"a": 1, "text": "x"}, {"a": 2, "text": "é"}, {"a": 3, "text": ""}]
 COLUMNS = {"a": [1, 2, 3], "text": ["x", "é", ""]}
 
@@ -135,6 +137,10 @@ def test_types_can_be_said_in_place_of_those_inferred(tx: Any) -> None:
         ([np.zeros((2, 3), "f4"), np.zeros((4, 3), "f4")], tr.Tensor("float32", (None, 3))),
         (np.zeros((3, 2, 2), "u1"), tr.Tensor("uint8", (2, 2))),
         ([{"a": 1}, {"b": [2]}], tr.Json()),
+        ([{"a": 1}, {"a": None}, None], tr.Struct({"a": "int64"})),
+        ([[1, None], [2, 3]], tr.List("int64")),
+        ([["x"], None, []], tr.List(tr.Text())),
+        ([[{"a": "x"}], []], tr.List(tr.Struct({"a": tr.Text()}))),
         ([b"\0", b""], tr.Bytes()),
     ],
 )
@@ -142,6 +148,13 @@ def test_what_values_are_is_seen(tx: Any, values: Sequence[Any], expected: Any) 
     assert tx.create_dataset("d", {"v": values}).schema.column("v").type == expected
     rows = ({"v": value} for value in values)
     assert tx.create_dataset("e", rows).schema.column("v").type == expected
+
+
+@pytest.mark.parametrize("frame", [pa.table, pl.DataFrame, pd.DataFrame])
+def test_lists_with_nulls_inside_are_taken_from_every_frame(tx: Any, frame: Any) -> None:
+    draft = tx.create_dataset("d", frame({"v": [[1, None], [2, 3]]}))
+    assert draft.schema.column("v").type == tr.List("int64")
+    assert rows_of(draft) == [{"v": [1, None]}, {"v": [2, 3]}]
 
 
 def picture(value: int) -> Image.Image:
@@ -199,6 +212,41 @@ def test_all_problems_are_said_at_once(tx: Any) -> None:
     assert "2 columns cannot be stored" in str(told.value)
     assert "exclude=mixed,odd" in str(told.value)
     assert rows_of(tx.create_dataset("d", frame, exclude=["mixed", "odd"])) == [{"n": 1}, {"n": 2}]
+
+
+def test_paths_of_images_are_taken_where_images_change(tx: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{value}.png" for value in range(3)]
+    for value, path in enumerate(paths):
+        picture(value).save(path)
+    draft = tx.create_dataset("d", {"n": [0, 1, 2]})
+    given: dict[str, Any] = {
+        "listed": paths,
+        "walked": ([str(path)] for path in paths),
+        "made": lambda batch: [paths[n] for n in batch["n"].to_pylist()],
+    }
+    for name, values in given.items():
+        draft.add_column(name, tr.Image("png"), values)
+    draft.update("n = 1", {"listed": paths[2]})
+    draft.update("n >= 1", {"walked": [str(paths[0]), paths[1]]})
+    draft.update("n = 2", {"made": lambda batch: paths[: batch.num_rows]})
+    data = [path.read_bytes() for path in paths]
+    shown = [tuple(data.index(row[name]) for name in given) for row in rows_of(draft)]
+    assert shown == [(0, 0, 0), (2, 0, 1), (2, 1, 0)]
+    with pytest.raises(tr.InvalidInputError, match=r"found the path none\.png"):
+        draft.update("n = 1", {"listed": "none.png"})
+    with pytest.raises(tr.InvalidInputError, match="1 values for 3 rows"):
+        draft.update("n >= 0", {"listed": paths[:1]})
+
+
+def test_long_decimals_come_to_polars_where_it_holds_them(repo: tr.Repository) -> None:
+    kind = pa.decimal256(60, 1)
+    with repo.transaction() as tx:
+        tx.create_dataset("short", pa.table({"d": pa.array([PRICE, None], kind)}))
+        tx.create_dataset("long", pa.table({"d": pa.array([PRICE * 10**40], kind)}))
+    assert repo.dataset("short").to_polars()["d"].to_list() == [PRICE, None]
+    with pytest.raises(tr.UnsupportedError, match="at most 38 digits"):
+        repo.dataset("long").to_polars()
+    assert repo.dataset("long").to_pandas()["d"].tolist() == [PRICE * 10**40]
 
 
 @pytest.mark.parametrize(

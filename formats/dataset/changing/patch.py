@@ -48,11 +48,19 @@ from tensorrepo.repo.errors import InvalidInputError
 ValueSource: TypeAlias = Callable[[Ints, Ints], ColumnValues]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LateValues:
+    """Values of `count` rows, of which `make` gives those at some places when they are needed."""
+
+    count: int
+    make: Callable[[Ints], Sequence[Any]]
+
+
 def is_single(column: Column, value: Any) -> bool:
     """Whether `value` is the value of one row, and not those of many."""
     if value is None or isinstance(value, pa.Scalar):
         return True
-    if isinstance(value, pa.Array | pa.ChunkedArray):
+    if isinstance(value, pa.Array | pa.ChunkedArray | LateValues):
         return False
     if isinstance(column.type, List) and isinstance(value, list | tuple):
         return _lists_deep(value) == _lists_of(column.type)
@@ -100,16 +108,23 @@ def many_source(column: Column, values: Any, given: int) -> ValueSource:
     Raises:
         InvalidInputError: one does not fit the column, or there are more or fewer than `given`.
     """
+    if isinstance(values, LateValues):
+        _check_count(column, values.count, given)
+        return lambda _, places: coerce_column(column, values.make(places))
     found = coerce_column(column, values)
-    if found.rows != given:
-        hint = ""
-        if isinstance(column.type, Json | List | Map):
-            hint = ". A list is taken as one value for each row: put it into a list for all rows"
-        raise InvalidInputError(
-            f"column {column.name!r}: {counted(found.rows, 'value')} for "
-            f"{counted(given, 'row')}{hint}"
-        )
+    _check_count(column, found.rows, given)
     return lambda _, places: found.take(places)
+
+
+def _check_count(column: Column, count: int, given: int) -> None:
+    if count == given:
+        return
+    hint = ""
+    if isinstance(column.type, Json | List | Map):
+        hint = ". A list is taken as one value for each row: put it into a list for all rows"
+    raise InvalidInputError(
+        f"column {column.name!r}: {counted(count, 'value')} for {counted(given, 'row')}{hint}"
+    )
 
 
 def computed(column: Column, values: Any, rows: int, first_row: int = 0) -> ColumnValues:

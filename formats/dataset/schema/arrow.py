@@ -22,6 +22,7 @@ from tensorrepo.formats.dataset.schema.arrow_forms import (
     is_list,
     is_text,
     reform,
+    with_required,
 )
 from tensorrepo.formats.dataset.schema.arrow_types import (
     FixedTensorType,
@@ -75,7 +76,7 @@ def column_array(column: Column, values: ColumnValues) -> pa.Array:
         return array
     if isinstance(values, FixedValues) and pa.types.is_fixed_size_list(target):
         return _lists_of_lists(values, target)
-    return reform(array, target)
+    return with_required(reform(array, target))
 
 
 def in_usual_form(column: Column, array: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tensorrepo.formats.common.dtypes import Bools
 from tensorrepo.formats.dataset.schema.types import MAX_DEPTH, MAX_DIGITS
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -38,7 +39,9 @@ _LISTS: Final[dict[str, tuple[Callable[[Any], bool], Callable[[pa.Field], pa.Dat
     "large_list_view": (pa.types.is_large_list_view, pa.large_list_view),
 }
 # Of Arrow's canonical extensions those that are nothing but a name for their storage.
-_EXTENSIONS: Final[dict[str, pa.DataType]] = {"arrow.uuid": pa.uuid(), "arrow.bool8": pa.bool8()}
+_EXTENSIONS: Final[dict[str, pa.DataType]] = {
+    each.extension_name: each for each in (pa.uuid(), pa.bool8(), pa.json_())
+}
 
 
 def is_text(arrow: pa.DataType) -> bool:
@@ -196,6 +199,8 @@ def kept_form(arrow: pa.DataType) -> pa.DataType:
     in the order in which rows come. Parquet reads indices as int32, too.
     """
     types = pa.types
+    if isinstance(arrow, pa.JsonType):
+        return pa.json_()  # whichever text it is held in
     if types.is_dictionary(arrow):
         return pa.dictionary(pa.int32(), kept_form(arrow.value_type))
     if types.is_struct(arrow):
@@ -258,6 +263,78 @@ def fixed_lists(values: pa.Array, target: pa.DataType, nulls: pa.Array | None) -
         valid = ~np.asarray(nulls)
         bits, count = pa.py_buffer(np.packbits(valid, bitorder="little")), int((~valid).sum())
     return pa.Array.from_buffers(target, rows, [bits], count, children=[values])
+
+
+def with_required(array: pa.Array) -> pa.Array:
+    """`array` without nulls in fields that must not be null, where they only stand under nulls.
+
+    Nothing is stored of what lies under a null; Arrow and Parquet want a value there.
+    """
+    return _required(array, np.ones(len(array), np.bool_)) if _requires(array.type) else array
+
+
+def _requires(kind: pa.DataType) -> bool:
+    """Whether a field somewhere inside must not be null."""
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    return any(not each.nullable or _requires(each.type) for each in fields)
+
+
+def _required(array: pa.Array, alive: Bools) -> pa.Array:
+    """See `with_required`; rows that are not `alive` stand under a null."""
+    types, kind = pa.types, array.type
+    if not _requires(kind):
+        return array
+    if array.null_count:
+        alive = alive & np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    if types.is_struct(kind):
+        parts = [_filled(array.field(at), each, alive) for at, each in enumerate(kind.fields)]
+        return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=_nulls(array))
+    if types.is_fixed_size_list(kind):
+        size = kind.list_size
+        values = array.values.slice(array.offset * size, len(array) * size)
+        values = _filled(values, kind.value_field, np.repeat(alive, size))
+        return fixed_lists(values, kind, _nulls(array))
+    if types.is_map(kind):
+        every = np.ones(len(array.items), np.bool_)
+        keys, items = array.keys, _filled(array.items, kind.item_field, every)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
+    if types.is_list(kind) or types.is_large_list(kind):
+        values = _filled(array.values, kind.value_field, np.ones(len(array.values), np.bool_))
+        return type(array).from_arrays(array.offsets, values, type=kind, mask=_nulls(array))
+    return array
+
+
+def _filled(array: pa.Array, field: pa.Field, alive: Bools) -> pa.Array:
+    array = _required(array, alive)
+    if field.nullable or not array.null_count:
+        return array
+    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return array if (missing & alive).any() else _without_nulls(array)
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The same with whatever lies under its own nulls, which is zero or empty."""
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _without_nulls(array.storage))
+    if types.is_dictionary(kind):
+        indices = array.indices.fill_null(0) if len(array.dictionary) else array.indices
+        return pa.DictionaryArray.from_arrays(indices, array.dictionary)
+    if types.is_struct(kind):
+        parts = [array.field(at) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=kind.fields)
+    if types.is_fixed_size_list(kind):
+        size = kind.list_size
+        values = array.values.slice(array.offset * size, len(array) * size)
+        return fixed_lists(values, kind, None)
+    if types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return type(array).from_arrays(array.offsets, array.values, type=kind)
+    if types.is_null(kind) or types.is_nested(kind):
+        return array
+    _, *buffers = array.buffers()
+    return pa.Array.from_buffers(kind, len(array), [None, *buffers], 0, array.offset)
 
 
 def _reform_struct(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -230,6 +230,8 @@ def infer_type(arrow: pa.DataType, name: str, *, null_elements: bool = False) ->
         return Link()
     if isinstance(arrow, pa.FixedShapeTensorType):
         return _infer_tensor(arrow, name)
+    if isinstance(arrow, pa.JsonType):
+        return Json()
     check_form(arrow, name)
     plain = canonical(arrow)
     if not null_elements and (found := _list_of_numbers(plain)) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
+from functools import cache
 from typing import Any, Final, NoReturn, get_args
 
 import numpy as np
@@ -57,11 +58,58 @@ def coerce_by_arrow(column: Column, values: Any, first_row: int) -> ColumnValues
             rows.append(_arrow_value(column.type, row))
         except TypeError:
             refuse_value(column, first_row + at, _wanted(column.type), shown_value(row))
+    _check_keys(column, rows, first_row)
     try:
         found = _from_arrow(column, pa.array(rows, target), first_row)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         found = None
     return _one_by_one(column, rows, first_row) if found is None else found
+
+
+def _check_keys(column: Column, rows: list[Any], first_row: int) -> None:
+    """See that no dict has a key that its struct has not: Arrow would leave it out unsaid."""
+    if not _holds_struct(column.type):
+        return
+    for at, row in enumerate(rows):
+        if (key := _strange_key(column.type, row)) is not None:
+            found = f"the key {key!r:.60} in {shown_value(row)}"
+            refuse_value(column, first_row + at, _wanted(column.type), found)
+
+
+@cache
+def _holds_struct(kind: ColumnType) -> bool:
+    match kind:
+        case Struct():
+            return True
+        case List(value=value):
+            return _holds_struct(value)
+        case Map(key=key, value=value):
+            return _holds_struct(key) or _holds_struct(value)
+    return False
+
+
+@cache
+def _names(kind: Struct) -> tuple[frozenset[str], tuple[tuple[str, ColumnType], ...]]:
+    """Names of all fields, and those fields that hold structs."""
+    inner = tuple((name, each) for name, each in kind.fields if _holds_struct(each))
+    return frozenset(name for name, _ in kind.fields), inner
+
+
+def _strange_key(kind: ColumnType, row: Any) -> Any:
+    """A key in a value that the struct there has not; None if there is none."""
+    inside: Iterable[tuple[ColumnType, Any]] = ()
+    match kind:
+        case Struct() if isinstance(row, Mapping):
+            known, inner = _names(kind)
+            if strange := row.keys() - known:
+                return min(strange, key=str)
+            inside = ((each, row.get(name)) for name, each in inner)
+        case List(value=value) if isinstance(row, list | tuple | np.ndarray):
+            inside = ((value, each) for each in row)
+        case Map(key=key, value=value) if isinstance(row, list):
+            inside = (pair for each in row for pair in zip((key, value), each, strict=False))
+    found = (_strange_key(each, held) for each, held in inside if _holds_struct(each))
+    return next((key for key in found if key is not None), None)
 
 
 def _one_by_one(column: Column, rows: list[Any], first_row: int) -> ColumnValues:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, is_small_float
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
+from tensorrepo.formats.dataset.schema.arrow_forms import is_list
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.by_arrow import (
     BY_ARROW,
@@ -390,6 +391,8 @@ def _coerce_ragged(
     column: Column, rows: list[Any], valid: Bools | None, first_row: int
 ) -> RaggedValues:
     storage = column.storage
+    if (together := _numbers_together(column, rows, valid)) is not None:
+        return together
     empty_shape = tuple(0 if dim is None else dim for dim in storage.shape)
     arrays = []
     for at, row in enumerate(rows):
@@ -409,6 +412,23 @@ def _coerce_ragged(
         picked = [[shape[at] for at in unknown] for shape in shapes]
         dims = np.array(picked, np.uint32).reshape(len(rows), len(unknown))
     return RaggedValues(offsets_of(lengths), elements, storage.shape, dims, valid)
+
+
+def _numbers_together(column: Column, rows: list[Any], valid: Bools | None) -> RaggedValues | None:
+    """Lists of numbers that Arrow takes all at once; None: row by row, to name one that is odd."""
+    if column.storage.shape != (None,) or column.storage.stores_dims:
+        return None
+    try:
+        array = pa.array(rows)
+        numbers = array.flatten() if is_list(array.type) else array
+        if numbers.null_count or not is_list(array.type) or numbers.type.num_fields:
+            return None
+        elements = numbers.to_numpy(zero_copy_only=False)
+        elements = convert(elements, column.storage.element, column.name, 0)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidInputError):
+        return None
+    lengths = np.diff(np.asarray(array.offsets, np.int64))
+    return RaggedValues(offsets_of(lengths), elements, column.storage.shape, None, valid)
 
 
 def _row_array(column: Column, row: Any, number: int) -> NDArray[Any]:

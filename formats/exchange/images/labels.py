@@ -238,7 +238,7 @@ def _opener(path: Path) -> Callable[[], OpenedSource]:
     if name.endswith(CSV_SUFFIXES):
         return lambda: read_csv(path)
     if name.endswith(JSONL_SUFFIXES):
-        return lambda: read_jsonl(path)
+        return lambda: read_jsonl(path, json_columns=("*",))
     if name.endswith(".json"):
         return lambda: _read_json(path)
     raise damage(path, f"is no table of labels; expected {', '.join(_SUFFIXES)}")
@@ -250,7 +250,7 @@ def _read_json(path: Path) -> OpenedSource:
     first = next(blocks, None)
     if not first:
         raise damage(path, "holds no JSON objects")
-    schema = infer_schema(path, first)
+    schema = infer_schema(path, first, ("*",))
 
     def batches() -> Iterator[ColumnBatch]:
         for block in chain([first], blocks):

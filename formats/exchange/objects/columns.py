@@ -36,6 +36,12 @@ from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSo
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
 from tensorrepo.formats.exchange.objects.row_or_batch import is_row
 from tensorrepo.formats.exchange.tables.files import adapt
+from tensorrepo.formats.exchange.tables.nested_values import (
+    even_rows,
+    is_matrix,
+    nested_array,
+    nested_kind,
+)
 from tensorrepo.formats.exchange.tables.samples import (
     column_of,
     image_file,
@@ -128,17 +134,27 @@ def _rows_with_files(
     rows: Sequence[Mapping[str, Any]], images: list[str]
 ) -> Iterator[Sequence[Mapping[str, Any]]]:
     filled = (
-        {name: _file(value) if name in images else value for name, value in row.items()}
+        {name: image_file_of(value) if name in images else value for name, value in row.items()}
         for row in rows
     )
     yield from grouped((row, sum(map(size_of, row.values()))) for row in filled)
+
+
+def image_files(values: Any) -> list[Any] | None:
+    """A column of images as a list, if it may have paths in place of images; else None."""
+    return _paths(values)
+
+
+def image_groups(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Images and paths of images, with the bytes of files, in groups of bounded bytes."""
+    return grouped((value, size_of(value)) for value in map(image_file_of, values))
 
 
 def _columns_with_files(
     batch: ColumnBatch, paths: Mapping[str, list[Any]]
 ) -> Iterator[dict[str, Any]]:
     rows = zip(*paths.values(), strict=True)
-    read = ([_file(value) for value in row] for row in rows)
+    read = ([image_file_of(value) for value in row] for row in rows)
     first = 0
     for group in grouped((row, sum(map(size_of, row))) for row in read):
         part = cast("ColumnBatch", batch_part(batch, first, first + len(group)))
@@ -162,7 +178,8 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _file(value: Any) -> Any:
+def image_file_of(value: Any) -> Any:
+    """The bytes of the file that a path names; what is none stays, for the writer to name."""
     if not _is_path(value):
         return value
     try:
@@ -171,10 +188,10 @@ def _file(value: Any) -> Any:
         return Path(value)
 
 
-def is_of_pandas(given: object, name: str) -> bool:
-    """Whether an object is pandas' class of this name, told without importing it."""
+def is_of(given: object, library: str, name: str) -> bool:
+    """Whether an object is a library's class of this name, told without importing it."""
     kinds = (f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(given).__mro__)
-    return f"pandas.{name}" in kinds
+    return f"{library}.{name}" in kinds
 
 
 def _parts(given: Mapping[str, Any], choice: ColumnChoice) -> list[_Part]:
@@ -199,7 +216,7 @@ def _as_values(given: Any) -> Any:
         raise InvalidInputError(f"is {type(given).__name__} {given!r:.40}; expected a value a row")
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return given
-    if is_of_pandas(given, "Series") or is_of_pandas(given, "Index"):
+    if is_of(given, "pandas", "Series") or is_of(given, "pandas", "Index"):
         return _of_pandas(given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         return pa.chunked_array(given)
@@ -230,7 +247,8 @@ def _part(name: str, values: Any) -> _Part:
     if isinstance(values, list):
         array = _simple(values)
         if array is None:
-            return _of_objects(column_of(name, _kinds_of(values)), values)
+            lists = _of_lists(name, values)
+            return lists or _of_objects(column_of(name, _kinds_of(values)), values)
         values = array
     if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
         values = pa.array(values.tolist() if values.ndim > 1 else values)
@@ -256,6 +274,21 @@ def _simple(values: list[Any]) -> pa.Array | None:
         return None
     unknown = pa.types.is_null(array.type) or pa.types.is_nested(array.type)
     return None if unknown else array
+
+
+def _of_lists(name: str, values: list[Any]) -> _Part | None:
+    """Lists and dicts that Arrow takes all at once; None: each value has to be looked at."""
+    first = next((value for value in values if value is not None), None)
+    if not isinstance(first, list | tuple | dict | np.ndarray):
+        return None
+    array = nested_array(values)
+    kind = None if array is None else nested_kind(array, name)
+    if array is None or kind is None or is_matrix(array.type):
+        return None  # whose rows may be arrays of two dimensions
+    if (rows := even_rows(array)) is not None:
+        column = Column(name, kind_of(np.ma.getdata(rows)[0]), nullable=True)
+        return _Part(column, rows, lambda part: part, _row_bytes(rows))
+    return _Part(Column(name, kind, nullable=True), array, lambda part: part, _row_bytes(array))
 
 
 def _kinds_of(values: Iterable[Any]) -> Iterator[Any]:

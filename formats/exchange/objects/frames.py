@@ -19,10 +19,10 @@ import pyarrow as pa
 from tensorrepo.formats.common.damage import damage, refusals, sentence
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.exchange.base import ImportOrigin, OpenedSource
-from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
+from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile, marked, number_lists
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, typed
 from tensorrepo.formats.exchange.objects.columns import (
-    is_of_pandas,
+    is_of,
     read_columns,
     with_image_files,
 )
@@ -39,7 +39,7 @@ _REFUSED: tuple[type[Exception], ...] = (*ARROW_ERRORS, TypeError, RuntimeError)
 
 def is_frame(given: object) -> bool:
     """Whether an object is a table of some library."""
-    return hasattr(given, "__arrow_c_stream__") or is_of_pandas(given, "DataFrame")
+    return hasattr(given, "__arrow_c_stream__") or is_of(given, "pandas", "DataFrame")
 
 
 def read_frame(given: Any, *, choice: ColumnChoice, schema: Schema | None = None) -> OpenedSource:
@@ -55,7 +55,7 @@ def read_frame(given: Any, *, choice: ColumnChoice, schema: Schema | None = None
         UnsupportedError: columns that no column type holds; names all of them.
     """
     what = type(given).__name__
-    if is_of_pandas(given, "DataFrame"):
+    if is_of(given, "pandas", "DataFrame"):
         return read_columns(_series(given), choice=choice, schema=schema, what=what)
     table = _opened(given, what)
     size = int(getattr(given, "nbytes", 0) or 0)
@@ -115,18 +115,26 @@ def _series(frame: Any) -> dict[str, Any]:
 
 
 def _opened(given: Any, what: str) -> TableFile:
-    if isinstance(given, pa.Table):
-        return TableFile(given.schema, given.num_rows, lambda: iter(given.to_batches()))
     if isinstance(given, pa.RecordBatch):
-        return TableFile(given.schema, given.num_rows, lambda: iter([given]))
+        given = pa.Table.from_batches([given])
+    if isinstance(given, pa.Table):
+        return _in_memory(given)
     try:
         reader = pa.RecordBatchReader.from_stream(given)
     except _REFUSED as problem:
         kind = "is no table: give a column a name, as in {'x': column}"
         lacks_columns = "struct" in str(problem)
         raise damage(what, kind if lacks_columns else sentence(problem)) from problem
+    if is_of(given, "polars", "DataFrame"):
+        return _in_memory(reader.read_all())  # which shares its memory
     # Not len(given): of a relation that is a query of its own.
     return TableFile(reader.schema, None, lambda: iter(reader))
+
+
+def _in_memory(table: pa.Table) -> TableFile:
+    """A table that can be looked at first: whether numbers in lists are null."""
+    schema = marked(table.schema, number_lists(table.schema), table.to_batches)
+    return TableFile(schema, table.num_rows, lambda: iter(table.to_batches()))
 
 
 def _unasked(found: pa.Schema, schema: Schema) -> list[str]:

@@ -1,9 +1,9 @@
 """JSON lines, and JSON documents that are a list of objects: reader.
 
 Types are inferred from the first lines (1 MiB) and then enforced, with line and column in the
-error. What no column type holds (objects, lists of text or of lists) becomes a column of JSON. A
-key that only later lines have is an error; one that a line lacks is null. Folders called
-``name=value`` are columns.
+error. Lists and objects are lists and structs where the first lines agree: all objects have the
+same keys, all values of a key one type. Else they become a column of JSON. A key that only later
+lines have is an error; one that a line lacks is null. Folders called ``name=value`` are columns.
 
 A document is walked record by record, never read whole. It may be an object as well, one key of
 which leads to the list.
@@ -12,7 +12,7 @@ which leads to the list.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -23,7 +23,13 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.common.json import decode_json
-from tensorrepo.formats.dataset.schema.schema import Column, ColumnBatch, Json, Schema
+from tensorrepo.formats.dataset.schema.schema import (
+    Column,
+    ColumnBatch,
+    Json,
+    Schema,
+    Tensor,
+)
 from tensorrepo.formats.dataset.schema.types import Nested
 from tensorrepo.formats.exchange.base import (
     BytesRead,
@@ -36,6 +42,7 @@ from tensorrepo.formats.exchange.base import (
 from tensorrepo.formats.exchange.json_records import read_record, scan
 from tensorrepo.formats.exchange.tables.csv import matches_text, open_text
 from tensorrepo.formats.exchange.tables.files import table_files
+from tensorrepo.formats.exchange.tables.nested_values import nested_type
 from tensorrepo.formats.exchange.tables.partitions import partition_values
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -63,27 +70,36 @@ class JsonRow(NamedTuple):
 Walk = Callable[[Path, Damage, BytesRead], Iterator[tuple[JsonRow, int]]]
 
 
-def read_jsonl(path: Path, *, damaged: bool = False) -> OpenedSource:
+def read_jsonl(
+    path: Path, *, json_columns: tuple[str, ...] = (), damaged: bool = False
+) -> OpenedSource:
     """A file of JSON lines, or all those of a folder.
 
     Args:
         path: file or folder.
+        json_columns: columns that are JSON, whatever the first lines have; ``*``: all that are
+            neither one value nor a list of numbers.
         damaged: pass over lines that cannot be read, or that do not fit the first ones.
     """
-    return _read(path, "jsonl", table_files(path, SUFFIXES), _lines, damaged=damaged)
+    files = table_files(path, SUFFIXES)
+    return _read(path, "jsonl", files, _lines, json_columns=json_columns, damaged=damaged)
 
 
-def read_json(path: Path, *, damaged: bool = False) -> OpenedSource:
+def read_json(
+    path: Path, *, json_columns: tuple[str, ...] = (), damaged: bool = False
+) -> OpenedSource:
     """A JSON document that is a list of objects, or all those of a folder.
 
     Args:
         path: file or folder.
+        json_columns: as for `read_jsonl`.
         damaged: pass over records that do not fit the first ones.
 
     Raises:
         InvalidInputError: no list of objects, or several of them.
     """
-    return _read(path, "json", table_files(path, DOCUMENT_SUFFIXES), _records, damaged=damaged)
+    files = table_files(path, DOCUMENT_SUFFIXES)
+    return _read(path, "json", files, _records, json_columns=json_columns, damaged=damaged)
 
 
 def matches_json(candidate: Candidate) -> bool:
@@ -95,14 +111,20 @@ def matches_json(candidate: Candidate) -> bool:
 
 
 def _read(
-    path: Path, name: str, files: Sequence[Path], walk: Walk, *, damaged: bool
+    path: Path,
+    name: str,
+    files: Sequence[Path],
+    walk: Walk,
+    *,
+    json_columns: tuple[str, ...],
+    damaged: bool,
 ) -> OpenedSource:
     begun = Damage(skip=damaged, collect=True)
     first = next(grouped(walk(files[0], begun, BytesRead()), BLOCK_BYTES), [])
     begun.settle()
     if not first:
         raise damage(files[0], "holds no JSON objects")
-    schema = infer_schema(path, [row.value for row in first])
+    schema = infer_schema(path, [row.value for row in first], json_columns)
     told = partition_values(path, files, schema.names)
     beside: list[dict[str, Any]] = [{}] * len(files) if told is None else told.to_pylist()
     if told is not None:
@@ -182,24 +204,38 @@ def _part(stream: IO[bytes], start: int, stop: int) -> bytes:
     return os.pread(stream.fileno(), min(stop - start, _MAX_BETWEEN_BYTES), start)
 
 
-def infer_schema(path: Path, rows: Sequence[dict[str, Any]]) -> Schema:
+def infer_schema(
+    path: Path, rows: Sequence[dict[str, Any]], json_columns: Collection[str] = ()
+) -> Schema:
     """The columns of JSON objects, from the first of them."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise damage(path, "its objects have no keys, so there are no columns")
-    return Schema(tuple(_column(name, [row.get(name) for row in rows]) for name in names))
+    columns = (
+        Column(name, Json(), nullable=True)
+        if name in json_columns
+        else _column(name, [row.get(name) for row in rows], nested="*" not in json_columns)
+        for name in names
+    )
+    return Schema(tuple(columns))
 
 
-def _column(name: str, values: list[Any]) -> Column:
-    """The type of a column from its first values; all null: text."""
+def _column(name: str, values: list[Any], *, nested: bool) -> Column:
+    """The type of a column from its first values; all null: text.
+
+    Unless `nested`, what is neither one value nor a list of numbers is JSON.
+    """
     with suppress(UnsupportedError, pa.ArrowException, OverflowError):
-        inferred = pa.array(values).type
+        inferred = pa.infer_type(values)
         if pa.types.is_null(inferred):
             inferred = pa.string()
-        (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
-        if not isinstance(column.type, Nested):  # which JSON says as it is
+        if not pa.types.is_nested(inferred):
+            (column,) = Schema.from_arrow(pa.schema([pa.field(name, inferred)])).columns
             return replace(column, arrow=None)
-    return Column(name, Json(), nullable=True)
+    found = nested_type(values, name)
+    if found is None or not (nested or isinstance(found, Tensor)):
+        found = Json()
+    return Column(name, found, nullable=True)
 
 
 def _batch(schema: Schema, block: Sequence[JsonRow]) -> ColumnBatch | None:
@@ -240,6 +276,8 @@ def _misfits(schema: Schema, block: Sequence[JsonRow]) -> dict[int, InvalidInput
         for at in chain.from_iterable(_unfit(values, kind, wanted) for kind in kinds.values()):
             where = f"{block[at].where}, column {column.name!r}"
             what = f"{values[at]!r:.80} is no {wanted}, the type of the first {block[at].unit}s"
+            if isinstance(column.type, Nested):
+                what += f". Option json_columns={column.name} keeps what each of them says"
             misfits.setdefault(at, damage(where, what))
     return misfits
 
@@ -271,7 +309,9 @@ def _fitting(values: list[Any], wanted: pa.DataType) -> pa.Array | None:
     """
     try:
         array = pa.array(values)
-        return array.cast(wanted) if _suits(array.type, wanted) else None
+        if not _suits(array.type, wanted):
+            return None
+        return pa.array(values, wanted) if _holds_fields(wanted) else array.cast(wanted)
     except (pa.ArrowException, OverflowError):
         return None
 
@@ -283,8 +323,20 @@ def _suits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if types.is_large_list(wanted):
         return bool(types.is_list(found)) and _suits(found.value_type, wanted.value_type)
+    if types.is_struct(wanted):
+        known = {each.name: each.type for each in wanted.fields}
+        return bool(types.is_struct(found)) and all(
+            each.name in known and _suits(each.type, known[each.name]) for each in found.fields
+        )
     if types.is_floating(wanted):
         return bool(types.is_integer(found) or types.is_floating(found))
     if types.is_large_string(wanted):
         return bool(types.is_string(found))
     return bool(found == wanted)
+
+
+def _holds_fields(kind: pa.DataType) -> bool:
+    """Whether a type is a struct, or lists of them, of which Arrow's cast wants all fields."""
+    while pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_struct(kind))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.common.dtypes import SMALL_FLOATS, dtype_name
-from tensorrepo.formats.dataset.schema.arrow_forms import is_list
 from tensorrepo.formats.dataset.schema.arrow_types import infer_type
 from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
@@ -56,6 +55,7 @@ from tensorrepo.formats.exchange.base import (
     grouped,
 )
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
+from tensorrepo.formats.exchange.tables.nested_values import nested_type
 from tensorrepo.formats.images.encode import (
     codec_of_path,
     encode_picture,
@@ -64,6 +64,7 @@ from tensorrepo.formats.images.encode import (
 from tensorrepo.repo.errors import Error, InvalidInputError, UnsupportedError
 
 _VALUE_BYTES: Final = 64  # of an object of Python, beside what it holds
+_NUMBERS: Final = frozenset({bool, int, float, complex})
 # Python's objects of which Arrow, and not numpy, knows the type.
 _ARROW_VALUES: Final = (date, time, timedelta, Decimal)
 
@@ -106,6 +107,8 @@ def plain(value: object, image_format: str) -> Any:
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, list | tuple):
+        if value and _NUMBERS.issuperset(map(type, value)):
+            return _joined(list(value))
         parts = [plain(part, image_format) for part in value]
         numbers = (isinstance(part, np.ndarray) and not part.ndim for part in parts)
         return _joined(
@@ -118,7 +121,8 @@ def column_of(name: str, values: Iterable[Any]) -> Column:
     """The column of the first values; None makes it nullable. Raises InvalidInputError: a mix."""
     kinds: dict[ColumnType, None] = {}
     of_arrow: list[Any] = []
-    lists: list[list[Any]] = []
+    nested: list[Any] = []
+    rows: dict[np.dtype[Any], list[Any]] = {}
     nullable = has_empty = False
     for value in values:
         if value is None:
@@ -127,17 +131,27 @@ def column_of(name: str, values: Iterable[Any]) -> Column:
             has_empty = True  # of numbers, or of anything: the others tell
         elif isinstance(value, _ARROW_VALUES) and not isinstance(value, datetime):
             of_arrow.append(value)
-        elif isinstance(value, list):
-            lists.append(value)
+        elif isinstance(value, list | dict):
+            nested.append(value)
         else:
             kinds[kind_of(value)] = None
+            if isinstance(value, np.ndarray) and value.ndim == 1:
+                rows.setdefault(value.dtype, value.tolist())
     if of_arrow:
         kinds[_arrow_kind(name, of_arrow)] = None
-    if lists:
-        kinds[_list_kind(name, lists, alone=not kinds)] = None
+    even = all(isinstance(kind, Tensor) and len(kind.shape) == 1 for kind in kinds)
+    # Lists of numbers are arrays already, but for those in which one is null.
+    found = nested_type([*nested, *rows.values()], name) if nested and even else None
+    if found is not None:
+        return Column(name, found, nullable)
+    if nested:
+        kinds[_json_kind(nested)] = None
     elif has_empty:
-        rows = (isinstance(kind, Tensor) and len(kind.shape) == 1 for kind in kinds)
-        kinds[Tensor("bool", (None,)) if kinds and all(rows) else Json()] = None
+        kinds[Tensor("bool", (None,)) if kinds and even else Json()] = None
+    return Column(name, _one_kind(name, kinds), nullable)
+
+
+def _one_kind(name: str, kinds: Iterable[ColumnType]) -> ColumnType:
     if not kinds:
         raise InvalidInputError(
             f"column {name!r}: every first value is None, so it has no type. "
@@ -146,28 +160,13 @@ def column_of(name: str, values: Iterable[Any]) -> Column:
     joined, *others = kinds
     for kind in others:
         joined = _together(name, joined, kind)
-    return Column(name, joined, nullable)
+    return joined
 
 
-def _list_kind(name: str, values: Sequence[list[Any]], *, alone: bool) -> ColumnType:
-    """The column type of lists that are no arrays: that of Arrow's lists, else JSON."""
-    with suppress(UnsupportedError, pa.ArrowException, OverflowError):
-        arrow = pa.infer_type(values)
-        # Arrow gives all objects the same keys; as JSON each keeps its own.
-        if alone and not _holds_struct(arrow):
-            return infer_type(arrow, name)
+def _json_kind(values: Sequence[Any]) -> ColumnType:
     for value in values:
         _check_json(value)
     return Json()
-
-
-def _holds_struct(arrow: pa.DataType) -> bool:
-    """Whether a type is a struct, or a list with one inside."""
-    while not pa.types.is_struct(arrow):
-        if not is_list(arrow):
-            return False
-        arrow = arrow.value_type
-    return True
 
 
 def _arrow_kind(name: str, values: Sequence[Any]) -> ColumnType:
@@ -192,6 +191,10 @@ def misfit(column: Column, value: Any) -> str:
         return ""  # as does the encoder
     if isinstance(value, list) and not value and column.storage.shape == (None,):
         return ""
+    if isinstance(value, np.ndarray) and isinstance(kind, Scalar | Tensor | Embedding):
+        shape, held = column.storage.shape, value.shape
+        if value.dtype.kind in "biufc" and _fits(shape, held):
+            return ""
     found = kind_of(value)
     if isinstance(kind, Image):
         fits = isinstance(found, Image | Bytes)
@@ -199,11 +202,14 @@ def misfit(column: Column, value: Any) -> str:
     shape = column.storage.shape
     if isinstance(found, Scalar | Tensor) and column.storage.layout is not ColumnLayout.BINARY:
         held = found.shape if isinstance(found, Tensor) else ()
-        fits = len(held) == len(shape) and all(
-            want is None or have == want for want, have in zip(shape, held, strict=True)
-        )
-        return "" if fits else f"has shape {held}, the column {shape}"
+        return "" if _fits(shape, held) else f"has shape {held}, the column {shape}"
     return "" if type(found) is type(kind) else f"is {_shown(found)}, the column {_shown(kind)}"
+
+
+def _fits(shape: tuple[int | None, ...], held: tuple[int | None, ...]) -> bool:
+    return len(held) == len(shape) and all(
+        want is None or have == want for want, have in zip(shape, held, strict=True)
+    )
 
 
 def stored_form(column: Column, value: Any) -> Any:

@@ -17,7 +17,7 @@ _LEAVES = [
     pa.binary(), pa.large_binary(), pa.binary(3), pa.date32(), pa.date64(), pa.time32("s"),
     pa.time32("ms"), pa.time64("us"), pa.time64("ns"), pa.null(), pa.decimal128(9, 2),
     pa.decimal128(38, 10), pa.decimal256(70, 5), pa.decimal256(9, 2),
-    pa.dictionary(pa.int32(), pa.string()),
+    pa.dictionary(pa.int32(), pa.string()), pa.json_(),
     *map(pa.duration, UNITS), *map(pa.timestamp, UNITS), pa.timestamp("ms", "Europe/Paris"),
 ]  # fmt: skip
 _DAY_MS = 86_400_000
@@ -67,6 +67,8 @@ def _storage(kind: pa.DataType) -> pa.DataType:
         return pa.int32() if types.is_time32(kind) or types.is_date32(kind) else pa.int64()
     if types.is_dictionary(kind):
         return kind.value_type
+    if isinstance(kind, pa.JsonType):
+        return pa.string()
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.large_list(_field(kind.value_field))
     if types.is_fixed_size_list(kind):
@@ -153,6 +155,7 @@ def _times(kind: Any) -> st.SearchStrategy[int]:
 
 _OF_LEAVES: list[tuple[Callable[[Any], bool], Callable[[Any], st.SearchStrategy[Any]]]] = [
     (pa.types.is_boolean, lambda _: st.booleans()),
+    (lambda kind: isinstance(kind, pa.JsonType), lambda _: st.sampled_from(["1", '{"a": []}'])),
     (lambda kind: is_text(kind) or pa.types.is_dictionary(kind), lambda _: st.text(max_size=4)),
     (pa.types.is_decimal, _decimals),
     (pa.types.is_fixed_size_binary, lambda _: st.binary(min_size=3, max_size=3)),

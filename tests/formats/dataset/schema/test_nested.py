@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
 from tensorrepo.formats.dataset.schema.arrow_forms import canonical, reform
+from tensorrepo.formats.dataset.schema.coerce import coerce_column
 from tensorrepo.formats.dataset.schema.nested import decode_nested, encode_nested
+from tensorrepo.formats.dataset.schema.schema import Column, Scalar
+from tensorrepo.formats.dataset.schema.types import List, Struct
 from tensorrepo.formats.dataset.schema.values import BinaryValues, binary_of, binary_rows
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tests.support.builders.arrow_tables import arrow_arrays, arrow_types
 
 NESTED = arrow_types().map(pa.list_) | arrow_types().map(lambda kind: pa.struct([("a", kind)]))
@@ -88,3 +92,26 @@ def test_a_count_beyond_the_bytes_of_its_row_takes_no_memory() -> None:
     sized = pa.large_list(pa.list_(pa.bool_(), 2**30))
     with pytest.raises(CorruptError, match="counts more values than it has bytes"):
         decode_nested(binary_of([np.array([1], "<u4").tobytes() + b"\0" * 9]), sized)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"a": 1, "c": 2}], "row 0, column 's': .* found the key 'c' in dict"),
+        ([None, {"a": 1, "b": [{"x": 1}, {"y": 2}]}], "row 1, column 's': .* the key 'y'"),
+    ],
+)
+@pytest.mark.parametrize("as_arrow", [False, True])
+def test_a_key_that_a_struct_has_not_is_refused(
+    rows: list[Any], problem: str, *, as_arrow: bool
+) -> None:
+    """Arrow would leave it out without a word."""
+    inner = List(Struct((("x", Scalar("int8")),)))
+    column = Column("s", Struct((("a", Scalar("int8")), ("b", inner))), nullable=True)
+    with pytest.raises(InvalidInputError, match=problem):
+        coerce_column(column, pa.array(rows) if as_arrow else rows)
+    kept = coerce_column(column, [{"a": 1}, {"b": [{}]}])
+    assert to_arrow_array(column.type, kept).to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": [{"x": None}]},
+    ]

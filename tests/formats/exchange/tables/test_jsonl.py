@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.formats.dataset.schema.schema import Json, Scalar, Tensor, Text
+from tensorrepo.formats.dataset.schema.types import List, Struct
 from tensorrepo.formats.exchange.tables import jsonl
 from tensorrepo.formats.exchange.tables.jsonl import read_jsonl
 from tensorrepo.repo.errors import InvalidInputError
@@ -21,6 +22,11 @@ def written(tmp_path: Path, *rows: object, name: str = "t.jsonl") -> Path:
     return path
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 64)
+
+
 def test_types_follow_from_the_values(tmp_path: Path) -> None:
     row = {"n": 1, "f": 0.5, "b": True, "t": "é", "v": [1, 2], "o": {"a": 1}, "w": ["x"], "z": None}
     reading = read_jsonl(written(tmp_path, row, {**row, "v": []}))
@@ -31,11 +37,53 @@ def test_types_follow_from_the_values(tmp_path: Path) -> None:
         "b": Scalar("bool"),
         "t": Text(),
         "v": Tensor("int64", (None,)),
-        "o": Json(),
-        "w": Json(),
+        "o": Struct((("a", Scalar("int64")),)),
+        "w": List(Text()),
         "z": Text(),
     }
     assert rows_of(store(reading)) == [row, {**row, "v": []}]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[1, None], [2]], List(Scalar("int64"))),
+        ([[[1], [2, 3]], []], List(List(Scalar("int64")))),
+        (
+            [[{"a": "x", "b": [0.5]}], None],
+            List(Struct((("a", Text()), ("b", List(Scalar("float64")))))),
+        ),
+        ([{"a": {"b": True}}, {"a": None}], Struct((("a", Struct((("b", Scalar("bool")),))),))),
+        ([{"a": 1}, {"b": 1}], Json()),
+        ([{"a": {"b": 1}}, {"a": {}}], Json()),
+        ([{"a": 1}, {"a": "x"}], Json()),
+        ([{"a": None}, {"a": None}], Json()),
+        ([{}], Json()),
+        ([[], []], Json()),
+        ([[1, "x"]], Json()),
+        ([{f"user {at}": at for at in range(300)}], Json()),
+    ],
+)
+def test_lists_and_objects_that_agree_are_lists_and_structs(
+    values: list[object], expected: object, tmp_path: Path
+) -> None:
+    rows = [{"v": value} for value in values]
+    reading = read_jsonl(written(tmp_path, *rows))
+    assert reading.schema.column("v").type == expected
+    assert rows_of(store(reading)) == rows
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_objects_that_get_a_key_later_name_the_line_and_the_way_out(tmp_path: Path) -> None:
+    rows = [{"v": {"a": 1}}] * 20 + [{"v": {}}, {"v": {"a": 2, "b": 3}}]
+    path = written(tmp_path, *rows)
+    with pytest.raises(InvalidInputError, match=r"line 22, column 'v': .* Option json_columns=v"):
+        store(read_jsonl(path))
+    assert rows_of(store(read_jsonl(path, json_columns=("v",)))) == rows
+    assert read_jsonl(path, json_columns=("*",)).schema.column("v").type == Json()
+    passed = store(read_jsonl(path, damaged=True))
+    assert rows_of(passed)[20] == {"v": {"a": None}}
+    assert len(passed) == 21
 
 
 def test_a_key_that_a_line_lacks_is_null(tmp_path: Path) -> None:
@@ -47,11 +95,6 @@ def test_empty_lines_and_gzip_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a":1}\n\n  \n{"a":2}'))
     assert store(read_jsonl(path))["a"][:].tolist() == [1, 2]
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 64)
 
 
 @pytest.mark.usefixtures("small_blocks")
