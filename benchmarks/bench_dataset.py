@@ -16,6 +16,7 @@ grows, the data of `million` (a million fragments), `labels`, `changes` (1.5 GB;
 from __future__ import annotations
 
 from dataset_cases import (
+    add,
     auto,
     changes,
     diff,
@@ -38,6 +39,7 @@ CASES = {
     **changes.CASES,
     **ingest.CASES,
     **write.CASES,
+    **add.CASES,
     **diff.CASES,
     **auto.CASES,
     **sync.CASES,
