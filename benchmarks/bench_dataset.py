@@ -7,14 +7,16 @@
 One JSON line for each case: medians of rounds taken in turns, so that a noisy neighbour hits all
 sides; a ratio is the median of the rounds' ratios. Peers run in processes of their own, with the
 python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
-that need it are skipped. `--scale` shrinks, or grows, the data of `million` (a million fragments),
-`labels`, `changes` (1.5 GB; 3.4 makes it 5 GB), `ingest_*`, `diff_*`, `nested` and `sync_*`. The
-cases stand in `dataset_cases/`.
+that need it are skipped (`write_rows` takes Lance of this environment). `--scale` shrinks, or
+grows, the data of `million` (a million fragments), `labels`, `changes` (1.5 GB; 3.4 makes it 5 GB),
+`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested` and `sync_*`. The cases stand in
+`dataset_cases/`.
 """
 
 from __future__ import annotations
 
 from dataset_cases import (
+    add,
     auto,
     changes,
     diff,
@@ -25,6 +27,7 @@ from dataset_cases import (
     regions,
     sync,
     take,
+    write,
 )
 from harness import run
 
@@ -35,6 +38,8 @@ CASES = {
     **labels.CASES,
     **changes.CASES,
     **ingest.CASES,
+    **write.CASES,
+    **add.CASES,
     **diff.CASES,
     **auto.CASES,
     **sync.CASES,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 
@@ -39,6 +40,7 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
 CHUNK_BYTES = 64 << 20
+JOINED_BYTES = 768 << 10
 FOOTER_MAGIC = b"TRPF"
 TRAILER = Struct("<QQ8s")
 assert TRAILER.size == 24, "docs/spec/dataset.md promises a 24-byte trailer"
@@ -84,12 +86,39 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
         entries["offset"] = offset + ends - entries["stored_bytes"]
         entries["first_row"], entries["column"] = column.first_rows, place
         tags = np.frombuffer(bytearray().join(page.tag for page in column.pages), np.uint8)
-        parts += [page.data.data for page in column.pages]
+        parts += _joined([page.data for page in column.pages])
         offset += int(ends[-1]) if len(ends) else 0
         chunk = np.full(len(entries), chunk_number, np.uint32)
         tags = tags.reshape(-1, TAG_BYTES)
         laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk))
     return LaidChunk(tuple(parts), tuple(laid))
+
+
+def _joined(pages: Sequence[NDArray[np.uint8]]) -> list[memoryview]:
+    """The same bytes in fewer parts: pages that lie one behind the other in memory, a few at a time.
+
+    BLAKE3 takes a fifth longer over parts of 256 KiB than over four times as many. Longer ones are
+    hashed on all cores, which pages that are encoded on all cores have no use for.
+    """
+    if not pages:
+        return []
+    starts = np.array([page.__array_interface__["data"][0] for page in pages])
+    stops = starts + [page.nbytes for page in pages]
+    same = [
+        isinstance(page.base, np.ndarray) and page.base is before.base and page.base.ndim == 1
+        for before, page in pairwise(pages)
+    ]
+    pieces = starts // JOINED_BYTES
+    apart = (starts[1:] != stops[:-1]) | ~np.array(same, np.bool_) | (pieces[1:] != pieces[:-1])
+    cuts = np.flatnonzero(apart) + 1
+    parts = []
+    for first, stop in pairwise([0, *cuts.tolist(), len(pages)]):
+        memory, page = pages[first].base, pages[first]
+        if stop - first > 1 and memory is not None:
+            origin = memory.__array_interface__["data"][0]
+            page = memory.view(np.uint8)[starts[first] - origin : stops[stop - 1] - origin]
+        parts.append(page.data)
+    return parts
 
 
 def encode_footer(columns: Sequence[ColumnPages]) -> bytes:

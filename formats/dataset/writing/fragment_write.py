@@ -57,7 +57,8 @@ SLAB_BYTES = 8 << 20
 TOGETHER_BYTES = 2 << 20  # of pages that a thread encodes one after the other
 HEAVY_ROW_BYTES = 256  # columns with rows of at least this many bytes get a group of their own
 MIN_QUARTER_BYTES = 4 << 10  # below this, chunks would be all footer
-ENCODE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
+# Whoever gives rows waits for them, and the thread that stores chunks often for the disk.
+ENCODE_THREADS = min(4, os.cpu_count() or 1)
 _RANDOM = random.SystemRandom()
 
 

@@ -1,0 +1,181 @@
+"""`tensorrepo add` of large inputs, in a process of its own, against a copy of their bytes.
+
+A copy reads the same files, writes them into one and calls fsync. `cores` is processor time by
+time: how many cores were busy on average; `peak_mib` is the largest memory of the process, mapped
+files counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import simplejpeg
+from harness import MIB, SEED, Options, ratio, take_turns
+
+JPEGS, SIDE, CLASSES = 100_000, 48, 10
+PARQUET_BYTES, MODEL_BYTES, SHARD_BYTES = 5 << 30, 20 << 30, 64 << 20
+TAR_IMAGES = 50_000
+
+
+def add_jpegs(folder: Path, options: Options) -> dict[str, Any]:
+    """100,000 small JPEGs in ten class folders."""
+    source = folder / "input"
+    count = max(CLASSES, int(JPEGS * options.scale))
+    for label in range(CLASSES):
+        (source / f"class{label}").mkdir(parents=True)
+    for number, data in enumerate(_jpegs(count)):
+        (source / f"class{number % CLASSES}" / f"{number:06}.jpg").write_bytes(data)
+    return _added(folder, source, options) | {"images": count}
+
+
+def add_webdataset(folder: Path, options: Options) -> dict[str, Any]:
+    """50,000 small JPEGs with labels in shards of WebDataset."""
+    source = folder / "input"
+    source.mkdir()
+    count = max(1, int(TAR_IMAGES * options.scale))
+    images = _jpegs(count)
+    for shard in range(8):
+        with tarfile.open(source / f"train-{shard:06}.tar", "w") as archive:
+            for number in range(count * shard // 8, count * (shard + 1) // 8):
+                for suffix, data in (("jpg", next(images)), ("cls", str(number % 10).encode())):
+                    entry = tarfile.TarInfo(f"{number:08}.{suffix}")
+                    entry.size = len(data)
+                    archive.addfile(entry, BytesIO(data))
+    return _added(folder, source, options) | {"images": count}
+
+
+def add_parquet(folder: Path, options: Options) -> dict[str, Any]:
+    """A Parquet file of 5 GB: embeddings, numbers, texts."""
+    rng = np.random.default_rng(SEED)
+    source = folder / "input.parquet"
+    rows = 20_000
+    noise = rng.random((rows, 384), np.float32)
+    writer = None
+    while writer is None or source.stat().st_size < PARQUET_BYTES * options.scale:
+        vectors = pa.FixedSizeListArray.from_arrays(
+            np.roll(noise, int(rng.integers(1e6))).ravel(), 384
+        )
+        columns = {
+            "id": rng.integers(0, 1 << 60, rows),
+            "score": rng.random(rows),
+            "text": [f"row {number} of many" for number in rng.integers(0, 1 << 40, rows)],
+            "vector": vectors,
+        }
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(source, table.schema, compression="none")
+        writer.write_table(table)
+    writer.close()
+    return _added(folder, source, options)
+
+
+def add_model(folder: Path, options: Options) -> dict[str, Any]:
+    """A safetensors model of 20 GB: the same 64 MiB of noise again and again, shifted."""
+    source = folder / "input.safetensors"
+    noise = np.random.default_rng(SEED).normal(0, 0.02, SHARD_BYTES // 4).astype("<f4")
+    bits = (noise.view("<u4") >> 16).astype("<u2")  # as bfloat16
+    size = bits.nbytes
+    count = max(1, int(MODEL_BYTES * options.scale) // size)
+    header = {
+        f"layers.{number}.weight": {
+            "dtype": "BF16",
+            "shape": [len(bits) // 1024, 1024],
+            "data_offsets": [number * size, (number + 1) * size],
+        }
+        for number in range(count)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with source.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for number in range(count):
+            file.write(np.roll(bits, number * 1_000_003).tobytes())
+    return _added(folder, source, options)
+
+
+def _jpegs(count: int) -> Any:
+    """Gradients with noise, no two alike."""
+    rng = np.random.default_rng(SEED)
+    noise = rng.integers(0, 46, (64, SIDE, SIDE, 3), np.uint8)
+    slope = np.linspace(0, 200, SIDE, dtype=np.uint8)
+    for number in range(count):
+        pixels = noise[number % len(noise)] + np.roll(slope, number)[:, None, None]
+        pixels.reshape(-1)[:4] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
+        yield simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=80)
+
+
+def _added(folder: Path, source: Path, options: Options) -> dict[str, Any]:
+    cpu: list[float] = []
+    peaks: list[float] = []
+
+    def ours() -> float:
+        place = folder / "ours"
+        place.mkdir()
+        _run(place, "init")
+        seconds, used, peak = _run(place, "add", str(source))
+        cpu.append(used)
+        peaks.append(peak)
+        shutil.rmtree(place)
+        return seconds
+
+    sides: dict[str, Callable[[], float | None]] = {"ours": ours, "copy": lambda: _copy(source)}
+    found = take_turns(options.rounds, sides)
+    size = sum(file.stat().st_size for file in _files(source))
+    seconds = min(found["ours"])
+    return {
+        "ours_s": round(seconds, 2),
+        "copy_s": round(min(found["copy"]), 2),
+        "ratio_copy": ratio(found["copy"], found["ours"]),
+        "mb_s": round(size / seconds / 1e6),
+        "cpu_ns_byte": round(min(cpu) / size * 1e9, 2),
+        "cores_busy": round(cpu[found["ours"].index(seconds)] / seconds, 2),
+        "peak_mib": round(max(peaks)),
+        "bytes": size,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _run(place: Path, *arguments: str) -> tuple[float, float, float]:
+    """Seconds, processor seconds with children's, and peak MiB of a command that must succeed."""
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "tensorrepo", *arguments]
+    process = subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert not status, f"{command} ended with {status}"
+    seconds = time.perf_counter() - begun
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / MIB
+
+
+def _copy(source: Path) -> None:
+    target = source.with_name("copied")
+    with target.open("wb") as file:
+        for path in _files(source):
+            with path.open("rb") as one:
+                shutil.copyfileobj(one, file, MIB)
+        file.flush()
+        os.fsync(file.fileno())
+    target.unlink()
+
+
+def _files(source: Path) -> list[Path]:
+    return [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]
+
+
+CASES = {
+    "add_jpegs": add_jpegs,
+    "add_webdataset": add_webdataset,
+    "add_parquet": add_parquet,
+    "add_model": add_model,
+}
