@@ -25,6 +25,7 @@ from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, de
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE, TensorPart
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
@@ -146,18 +147,19 @@ class StoredBase:
         frames = self.members.member(self.place).frames
         return self.location.stored_bytes / max(1, sum(frame.size_bytes for frame in frames))
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
         if self.type_name:
             about = CAST.base_shape(about)
         member = self.members.member(self.place)
         expected = member.frames[index - member.first_frame].digest
+        take = FrameMemory(0).take if memory is None else memory.take
+        room = take(about.size_bytes).data
         if self.held is not None:
-            room = np.empty(about.size_bytes, np.uint8).data
             self.held.read_into(index * frame_bytes(self.held.type), room)
             if frame_digest(room) == expected:
                 return room
-        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
+        found = self.members.frame_or_mapped(self.place, index, about, room)
         if frame_digest(found) != expected:
             raise CorruptError(
                 f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
@@ -179,9 +181,10 @@ class WrittenBase:
     def alone_share(self) -> float | None:
         return None
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         about = CAST.base_shape(about) if self.type_name else about
-        room = np.empty(about.size_bytes, np.uint8).data
+        take = FrameMemory(0).take if memory is None else memory.take
+        room = take(about.size_bytes).data
         self.reader.read_into(index * frame_bytes(self.reader.type), room)
         return room
 

@@ -323,8 +323,8 @@ _AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is comput
 _PROBED_ROWS: Final = 72  # rows and columns that tell whether it is worth trying
 _LEAST_WHOLE: Final = 8
 _SPARE: Final = 8  # directions that are looked for beyond those expected
-# Of the difference, beside few directions: up to 0.06 of adapters merged in BF16, and from 0.2 on of
-# fine-tunes whose few largest steps lie along some direction, which factors only make larger.
+# Of the difference, beside few directions: up to 0.06 of adapters merged in BF16, but 0.2 and more
+# of fine-tunes whose few largest steps lie along some direction, which factors only make larger.
 _MOST_LEFT: Final = 0.15
 _NOISE: Final = 1.5  # of rounding, in units of the numbers' precision, with something to spare
 

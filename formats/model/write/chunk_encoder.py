@@ -39,6 +39,7 @@ from tensorrepo.formats.model.write.encoding import (
     shares,
     ways_with,
 )
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import MemberDraft, SealedFrame
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
@@ -77,17 +78,20 @@ class ChunkEncoder:
         bases: Bases,
         predicted: Callable[[TensorChunk], Iterable[EncodingChoice]],
         pool: Executor,
+        memory: FrameMemory,
     ) -> None:
         """
         Args:
             bases: models that tensors may be encoded against.
             predicted: gives further ways for a chunk.
             pool: threads to work on.
+            memory: for frames of bases.
         """
         self.notes: dict[str, None] = {}
         self._bases = bases
         self._predicted = predicted
         self._pool = pool
+        self._memory = memory
         self._firsts: dict[Group, EncodingChoice | None] = {}
 
     def drafts(
@@ -164,11 +168,18 @@ class ChunkEncoder:
             return None
         ways = []
         for source, base in self._bases.of(chunk.part):
-            held = HeldBase(base)
+            held = HeldBase(base, self._memory)
             if self._is_whole(held, chunk):
                 ways += ways_with(chunk, (held,), source)
-        if first is not None and (alike := _like_first(chunk, ways, first)) is not None:
-            return alike
+        chosen = None if first is None else _like_first(chunk, ways, first)
+        if chosen is None:
+            chosen = self._choose_of(chunk, ways)
+        for way in ways:
+            if chosen is None or way.bases != chosen.bases:
+                _forget(way)
+        return chosen
+
+    def _choose_of(self, chunk: TensorChunk, ways: list[EncodingChoice]) -> EncodingChoice | None:
         predicted = [way for way in self._predicted(chunk) if self._are_whole(way, chunk)]
         ways = [*ways_with(chunk), *ways, *predicted]
         if self._bases.codecs is not None:
@@ -214,6 +225,14 @@ def signature_of(chunk: TensorChunk) -> NDArray[np.uint16] | None:
     if part.size_bytes < size:
         return signature(part.reader)
     return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
+
+
+def _forget(way: EncodingChoice) -> None:
+    """Let go of the frames of bases that are not used after all."""
+    for base in way.bases:
+        if isinstance(base, HeldBase):
+            for index in tuple(base.held):
+                base.forget(index)
 
 
 def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:

@@ -32,6 +32,7 @@ from tensorrepo.formats.model.delta.registry import CODECS, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.members import about_frame
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import (
     Location,
     MemberDraft,
@@ -69,10 +70,10 @@ class BaseFrames(Protocol):
         """Stored bytes over raw ones, where it is stored without a base; None: it is not known."""
         ...
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         """Its frame of that number, verified. Thread-safe.
 
-        `about` is the frame that it is to be a base of.
+        `about` is the frame that it is to be a base of. It may lie in memory taken from `memory`.
         """
         ...
 
@@ -82,6 +83,7 @@ class HeldBase:
     """A base whose frames are read once, for all that looks at them: a `BaseFrames`."""
 
     read: BaseFrames
+    memory: FrameMemory
     held: dict[int, memoryview] = field(default_factory=dict)
 
     @property
@@ -96,11 +98,17 @@ class HeldBase:
     def alone_share(self) -> float | None:
         return self.read.alone_share
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:  # noqa: ARG002
         frame = self.held.get(index)
         if frame is None:
-            frame = self.held[index] = self.read.frame(index, about)
+            frame = self.held[index] = self.read.frame(index, about, self.memory)
         return frame
+
+    def forget(self, index: int) -> None:
+        """Let go of a frame, which nobody looks at any more."""
+        frame = self.held.pop(index, None)
+        if frame is not None and isinstance(frame.obj, np.ndarray):
+            self.memory.give(frame.obj)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +229,10 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     planes = way.planes
     if planes is None:
         bases = [base.frame(index, about) for base in way.bases]
-        for base in way.bases:
-            if isinstance(base, HeldBase):
-                base.held.pop(index, None)
         planes = way.codec.encode(frame, bases, about._replace(params=way.params))
+    for base in way.bases:
+        if isinstance(base, HeldBase):
+            base.forget(index)
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
 
@@ -371,14 +379,27 @@ class TensorChunk:
         return about_frame(self.part.reader.type, self.part.reader.shape, index)
 
 
-def read_chunks(parts: Iterable[TensorPart], pool: Executor) -> list[TensorChunk]:
+class ChunkReading:
+    """Parts of tensors that are being read and hashed."""
+
+    def __init__(self, parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory) -> None:
+        self._chunks = [TensorChunk(part, memory.take(part.size_bytes)) for part in parts]
+        self._tasks = [(chunk, index) for chunk in self._chunks for index in chunk.part.frames]
+        size = sum(chunk.part.size_bytes for chunk in self._chunks)
+        self._digests = each(_read, self._tasks, size, pool)
+
+    def chunks(self) -> list[TensorChunk]:
+        """The parts in memory, once all are. Raises InvalidInputError."""
+        for (chunk, _), digest in zip(self._tasks, self._digests, strict=True):
+            chunk.digests.append(digest)
+        return self._chunks
+
+
+def read_chunks(
+    parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory | None = None
+) -> list[TensorChunk]:
     """Read and hash parts of tensors. Raises InvalidInputError."""
-    chunks = [TensorChunk(part, np.empty(part.size_bytes, np.uint8)) for part in parts]
-    tasks = [(chunk, index) for chunk in chunks for index in chunk.part.frames]
-    size = sum(chunk.part.size_bytes for chunk in chunks)
-    for (chunk, _), digest in zip(tasks, each(_read, tasks, size, pool), strict=True):
-        chunk.digests.append(digest)
-    return chunks
+    return ChunkReading(parts, pool, memory or FrameMemory(0)).chunks()
 
 
 def hash_frames(part: TensorPart, pool: Executor) -> bytes:
