@@ -8,6 +8,7 @@ have one, some of them are read. The best two are tried, tensor by tensor, on sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -221,6 +222,13 @@ class Bases:
         yield from self.members(name, reader, source)
         if CAST.fits(reader.type, tuple(reader.shape)):
             yield from self.members(name, reader, source, CAST.base_type)
+
+    def prepare(self, tensors: Mapping[str, TensorReader], pool: Executor) -> None:
+        """Look up the members that tensors may be encoded against, thousands in few steps."""
+        for source, model in enumerate(self.models):
+            fitting = (self._fitting(name, reader, source) for name, reader in tensors.items())
+            places = [entry.place for entries in fitting for entry in entries]
+            model.members.prepare(places, pool)
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""

@@ -373,7 +373,10 @@ class MemberReader:
         member, frames = self.member(place), range(index, index + 1)
         if member.codec == RAW and self.objects.map(self._links[place[0]]) is not None:
             return self.base_frames(place, frames, [about])[0]
-        self.frames_into(place, frames, [about], [room])
+        if index == 0 and len(member.frames) == 1:
+            self.frame_into(place, about, room, self.mapped_packs())
+        else:
+            self.frames_into(place, frames, [about], [room])
         return room
 
     def base_frames(

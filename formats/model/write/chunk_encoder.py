@@ -166,17 +166,18 @@ class ChunkEncoder:
     def _choose(self, chunk: TensorChunk, first: EncodingChoice | None) -> EncodingChoice | None:
         if chunk.part.size_bytes < LEAST_BYTES:
             return None
-        ways = []
-        for source, base in self._bases.of(chunk.part):
-            held = HeldBase(base, self._memory)
-            if self._is_whole(held, chunk):
-                ways += ways_with(chunk, (held,), source)
-        chosen = None if first is None else _like_first(chunk, ways, first)
+        held = [
+            (source, HeldBase(base, self._memory)) for source, base in self._bases.of(chunk.part)
+        ]
+        held = [(source, base) for source, base in held if self._is_whole(base, chunk)]
+        chosen = None if first is None else _like_first(chunk, held, first)
         if chosen is None:
+            ways = [way for source, base in held for way in ways_with(chunk, (base,), source)]
             chosen = self._choose_of(chunk, ways)
-        for way in ways:
-            if chosen is None or way.bases != chosen.bases:
-                _forget(way)
+        used = () if chosen is None else chosen.bases
+        for _, base in held:
+            if base not in used:
+                base.forget_all()
         return chosen
 
     def _choose_of(self, chunk: TensorChunk, ways: list[EncodingChoice]) -> EncodingChoice | None:
@@ -227,14 +228,6 @@ def signature_of(chunk: TensorChunk) -> NDArray[np.uint16] | None:
     return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
 
 
-def _forget(way: EncodingChoice) -> None:
-    """Let go of the frames of bases that are not used after all."""
-    for base in way.bases:
-        if isinstance(base, HeldBase):
-            for index in tuple(base.held):
-                base.forget(index)
-
-
 def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:
     """What others of its group need to know of a choice: none where they must be tried anyway."""
     if way is None or way.codec.name != DELTA.name:
@@ -243,16 +236,17 @@ def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:
 
 
 def _like_first(
-    chunk: TensorChunk, ways: Sequence[EncodingChoice], first: EncodingChoice
+    chunk: TensorChunk, held: Sequence[tuple[int, HeldBase]], first: EncodingChoice
 ) -> EncodingChoice | None:
     """The way of the first one of its group, where it stores about as little of this one."""
-    same = [way for way in ways if (way.codec, way.source) == (first.codec, first.source)]
+    same = [base for source, base in held if source == first.source and not base.type_name]
     if len(same) != 1:
         return None
-    for share, way in shares(chunk, same):
+    way = EncodingChoice(first.codec, (same[0],), source=first.source)
+    for share, tried in shares(chunk, [way]):
         saved = chunk.part.size_bytes * (1 - share)
         if abs(share - first.share) <= _ABOUT * first.share and saved >= LEAST_SAVED_BYTES:
-            return way
+            return tried
     return None
 
 

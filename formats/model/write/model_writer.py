@@ -539,6 +539,7 @@ def store_tensors(
     digests = dict.fromkeys(entry.storage for entry in models if entry.storage is not None)
     placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
     bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes // 4), against)
+    bases.prepare(tensors, pool)
     with ThreadPoolExecutor(1) as uploader:
         uploads = PackUploads(objects, uploader)
         there = known_tensors(placements, alone=bases.stand_alone)
