@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from tensorrepo.formats.common.summaries import summarized_model
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import CAST, CODECS
@@ -36,7 +37,8 @@ from tensorrepo.repo.objects.envelope import ObjectSource
 DEPTH: Final = 2  # bases that a read of a new model passes through at most
 RUN_DEPTH: Final = 8  # of checkpoints of one run
 TRIED: Final = 2
-RANKED: Final = 32  # models that are looked at, the first ones given
+RANKED: Final = 16  # models that are looked at: those as large as the new one, then the first ones
+_LIKE_SIZES: Final = (0.4, 2.5)  # of what may share half of the bytes, or be cast from F32
 _COMPARED: Final = 8  # tensors whose signatures are compared
 _READ: Final = 4  # tensors that are read, where none has a signature
 _READ_BYTES: Final = 1 << 20  # of each
@@ -317,6 +319,22 @@ def open_base(
         return None
     reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
     return BaseModel(entry, manifest, placement, reads, why)
+
+
+def likeliest(known: Iterable[Entry], tensors: Mapping[str, TensorReader]) -> list[Entry]:
+    """The models to look at, by what their tree items say of them: nothing is read for it.
+
+    Those with as many bytes of tensors come first, then those whose size is like that.
+    """
+    size = sum(one.type.bytes_of(one.shape) for one in tensors.values())
+
+    def unlike(entry: Entry) -> int:
+        said = summarized_model(entry)
+        if said is None or said[1] == size:
+            return 0
+        return 1 if _LIKE_SIZES[0] * size <= said[1] <= _LIKE_SIZES[1] * size else 2
+
+    return sorted(dict.fromkeys(known), key=unlike)[:RANKED]
 
 
 def rank(

@@ -29,6 +29,7 @@ from tensorrepo.formats.model.delta.base_choice import (
     Bases,
     DeltaOptions,
     WrittenBase,
+    likeliest,
     open_base,
     rank,
 )
@@ -52,7 +53,6 @@ from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, M
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
     Placement,
-    decode_placement,
     encode_placement,
 )
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
@@ -535,10 +535,9 @@ def store_tensors(
 ) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
     """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)
-    models = [entry for entry in (against.base, *known) if entry is not None]
-    digests = dict.fromkeys(entry.storage for entry in models if entry.storage is not None)
-    placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes // 4), against)
+    opened = _open_models(objects, tensors, known, against.base, pack_bytes // 4)
+    bases = Bases(_base_models(tensors, opened, against.base), against)
+    placements = [model.placement for model in opened]
     bases.prepare(tensors, pool)
     with ThreadPoolExecutor(1) as uploader:
         uploads = PackUploads(objects, uploader)
@@ -548,24 +547,36 @@ def store_tensors(
         return entries, writer.finish(), writer.report()
 
 
-def _base_models(
+def _open_models(
     objects: ObjectSink,
     tensors: Mapping[str, TensorReader],
-    known: Sequence[Entry],
+    known: Iterable[Entry],
     base: Entry | None,
     cache_bytes: int,
 ) -> list[BaseModel]:
+    """The declared base, and the likeliest of the known models; on a store side by side."""
+    chosen = ([] if base is None else [base]) + likeliest(known, tensors)
+
+    def opened(entry: Entry) -> BaseModel | None:
+        why = "declared" if entry is base else "similar"
+        return open_base(objects, entry, why, cache_bytes=cache_bytes)
+
+    if len(chosen) < 2:
+        found = [opened(entry) for entry in chosen]
+    else:
+        with ThreadPoolExecutor(RANKED) as pool:
+            found = list(pool.map(opened, chosen))
+    return [model for model in found if model is not None]
+
+
+def _base_models(
+    tensors: Mapping[str, TensorReader], opened: Sequence[BaseModel], base: Entry | None
+) -> list[BaseModel]:
     """The models to encode against: the declared one, else the most similar ones."""
-    if base is not None:
-        declared = open_base(objects, base, "declared", cache_bytes=cache_bytes)
-        if declared is not None:
-            return [declared]
-    likeliest = {entry.digest: entry for entry in reversed(known)}
-    models = [
-        open_base(objects, entry, "similar", cache_bytes=cache_bytes)
-        for entry in list(reversed(likeliest.values()))[:RANKED]
-    ]
-    ranked = rank([model for model in models if model is not None], tensors)
+    declared = [model for model in opened if model.entry is base]
+    if declared:
+        return declared
+    ranked = rank(opened, tensors)
     return [replace(model, bits=bits) for bits, model in ranked[:TRIED] if bits <= ALIKE_BITS]
 
 
