@@ -10,11 +10,12 @@ cases train a small model first, which takes a minute; needs the extras `torch` 
 from __future__ import annotations
 
 from harness import run
-from model_cases import checkpoints, loads, remote, slices, transfer
+from model_cases import checkpoints, loads, remote, saves, slices, transfer
 
 CASES = {
     **transfer.CASES,
     **loads.CASES,
+    **saves.CASES,
     **slices.CASES,
     **remote.CASES,
     **checkpoints.CASES,

@@ -316,8 +316,8 @@ class Transaction:
             known=known_models(
                 self.context.core,
                 tree_of(self.core.objects, self.core.base),
-                self.core.staged.values(),
-                self.core.entry(path),
+                tuple(self.core.staged.values()),
+                path,
             ),
         ).report
 

@@ -133,10 +133,11 @@ def size_of_pair(kind: str, dtype: str, steps: tuple[int, int]) -> Case:
 
 @cache
 def tuned() -> Path:
-    """Where the fine-tuned encoders of this run lie; that takes some minutes."""
+    """Where the fine-tuned encoders lie, also for later runs: to make them takes some minutes."""
     if not (encoder.ENCODER / "model.safetensors").exists():
         raise Skipped("there is no .bench/encoder: model_cases/encoder.py says how to get it")
-    folder = Path(mkdtemp(prefix="model-encoders-"))
+    folder = encoder.ROOT / ".bench" / "tuned"
+    folder.mkdir(exist_ok=True)
     encoder.make(folder)
     return folder
 

@@ -60,6 +60,14 @@ def model_summary(*, tensors: int, tensor_bytes: int) -> bytes:
     return MODEL_SUMMARY.pack(tensors, tensor_bytes)
 
 
+def summarized_model(entry: Entry) -> tuple[int, int] | None:
+    """Tensors, aliases counted, and bytes of a model, as its summary says; None: it has none."""
+    if entry.kind is not Kind.MODEL or len(entry.summary) != MODEL_SUMMARY.size:
+        return None
+    tensors, size_bytes = MODEL_SUMMARY.unpack(entry.summary)
+    return tensors, size_bytes
+
+
 def view_summary(*, rows: int, view_bytes: int, path: str) -> bytes:
     """Of a view, with as much of its dataset's path as there is room for."""
     return VIEW_SUMMARY.pack(rows, view_bytes) + path.encode("ascii")[:_PATH_BYTES]

@@ -88,6 +88,28 @@ def lookup(objects: ObjectSource, root: bytes, path: str) -> Entry | None:
         page = _read_child(objects, page, index, low)
 
 
+def nearby(objects: ObjectSource, root: bytes, path: str) -> list[tuple[str, Entry]]:
+    """Entries about `path`, nearest first by their place in the order of keys.
+
+    Those of the page that holds it, or would, and of the two beside that under the same parent:
+    however many entries there are, no more pages are read than for a path, and two.
+    """
+    page, low = decode_root(root), ""
+    pages = [page]
+    while page.level:
+        index = min(_position(page, folded(path)), len(page.items) - 1)
+        beside = [at for at in (index - 1, index, index + 1) if 0 <= at < len(page.items)]
+        if page.level > 1:
+            beside = [index]
+        lows = [page.items[at - 1][0] if at else low for at in beside]
+        pages = [_read_child(objects, page, *one) for one in zip(beside, lows, strict=True)]
+        page, low = pages[beside.index(index)], lows[beside.index(index)]
+    items = [item for page in pages for item in page.items]
+    place = bisect_left(items, folded(path), key=lambda item: folded(item[0]))
+    order = sorted(range(len(items)), key=lambda at: abs(4 * (at - place) + 1))
+    return [items[at] for at in order]
+
+
 def iterate(objects: ObjectSource, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
     """Entries in key order whose path starts with `prefix` (what is in a folder: ``"name/"``)."""
     cursor = _Cursor(objects, decode_root(root), prefix)

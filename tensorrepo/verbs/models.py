@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
@@ -19,8 +20,11 @@ from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, 
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import Entry, nearby
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.stage import Stage
+
+_STAGED: Final = 64  # entries of the next commit that a new model may be stored against
 
 
 def to_store(
@@ -71,21 +75,28 @@ def _is_finite(value: Any) -> bool:
 
 
 def known_models(
-    core: RepositoryCore, tree: bytes, staged: Iterable[Entry | None], replaced: Entry | None
+    core: RepositoryCore, tree: bytes, staged: Sequence[Entry | None], path: str
 ) -> tuple[Entry, ...]:
     """Models that a new one may be stored against, the likeliest bases first.
+
+    The one that it takes the place of, what was staged last, and what lies about it in the tree: so
+    many at most, however many models the commit has.
 
     Args:
         core: repository of both.
         tree: root page of the commit to build on.
-        staged: entries of the next commit whose objects are sure to stay.
-        replaced: entry that the new model takes the place of.
+        staged: entries of the next commit whose objects are sure to stay, the newest last.
+        path: path of the new model.
     """
-    committed = (entry for _, entry in core.entries(tree, "models/"))
-    found = (entry for entry in (*staged, *committed) if entry is not None)
-    models = dict.fromkeys(entry for entry in found if entry.storage is not None)
-    digest = None if replaced is None else replaced.digest
-    return tuple(sorted(models, key=lambda model: model.digest != digest))
+    committed = nearby(core.objects, tree, path)
+    last = (entry for entry in islice(reversed(staged), _STAGED))
+    found = chain(
+        (entry for name, entry in committed if name == path),
+        (entry for entry in last if entry is not None),
+        (entry for _, entry in committed),
+    )
+    models = dict.fromkeys(entry for entry in found if entry.kind is Kind.MODEL)
+    return tuple(core.current(entry) for entry in models if entry.storage is not None)
 
 
 def save(

@@ -613,7 +613,7 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
 def _add_model(
     stage: WorkspaceStage,
     request: AddRequest,
-    existing: Entry | None,
+    existing: Entry | None,  # noqa: ARG001  every adder is given it
     progress: SourceProgress,
 ) -> _Stored:
     session = stage.session
@@ -629,7 +629,10 @@ def _add_model(
         source,
         base=None if base is None else base.model.entry,
         known=known_models(
-            session.repository, tree_of(stage.objects, session.base()), _staged(session), existing
+            session.repository,
+            tree_of(stage.objects, session.base()),
+            _staged(session),
+            request.path,
         ),
         lineage=_lineage(session, request, source, base),
         progress=lambda _, done: progress(done, source.tensor_bytes),

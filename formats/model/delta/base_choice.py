@@ -8,12 +8,14 @@ have one, some of them are read. The best two are tried, tensor by tensor, on sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from tensorrepo.formats.common.summaries import summarized_model
 from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.delta.frame_codec import FrameShape
 from tensorrepo.formats.model.delta.registry import CAST, CODECS
@@ -25,6 +27,7 @@ from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, de
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
 from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE, TensorPart
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
@@ -34,7 +37,8 @@ from tensorrepo.repo.objects.envelope import ObjectSource
 DEPTH: Final = 2  # bases that a read of a new model passes through at most
 RUN_DEPTH: Final = 8  # of checkpoints of one run
 TRIED: Final = 2
-RANKED: Final = 32  # models that are looked at, the first ones given
+RANKED: Final = 16  # models that are looked at: those as large as the new one, then the first ones
+_LIKE_SIZES: Final = (0.4, 2.5)  # of what may share half of the bytes, or be cast from F32
 _COMPARED: Final = 8  # tensors whose signatures are compared
 _READ: Final = 4  # tensors that are read, where none has a signature
 _READ_BYTES: Final = 1 << 20  # of each
@@ -146,18 +150,19 @@ class StoredBase:
         frames = self.members.member(self.place).frames
         return self.location.stored_bytes / max(1, sum(frame.size_bytes for frame in frames))
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
         if self.type_name:
             about = CAST.base_shape(about)
         member = self.members.member(self.place)
         expected = member.frames[index - member.first_frame].digest
+        take = FrameMemory(0).take if memory is None else memory.take
+        room = take(about.size_bytes).data
         if self.held is not None:
-            room = np.empty(about.size_bytes, np.uint8).data
             self.held.read_into(index * frame_bytes(self.held.type), room)
             if frame_digest(room) == expected:
                 return room
-        (found,) = self.members.base_frames(self.place, range(index, index + 1), [about])
+        found = self.members.frame_or_mapped(self.place, index, about, room)
         if frame_digest(found) != expected:
             raise CorruptError(
                 f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
@@ -179,9 +184,10 @@ class WrittenBase:
     def alone_share(self) -> float | None:
         return None
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         about = CAST.base_shape(about) if self.type_name else about
-        room = np.empty(about.size_bytes, np.uint8).data
+        take = FrameMemory(0).take if memory is None else memory.take
+        room = take(about.size_bytes).data
         self.reader.read_into(index * frame_bytes(self.reader.type), room)
         return room
 
@@ -218,6 +224,13 @@ class Bases:
         yield from self.members(name, reader, source)
         if CAST.fits(reader.type, tuple(reader.shape)):
             yield from self.members(name, reader, source, CAST.base_type)
+
+    def prepare(self, tensors: Mapping[str, TensorReader], pool: Executor) -> None:
+        """Look up the members that tensors may be encoded against, thousands in few steps."""
+        for source, model in enumerate(self.models):
+            fitting = (self._fitting(name, reader, source) for name, reader in tensors.items())
+            places = [entry.place for entries in fitting for entry in entries]
+            model.members.prepare(places, pool)
 
     def cuts(self, name: str, reader: TensorReader) -> set[int]:
         """Frames at which members of bases begin: a member has bases that hold all its frames."""
@@ -306,6 +319,22 @@ def open_base(
         return None
     reads = MemberReader(objects, placement, links, cache_bytes=cache_bytes)
     return BaseModel(entry, manifest, placement, reads, why)
+
+
+def likeliest(known: Iterable[Entry], tensors: Mapping[str, TensorReader]) -> list[Entry]:
+    """The models to look at, by what their tree items say of them: nothing is read for it.
+
+    Those with as many bytes of tensors come first, then those whose size is like that.
+    """
+    size = sum(one.type.bytes_of(one.shape) for one in tensors.values())
+
+    def unlike(entry: Entry) -> int:
+        said = summarized_model(entry)
+        if said is None or said[1] == size:
+            return 0
+        return 1 if _LIKE_SIZES[0] * size <= said[1] <= _LIKE_SIZES[1] * size else 2
+
+    return sorted(dict.fromkeys(known), key=unlike)[:RANKED]
 
 
 def rank(

@@ -106,6 +106,10 @@ class FrameCodec(ABC):
         """Whether a look at a whole frame says that a trial is worth its time."""
         return True
 
+    def least_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
+        """How many bytes a look at a whole frame says that it will take at least."""
+        return 0.0
+
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float | None:
         """How many bytes `encode` would make of a frame, about; None where it cannot encode it."""
         planes = self.encode(frame, bases, about)
@@ -208,7 +212,7 @@ class Planes(FrameCodec):
         if not 0 < len(planes) <= of.size or out.nbytes % of.size:
             raise CorruptError(f"{len(planes)} planes of a frame that has {of.size}")
         count = out.nbytes // of.size
-        found = [raw_view(plane, count) for plane in planes]
+        found = [raw_view(plane, count, f"plane {at}") for at, plane in enumerate(planes)]
         found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
         byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
 

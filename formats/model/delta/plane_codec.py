@@ -21,6 +21,7 @@ from tensorrepo.formats.common.buffer_codecs import decompress_zstd
 from tensorrepo.formats.native import frequency_tables, rans
 from tensorrepo.formats.native.frequency_tables import CONTEXTS, MAX_GROUPS
 from tensorrepo.formats.native.rans import BEST, FEW_LANES, MANY_LANES, SYMBOLS, TABLE, TABLE_BITS
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
@@ -111,8 +112,10 @@ def _decode_groups(starts: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 LEVEL: Final = 1  # finding more matches than this makes planes larger, not smaller
 MANY_SYMBOLS: Final = 4096  # from here on MANY_LANES coders take turns
+_BYTE: Final = np.dtype(np.uint8)
 _OF_THREAD: Final = local()  # a compressor for each: to make one takes longer than a small plane
 _SAMPLE_BYTES: Final = 32 << 10
+_LEAST_SAMPLE_BYTES: Final = 4 << 10
 _PAYS: Final = 0.98  # what is stored larger than this share stays raw: it decodes at once
 
 
@@ -192,8 +195,9 @@ def _coded(plane: NDArray[np.uint8], most: float) -> tuple[float, int, Buffer | 
 
 def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
     """Whether zstd finds more in a sample than how frequent each byte is."""
-    middle = max(0, plane.size - _SAMPLE_BYTES) // 2
-    sample = plane[middle : middle + _SAMPLE_BYTES]
+    size = min(_SAMPLE_BYTES, max(_LEAST_SAMPLE_BYTES, plane.size // 4))
+    middle = max(0, plane.size - size) // 2
+    sample = plane[middle : middle + size]
     return len(_compressed(sample)) < share * sample.size
 
 
@@ -228,12 +232,15 @@ def unpack_plane(stored: StoredPlane, out: NDArray[np.uint8]) -> None:
         raise unknown_plane(stored.codec)
 
 
-def raw_view(stored: StoredPlane, size: int) -> NDArray[np.uint8]:
-    """The `size` bytes of a plane, as `unpack_plane` gives them; not copied where it is raw."""
+def raw_view(stored: StoredPlane, size: int, use: str | None = None) -> NDArray[np.uint8]:
+    """The `size` bytes of a plane, as `unpack_plane` gives them; not copied where it is raw.
+
+    With `use` they may lie in memory that this thread keeps: good until it asks for that again.
+    """
     data = np.frombuffer(stored.data, np.uint8)
     if stored.codec == PlaneCodec.RAW and data.size == size:
         return data
-    out = np.empty(size, np.uint8)
+    out = np.empty(size, np.uint8) if use is None else buffer_for(use, size, _BYTE)
     unpack_plane(stored, out)
     return out
 

@@ -320,9 +320,14 @@ _MOST_SHIFT: Final = 300  # so that no product is subnormal
 _FACTOR_BYTES: Final = 3
 _LARGEST: Final = (1 << 23) - 1
 _AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is computed stays in cache
-_PROBED_ROWS: Final = 72  # rows and columns that tell whether it is worth trying
+# Rows and columns that tell whether it is worth trying. Of larger matrices OpenBLAS takes values on
+# all cores, whose threads wait busily for each other: ten times the work of all else of a save.
+_PROBED_ROWS: Final = 60
 _LEAST_WHOLE: Final = 8
 _SPARE: Final = 8  # directions that are looked for beyond those expected
+# Of the difference, beside few directions: up to 0.06 of adapters merged in BF16, but 0.2 and more
+# of fine-tunes whose few largest steps lie along some direction, which factors only make larger.
+_MOST_LEFT: Final = 0.15
 _NOISE: Final = 1.5  # of rounding, in units of the numbers' precision, with something to spare
 
 
@@ -349,10 +354,15 @@ class LowRank(FrameCodec):
 
     def seems_better(self, frame: memoryview, bases: Frames, about: FrameShape) -> bool:
         """Whether a few rows and columns say that the difference is of low rank."""
+        return self.least_bytes(frame, bases, about) < about.size_bytes
+
+    def least_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:
+        """Bytes of the factors, if a few rows and columns say that there are some."""
         of, name = numbers_of(about.element), about.element.name
         grid = row_grid(about, of, "low-rank")
         new, old = (grid.whole_of(as_numbers(one, of)) for one in (frame, bases[0]))
-        return _probed_rank(new, old, name) > 0
+        rank = _probed_rank(new, old, name)
+        return rank * (grid.rows + grid.columns) * _FACTOR_BYTES if rank else float("inf")
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:
         of, name = numbers_of(about.element), about.element.name
@@ -461,8 +471,11 @@ def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
         moved = widened(some, name) - widened(some_old, name)
     if not np.isfinite(moved).all():
         return 0
-    found = _count_above(np.linalg.svd(moved, compute_uv=False), moved, _noise(some_old, name))
-    return found if found <= min(moved.shape) * 2 // 3 else 0
+    values = np.linalg.svd(moved, compute_uv=False)
+    found = _count_above(values, moved, _noise(some_old, name))
+    left = float((values[found:] ** 2).sum())
+    few = found <= min(moved.shape) * 2 // 3 and left <= _MOST_LEFT * float((values**2).sum())
+    return found if few else 0
 
 
 def _noise(old: NDArray[Any], name: str) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader, TensorType
+from tensorrepo.formats.common.tensors import MemoryTensor, TensorReader, TensorType
 
 SIGNATURE_ITEMS: Final = 256
 LEAST_ELEMENTS: Final = 1 << 16  # of a tensor that has a signature
@@ -33,6 +33,9 @@ def signature(reader: TensorReader) -> NDArray[np.uint16] | None:
     if element.block_elements != 1 or size // element.block_bytes < LEAST_ELEMENTS:
         return None
     step = size // element.block_bytes // SIGNATURE_ITEMS
+    if isinstance(reader, MemoryTensor):
+        items = np.frombuffer(reader.data, np.uint8).reshape(-1, element.block_bytes)
+        return highest_bits(items[: SIGNATURE_ITEMS * step : step], element)
     taken = np.empty((SIGNATURE_ITEMS, element.block_bytes), np.uint8)
     for at, row in enumerate(taken):
         reader.read_into(at * step * element.block_bytes, row.data)

@@ -366,6 +366,19 @@ class MemberReader:
                     "from a copy of the repository."
                 )
 
+    def frame_or_mapped(
+        self, place: MemberPlace, index: int, about: FrameShape, room: memoryview
+    ) -> memoryview:
+        """One frame of a member that is to be a base: mapped where it can be, else in `room`."""
+        member, frames = self.member(place), range(index, index + 1)
+        if member.codec == RAW and self.objects.map(self._links[place[0]]) is not None:
+            return self.base_frames(place, frames, [about])[0]
+        if index == 0 and len(member.frames) == 1:
+            self.frame_into(place, about, room, self.mapped_packs())
+        else:
+            self.frames_into(place, frames, [about], [room])
+        return room
+
     def base_frames(
         self, place: MemberPlace, frames: range, about: Sequence[FrameShape], *, once: bool = False
     ) -> list[memoryview]:

@@ -39,6 +39,7 @@ from tensorrepo.formats.model.write.encoding import (
     shares,
     ways_with,
 )
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import MemberDraft, SealedFrame
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
@@ -77,17 +78,20 @@ class ChunkEncoder:
         bases: Bases,
         predicted: Callable[[TensorChunk], Iterable[EncodingChoice]],
         pool: Executor,
+        memory: FrameMemory,
     ) -> None:
         """
         Args:
             bases: models that tensors may be encoded against.
             predicted: gives further ways for a chunk.
             pool: threads to work on.
+            memory: for frames of bases.
         """
         self.notes: dict[str, None] = {}
         self._bases = bases
         self._predicted = predicted
         self._pool = pool
+        self._memory = memory
         self._firsts: dict[Group, EncodingChoice | None] = {}
 
     def drafts(
@@ -162,13 +166,21 @@ class ChunkEncoder:
     def _choose(self, chunk: TensorChunk, first: EncodingChoice | None) -> EncodingChoice | None:
         if chunk.part.size_bytes < LEAST_BYTES:
             return None
-        ways = []
-        for source, base in self._bases.of(chunk.part):
-            held = HeldBase(base)
-            if self._is_whole(held, chunk):
-                ways += ways_with(chunk, (held,), source)
-        if first is not None and (alike := _like_first(chunk, ways, first)) is not None:
-            return alike
+        held = [
+            (source, HeldBase(base, self._memory)) for source, base in self._bases.of(chunk.part)
+        ]
+        held = [(source, base) for source, base in held if self._is_whole(base, chunk)]
+        chosen = None if first is None else _like_first(chunk, held, first)
+        if chosen is None:
+            ways = [way for source, base in held for way in ways_with(chunk, (base,), source)]
+            chosen = self._choose_of(chunk, ways)
+        used = () if chosen is None else chosen.bases
+        for _, base in held:
+            if base not in used:
+                base.forget_all()
+        return chosen
+
+    def _choose_of(self, chunk: TensorChunk, ways: list[EncodingChoice]) -> EncodingChoice | None:
         predicted = [way for way in self._predicted(chunk) if self._are_whole(way, chunk)]
         ways = [*ways_with(chunk), *ways, *predicted]
         if self._bases.codecs is not None:
@@ -224,16 +236,17 @@ def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:
 
 
 def _like_first(
-    chunk: TensorChunk, ways: Sequence[EncodingChoice], first: EncodingChoice
+    chunk: TensorChunk, held: Sequence[tuple[int, HeldBase]], first: EncodingChoice
 ) -> EncodingChoice | None:
     """The way of the first one of its group, where it stores about as little of this one."""
-    same = [way for way in ways if (way.codec, way.source) == (first.codec, first.source)]
+    same = [base for source, base in held if source == first.source and not base.type_name]
     if len(same) != 1:
         return None
-    for share, way in shares(chunk, same):
+    way = EncodingChoice(first.codec, (same[0],), source=first.source)
+    for share, tried in shares(chunk, [way]):
         saved = chunk.part.size_bytes * (1 - share)
         if abs(share - first.share) <= _ABOUT * first.share and saved >= LEAST_SAVED_BYTES:
-            return way
+            return tried
     return None
 
 

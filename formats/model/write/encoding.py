@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader, named_bytes
+from tensorrepo.formats.common.tensors import TensorReader, TensorType, named_bytes
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
@@ -32,6 +32,7 @@ from tensorrepo.formats.model.delta.registry import CODECS, PLANES
 from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.members import about_frame
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import (
     Location,
     MemberDraft,
@@ -46,7 +47,11 @@ LEAST_SAVED_BYTES: Final = 512
 WORTH_ENCODING: Final = 0.98  # of the raw bytes; above it a member stays raw, and can be mapped
 WORTH_A_BASE: Final = 0.92  # of what is stored without one
 _CLEARLY: Final = 0.85
-_COSTLY_BELOW: Final = 0.1  # what stores less than this share needs no costly look at others
+# Codecs that are costly to try are not even looked at where another stores less than this share,
+# and tried where they seem to need a clearly smaller one, with something for what is left.
+_COSTLY_BELOW: Final = 0.1
+_COSTLY_SAVES: Final = 0.75
+_COSTLY_REST: Final = 0.05
 SAMPLES: Final = 3
 SAMPLE_ELEMENTS: Final = 1 << 16
 _LEAST_SAMPLE_ELEMENTS: Final = 1 << 13
@@ -69,10 +74,10 @@ class BaseFrames(Protocol):
         """Stored bytes over raw ones, where it is stored without a base; None: it is not known."""
         ...
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         """Its frame of that number, verified. Thread-safe.
 
-        `about` is the frame that it is to be a base of.
+        `about` is the frame that it is to be a base of. It may lie in memory taken from `memory`.
         """
         ...
 
@@ -82,6 +87,7 @@ class HeldBase:
     """A base whose frames are read once, for all that looks at them: a `BaseFrames`."""
 
     read: BaseFrames
+    memory: FrameMemory
     held: dict[int, memoryview] = field(default_factory=dict)
 
     @property
@@ -96,11 +102,22 @@ class HeldBase:
     def alone_share(self) -> float | None:
         return self.read.alone_share
 
-    def frame(self, index: int, about: FrameShape) -> memoryview:
+    def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:  # noqa: ARG002
         frame = self.held.get(index)
         if frame is None:
-            frame = self.held[index] = self.read.frame(index, about)
+            frame = self.held[index] = self.read.frame(index, about, self.memory)
         return frame
+
+    def forget(self, index: int) -> None:
+        """Let go of a frame, which nobody looks at any more."""
+        frame = self.held.pop(index, None)
+        if frame is not None and isinstance(frame.obj, np.ndarray):
+            self.memory.give(frame.obj)
+
+    def forget_all(self) -> None:
+        """Let go of all frames: it is not used after all."""
+        for index in tuple(self.held):
+            self.forget(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +154,25 @@ def ways_with(
 ) -> list[EncodingChoice]:
     """Every codec that fits, and needs as many bases, which are of model `source`."""
     reader = chunk.part.reader
+    types = tuple([base.type_name for base in bases])
     return [
         EncodingChoice(codec, bases, source=source)
-        for codec in CODECS.values()
-        if codec.bases == len(bases)
-        and all(base.type_name == codec.base_type for base in bases)
-        and codec.fits(reader.type, reader.shape)
+        for codec in _fitting(reader.type, tuple(reader.shape), types)
     ]
+
+
+@lru_cache(1024)  # models have few shapes
+def _fitting(
+    element: TensorType, shape: tuple[int, ...], base_types: tuple[str, ...]
+) -> tuple[FrameCodec, ...]:
+    """The codecs for such a tensor that need as many bases, of these types."""
+    return tuple(
+        codec
+        for codec in CODECS.values()
+        if codec.bases == len(base_types)
+        and all(name == codec.base_type for name in base_types)
+        and codec.fits(element, shape)
+    )
 
 
 def ways_by_prediction(
@@ -221,10 +250,10 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     planes = way.planes
     if planes is None:
         bases = [base.frame(index, about) for base in way.bases]
-        for base in way.bases:
-            if isinstance(base, HeldBase):
-                base.held.pop(index, None)
         planes = way.codec.encode(frame, bases, about._replace(params=way.params))
+    for base in way.bases:
+        if isinstance(base, HeldBase):
+            base.forget(index)
     return None if planes is None else seal(frame.nbytes, digest, planes)
 
 
@@ -263,9 +292,7 @@ class _Trial:
         found: list[tuple[float, EncodingChoice]] = []
         for way in sorted(ways, key=lambda way: way.codec.needs_many_rows):
             least = min((one[0] for one in found), default=1.0)
-            if way.codec.needs_many_rows and least < _COSTLY_BELOW:
-                continue
-            if len(ways) > 1 and not way.codec.seems_better(*self._sample(way, self._whole())):
+            if len(ways) > 1 and not self._promises(way, least):
                 continue
             share = self.of(way)
             found += [] if share is None else [share]
@@ -273,7 +300,7 @@ class _Trial:
 
     def of(self, way: EncodingChoice) -> tuple[float, EncodingChoice] | None:
         """Stored bytes over raw ones, and the way; None where it cannot encode a sample."""
-        runs = [self._whole()] if way.codec.needs_many_rows else self.runs
+        runs = [self._whole(self.runs[0].frame)] if way.codec.needs_many_rows else self.runs
         stored, raw = 0.0, sum(run.stop - run.start for run in runs)
         if len(runs) == 1 and raw == self.chunk.part.size_bytes:
             planes = way.codec.encode(*self._sample(way, runs[0]))
@@ -289,8 +316,22 @@ class _Trial:
         share = stored / raw if raw else 1.0
         return share, replace(way, share=share)
 
-    def _whole(self) -> _Run:
-        frame = self.runs[0].frame
+    def _promises(self, way: EncodingChoice, least: float) -> bool:
+        """Whether a look at the frames that samples lie in says that it may be smaller.
+
+        `least` is the share of the smallest so far.
+        """
+        if way.codec.needs_many_rows:
+            if least < _COSTLY_BELOW:
+                return False
+            sample = self._sample(way, self._whole(self.runs[0].frame))
+            share = way.codec.least_bytes(*sample) / sample.about.size_bytes
+            return share < _COSTLY_SAVES * least - _COSTLY_REST
+        frames = dict.fromkeys(run.frame for run in self.runs)
+        looks = (self._sample(way, self._whole(frame)) for frame in frames)
+        return any(way.codec.seems_better(*look) for look in looks)
+
+    def _whole(self, frame: int) -> _Run:
         return _Run(frame, 0, self.chunk.frame(frame).nbytes)
 
     def _sample(self, way: EncodingChoice, run: _Run) -> FrameSample:
@@ -310,6 +351,9 @@ class _Trial:
 def _runs(chunk: TensorChunk) -> Iterator[_Run]:
     """Where the samples lie: at places that the digest of the first frame chooses."""
     element = chunk.part.reader.type
+    if chunk.part.size_bytes <= SAMPLES * _LEAST_SAMPLE_ELEMENTS // element.block_elements:
+        yield _Run(chunk.part.frames.start, 0, chunk.part.size_bytes)
+        return
     blocks = chunk.part.size_bytes // element.block_bytes
     most = SAMPLE_ELEMENTS // element.block_elements or 1
     least = _LEAST_SAMPLE_ELEMENTS // element.block_elements or 1
@@ -335,22 +379,22 @@ _PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs mo
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """Bytes ``[start, stop)`` of a tensor, whole frames of it."""
+    """Bytes ``[start, stop)`` of a tensor, whole frames of it.
+
+    `frames` are their numbers in the tensor.
+    """
 
     name: str
     reader: TensorReader
     start: int
     stop: int
+    size_bytes: int = field(init=False)
+    frames: range = field(init=False)
 
-    @property
-    def size_bytes(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def frames(self) -> range:
-        """Numbers of its frames in the tensor."""
+    def __post_init__(self) -> None:
         whole = frame_bytes(self.reader.type)
-        return range(self.start // whole, -(-self.stop // whole))
+        object.__setattr__(self, "size_bytes", self.stop - self.start)
+        object.__setattr__(self, "frames", range(self.start // whole, -(-self.stop // whole)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -371,14 +415,27 @@ class TensorChunk:
         return about_frame(self.part.reader.type, self.part.reader.shape, index)
 
 
-def read_chunks(parts: Iterable[TensorPart], pool: Executor) -> list[TensorChunk]:
+class ChunkReading:
+    """Parts of tensors that are being read and hashed."""
+
+    def __init__(self, parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory) -> None:
+        self._chunks = [TensorChunk(part, memory.take(part.size_bytes)) for part in parts]
+        self._tasks = [(chunk, index) for chunk in self._chunks for index in chunk.part.frames]
+        size = sum(chunk.part.size_bytes for chunk in self._chunks)
+        self._digests = each(_read, self._tasks, size, pool)
+
+    def chunks(self) -> list[TensorChunk]:
+        """The parts in memory, once all are. Raises InvalidInputError."""
+        for (chunk, _), digest in zip(self._tasks, self._digests, strict=True):
+            chunk.digests.append(digest)
+        return self._chunks
+
+
+def read_chunks(
+    parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory | None = None
+) -> list[TensorChunk]:
     """Read and hash parts of tensors. Raises InvalidInputError."""
-    chunks = [TensorChunk(part, np.empty(part.size_bytes, np.uint8)) for part in parts]
-    tasks = [(chunk, index) for chunk in chunks for index in chunk.part.frames]
-    size = sum(chunk.part.size_bytes for chunk in chunks)
-    for (chunk, _), digest in zip(tasks, each(_read, tasks, size, pool), strict=True):
-        chunk.digests.append(digest)
-    return chunks
+    return ChunkReading(parts, pool, memory or FrameMemory(0)).chunks()
 
 
 def hash_frames(part: TensorPart, pool: Executor) -> bytes:

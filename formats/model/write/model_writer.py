@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
@@ -27,6 +29,7 @@ from tensorrepo.formats.model.delta.base_choice import (
     Bases,
     DeltaOptions,
     WrittenBase,
+    likeliest,
     open_base,
     rank,
 )
@@ -50,13 +53,13 @@ from tensorrepo.formats.model.layout.pack import LARGE_ALIGNMENT, LARGE_BYTES, M
 from tensorrepo.formats.model.layout.placement import (
     ChosenBase,
     Placement,
-    decode_placement,
     encode_placement,
 )
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
 from tensorrepo.formats.model.write.byte_exact import store_original
 from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder
 from tensorrepo.formats.model.write.encoding import (
+    ChunkReading,
     EncodingChoice,
     TensorChunk,
     TensorPart,
@@ -65,6 +68,7 @@ from tensorrepo.formats.model.write.encoding import (
     read_chunks,
     ways_by_prediction,
 )
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
     ModelSource,
@@ -79,6 +83,7 @@ from tensorrepo.formats.model.write.packing import (
     Packer,
     PackSlot,
     PackUploads,
+    SealedFrame,
     build_placement,
     known_tensors,
     with_bases,
@@ -151,6 +156,13 @@ class WrittenModel:
     report: WriteReport
 
 
+class _BatchReading(NamedTuple):
+    """Tensors that are read part by part, and those that are being read whole."""
+
+    cut: list[TensorPart]
+    whole: ChunkReading
+
+
 class TensorWriter:
     """Stores the tensors of one model."""
 
@@ -167,7 +179,8 @@ class TensorWriter:
         self._bases = bases
         self._pack_bytes = pack_bytes
         self._packer = Packer(pack_bytes, emit)
-        self._encoder = ChunkEncoder(bases, self._predicted, pool)
+        self._memory = FrameMemory(pack_bytes // 2)
+        self._encoder = ChunkEncoder(bases, self._predicted, pool, self._memory)
         self._stored: dict[Fingerprint, list[PackSlot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
@@ -188,8 +201,9 @@ class TensorWriter:
             name: {other for one in given for other in one.now}
             for name, given in self._bases.predictions.items()
         }
-        for batch in batches(tensors, self._pack_bytes, later):
-            contents = self._store_batch(batch)
+        most_bytes = min(self._pack_bytes, BATCH_BYTES)
+        for reading in self._readings(batches(tensors, most_bytes, later)):
+            contents = self._store_batch(reading)
             for name, (print_, value) in contents.items():
                 shape = tuple(tensors[name].shape)
                 piece = TensorPiece((0,) * len(shape), shape, print_, value)
@@ -236,17 +250,29 @@ class TensorWriter:
             for source, count in self._uses.most_common()
         ]
 
+    def _readings(self, batches: Iterable[list[TensorPart]]) -> Iterator[_BatchReading]:
+        """Each batch while the next one is being read."""
+        before: _BatchReading | None = None
+        for batch in batches:
+            cut = [part for part in batch if self._is_cut(part)]
+            names = {part.name for part in cut}
+            whole = [part for part in batch if part.name not in names]
+            reading = _BatchReading(cut, ChunkReading(whole, self._pool, self._memory))
+            if before is not None:
+                yield before
+            before = reading
+        if before is not None:
+            yield before
+
     def _store_batch(
-        self, parts: Sequence[TensorPart]
+        self, reading: _BatchReading
     ) -> dict[str, tuple[Fingerprint | None, bytes | None]]:
         """The fingerprint of each tensor, or its value when that stands in the manifest."""
         contents: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
-        cut = [part for part in parts if self._is_cut(part)]
-        for part in cut:
+        for part in reading.cut:
             contents[part.name] = self._store_cut(part), None
         new: list[tuple[Fingerprint, TensorChunk]] = []
-        whole = [part for part in parts if part.name not in contents]
-        for chunk in read_chunks(whole, self._pool):
+        for chunk in reading.whole.chunks():
             part = chunk.part
             if part.size_bytes <= INLINE_BYTES:
                 contents[part.name] = None, chunk.data.tobytes()
@@ -257,6 +283,8 @@ class TensorWriter:
             self._names[part.name] = name
             if self._is_new(name, part):
                 new.append((name, chunk))
+            else:
+                self._memory.give(chunk.data)
         self._keep(new)
         return contents
 
@@ -297,7 +325,7 @@ class TensorWriter:
         slots: list[PackSlot] = []
         digests: list[bytes] = []
         for cut in self._cut(part):
-            (chunk,) = read_chunks([cut], self._pool)
+            (chunk,) = read_chunks([cut], self._pool, self._memory)
             digests += chunk.digests
             slots += self._pack([chunk])
         after = _fingerprint(reader, digests)
@@ -335,7 +363,10 @@ class TensorWriter:
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
-        return self._packer.add(draft, large=size >= LARGE_BYTES)
+        slot = self._packer.add(draft, large=size >= LARGE_BYTES)
+        if not any(_lies_in(chunk, frame) for frame in draft.frames):
+            self._memory.give(chunk.data)
+        return slot
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:
         """The codecs of several bases that predictions ask for, where all bases are there."""
@@ -371,6 +402,13 @@ def _covers(
     return member.frames.start <= frames.start and frames.stop <= member.frames.stop
 
 
+def _lies_in(chunk: TensorChunk, frame: SealedFrame) -> bool:
+    """Whether what is stored of a frame are bytes of its chunk, which must stay then."""
+    start = chunk.data.ctypes.data
+    places = (np.frombuffer(one.stored.data, np.uint8).ctypes.data for one in frame.planes)
+    return any(start <= place < start + chunk.data.size for place in places)
+
+
 def _fingerprint(reader: TensorReader, digests: Iterable[bytes]) -> Fingerprint:
     return fingerprint(reader.type, tuple(reader.shape), b"".join(digests))
 
@@ -400,6 +438,7 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
     return located[slot]
 
 
+BATCH_BYTES: Final = 24 << 20  # of tensors read together; larger ones are read alone
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 
@@ -496,10 +535,10 @@ def store_tensors(
 ) -> tuple[dict[str, TensorEntry], Placement, WriteReport]:
     """Store tensors alone: what a manifest says of them, and where they lie. See `store_model`."""
     pack_bytes = _pack_bytes(budget_bytes)
-    models = [entry for entry in (against.base, *known) if entry is not None]
-    digests = dict.fromkeys(entry.storage for entry in models if entry.storage is not None)
-    placements = [decode_placement(objects.get(digest).payload, digest) for digest in digests]
-    bases = Bases(_base_models(objects, tensors, models, against.base, pack_bytes // 4), against)
+    opened = _open_models(objects, tensors, known, against.base, pack_bytes // 4)
+    bases = Bases(_base_models(tensors, opened, against.base), against)
+    placements = [model.placement for model in opened]
+    bases.prepare(tensors, pool)
     with ThreadPoolExecutor(1) as uploader:
         uploads = PackUploads(objects, uploader)
         there = known_tensors(placements, alone=bases.stand_alone)
@@ -508,24 +547,36 @@ def store_tensors(
         return entries, writer.finish(), writer.report()
 
 
-def _base_models(
+def _open_models(
     objects: ObjectSink,
     tensors: Mapping[str, TensorReader],
-    known: Sequence[Entry],
+    known: Iterable[Entry],
     base: Entry | None,
     cache_bytes: int,
 ) -> list[BaseModel]:
+    """The declared base, and the likeliest of the known models; on a store side by side."""
+    chosen = ([] if base is None else [base]) + likeliest(known, tensors)
+
+    def opened(entry: Entry) -> BaseModel | None:
+        why = "declared" if entry is base else "similar"
+        return open_base(objects, entry, why, cache_bytes=cache_bytes)
+
+    if len(chosen) < 2:
+        found = [opened(entry) for entry in chosen]
+    else:
+        with ThreadPoolExecutor(RANKED) as pool:
+            found = list(pool.map(opened, chosen))
+    return [model for model in found if model is not None]
+
+
+def _base_models(
+    tensors: Mapping[str, TensorReader], opened: Sequence[BaseModel], base: Entry | None
+) -> list[BaseModel]:
     """The models to encode against: the declared one, else the most similar ones."""
-    if base is not None:
-        declared = open_base(objects, base, "declared", cache_bytes=cache_bytes)
-        if declared is not None:
-            return [declared]
-    likeliest = {entry.digest: entry for entry in reversed(known)}
-    models = [
-        open_base(objects, entry, "similar", cache_bytes=cache_bytes)
-        for entry in list(reversed(likeliest.values()))[:RANKED]
-    ]
-    ranked = rank([model for model in models if model is not None], tensors)
+    declared = [model for model in opened if model.entry is base]
+    if declared:
+        return declared
+    ranked = rank(opened, tensors)
     return [replace(model, bits=bits) for bits, model in ranked[:TRIED] if bits <= ALIKE_BITS]
 
 

@@ -24,6 +24,7 @@ from tensorrepo.repo.history.trees import (
     differences,
     iterate,
     lookup,
+    nearby,
     root_links,
     update,
 )
@@ -395,3 +396,23 @@ class TestDamagedTrees:
         root = encode_page(Page(1, (("a", Entry(Kind.TREE_PAGE, BLOBS[0])),)))
         with pytest.raises(CorruptError, match="expected a tree page, found a blob"):
             lookup(OBJECTS, root, "a")
+
+
+@pytest.mark.parametrize("path", ["files/part-09999.bin", "files/part-09999x", "a", "z"])
+def test_what_lies_about_a_path_is_found_nearest_first_in_few_pages(many: bytes, path: str) -> None:
+    before = len(OBJECTS.reads)
+    found = nearby(OBJECTS, many, path)
+    assert len(OBJECTS.reads) - before <= decode_root(many).level + 2
+    ordered = sorted([*MANY, path], key=path_key)
+    place = ordered.index(path)
+    next_to_it = {*ordered[max(0, place - 3) : place + 4]} - {path}
+    names = [name for name, _ in found]
+    assert next_to_it <= {*names[:9]}
+    assert path not in MANY or names[0] == path
+    assert all(MANY[name] == entry for name, entry in found)
+
+
+def test_about_a_path_in_a_small_tree_is_all_of_it() -> None:
+    assert nearby(OBJECTS, EMPTY_TREE, "a") == []
+    one = update(OBJECTS, EMPTY_TREE, {"b": blob(1), "d": blob(2)})
+    assert [name for name, _ in nearby(OBJECTS, one, "c")] == ["d", "b"]

@@ -1,0 +1,260 @@
+"""Saving and loading fine-tunes of a published encoder, beside the codecs alone and torch.
+
+Saves go through all that a save does, onto a disk; their peers do parts of it, in memory:
+
+- `kernels`: every frame in the codec that was chosen for it, against its base's decoded frame.
+- `kernels_and_base`: the same, and the base's frames decoded, which a save must do as well.
+- `zipnn`: ZipNN's compression of all bytes, in one piece (needs `--peers`).
+
+Loads stand beside torch's `load_file` and a clone of each tensor, which verify nothing. Other
+processes may be about: `cpu` figures are processor time of all threads, the least of the rounds, in
+turns, and ratios of them; speeds are the best round's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import SEED, Case, Options, Peer
+from model_cases import encoder
+from model_cases.codecs import DTYPES, tuned
+from model_cases.models import Stored
+from safetensors.torch import load_file, save_file
+
+from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.delta.registry import CODECS
+from tensorrepo.formats.model.layout.fingerprints import frame_bytes
+from tensorrepo.formats.model.read.members import about_frame
+from tensorrepo.formats.model.stored_model import StoredModel
+
+Model = dict[str, torch.Tensor]
+PIECES = 4  # tensors that the encoder's are joined to
+TINY = {"4_kib": (1024, 2000), "64_kib": (16_384, 500)}  # elements, tensors
+
+
+def weights(step: int, dtype: str, *, joined: bool) -> Model:
+    """The encoder after some steps: 101 tensors, or all of them joined in four."""
+    arrays = encoder.load(tuned(), step)
+    found = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if dtype == "BF16":
+        found = {name: tensor.bfloat16() for name, tensor in found.items()}
+    if not joined:
+        return found
+    whole = torch.cat([tensor.reshape(-1) for tensor in found.values()])
+    rows = whole.numel() // PIECES // 1024
+    parts = whole[: PIECES * rows * 1024].reshape(PIECES, rows, 1024)
+    return {f"part.{at}": part.clone() for at, part in enumerate(parts)}
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTask:
+    """A frame, the codec that was chosen for it, and its bases."""
+
+    codec: Any
+    frame: Any
+    bases: list[Any]
+    about: Any
+    under: list[tuple[Any, Any, Any]]  # codec, planes and shape of bases that are encoded
+
+    def encode(self) -> int:
+        planes = self.codec.encode(self.frame, self.bases, self.about)
+        return sum(plane.size_bytes for plane in planes)
+
+    def with_base(self) -> int:
+        for codec, planes, about in self.under:
+            codec.decode(planes, [], about, np.empty(about.size_bytes, np.uint8).data)
+        return self.encode()
+
+
+def kernel_tasks(model: StoredModel, new: Model, base: Model) -> Iterator[KernelTask]:
+    """What the codecs alone have to do to store `new` as `model` does."""
+    entries = model.packs.members.entries
+    for name, tensor in new.items():
+        stored = model.tensor(name)
+        frames = getattr(stored, "frames", ())
+        data, under = bytes_of(tensor), bytes_of(base[name])
+        size = frame_bytes(stored.type)
+        for placed in frames:
+            entry = entries[placed.place]
+            if entry.codec == "raw":
+                continue
+            at = placed.index * size
+            about = about_frame(stored.type, tuple(tensor.shape), placed.index)
+            encoded = []
+            for place in entry.bases:
+                member = model.packs.members.member(place)
+                if member.codec == "planes":
+                    planes = CODECS["planes"].encode(under[at : at + size].data, [], about)
+                    encoded.append((CODECS["planes"], planes, about))
+            bases = [under[at : at + size].data] * len(entry.bases)
+            yield KernelTask(CODECS[entry.codec], data[at : at + size].data, bases, about, encoded)
+
+
+def turns(rounds: int, sides: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float]]:
+    """Least seconds of the clock and of the processor of each side, in turns."""
+    found = {name: (float("inf"), float("inf")) for name in sides}
+    for at in range(rounds + 1):
+        for name, side in sides.items():
+            began, worked = time.perf_counter(), time.process_time()
+            made = side()
+            seconds, work = time.perf_counter() - began, time.process_time() - worked
+            del made
+            if at:
+                found[name] = min(found[name][0], seconds), min(found[name][1], work)
+    return found
+
+
+def figures(raw: int, found: dict[str, tuple[float, float]]) -> dict[str, float]:
+    return {
+        **{f"{name}_gb_per_second": round(raw / 1e9 / one[0], 2) for name, one in found.items()},
+        **{f"{name}_cpu_ns_a_byte": round(one[1] * 1e9 / raw, 2) for name, one in found.items()},
+    }
+
+
+def save(dtype: str, *, joined: bool) -> Case:
+    """A fine-tune of 20 steps against its base."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        base, new = (weights(step, dtype, joined=joined) for step in (0, 20))
+        stored = Stored(folder / "objects")
+        under = stored.put(base, DeltaOptions())
+        against = DeltaOptions(under)
+        model = stored.open(stored.put(new, against))
+        tasks = list(kernel_tasks(model, new, base))
+        raw = sum(tensor.nbytes for tensor in new.values())
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = turns(
+                options.rounds,
+                {
+                    "save": lambda: stored.put(new, against),
+                    "kernels": lambda: sum(pool.map(KernelTask.encode, tasks)),
+                    "kernels_and_base": lambda: sum(pool.map(KernelTask.with_base, tasks)),
+                },
+            )
+        return {
+            "share_of_kernels": round(found["kernels"][1] / found["save"][1], 2),
+            "share_of_kernels_and_base": round(found["kernels_and_base"][1] / found["save"][1], 2),
+            "share_of_raw": round(_own_bytes(model) / raw, 5),
+            **figures(raw, found),
+            "tensors": len(new),
+            "goal": f"share_of_kernels >= {0.75 if joined else 0.6}",
+        }
+
+    return case
+
+
+def _own_bytes(model: StoredModel) -> int:
+    """Stored bytes of a model's tensors, without those of their bases."""
+    return sum(
+        member.stored_bytes for tensor in model.packs.stored.values() for member in tensor.members
+    )
+
+
+def save_alone(dtype: str) -> Case:
+    """The encoder without a base, beside ZipNN."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        new = weights(20, dtype, joined=False)
+        stored = Stored(folder / "objects")
+        model = stored.open(stored.put(new, DeltaOptions()))
+        raw = sum(tensor.nbytes for tensor in new.values())
+        (folder / "data").write_bytes(b"".join(bytes_of(one).tobytes() for one in new.values()))
+        theirs = []
+        asked = {"file": str(folder / "data"), "dtype": DTYPES[dtype]}
+        with closing(Peer(options, "model_cases/peer_zipnn.py", folder)) as peer:
+
+            def zipnn() -> None:
+                theirs.append(peer.ask("both", **asked))
+
+            sides = {"save": lambda: stored.put(new, DeltaOptions()), "zipnn": zipnn}
+            found = turns(options.rounds, sides)
+        encode = min(one["encode"] for one in theirs)
+        return {
+            "speed_to_zipnn": round(encode / found["save"][1], 2),
+            "size_to_zipnn": round(_own_bytes(model) / theirs[0]["bytes"], 4),
+            "zipnn_cpu_ns_a_byte": round(encode * 1e9 / raw, 2),
+            "save_cpu_ns_a_byte": round(found["save"][1] * 1e9 / raw, 2),
+            "save_gb_per_second": round(raw / 1e9 / found["save"][0], 2),
+            "goal": "speed_to_zipnn >= 1, size_to_zipnn <= 1",
+        }
+
+    return case
+
+
+def load(dtype: str, *, joined: bool) -> Case:
+    """A fine-tune of depth 1, warm, beside torch's `load_file` and a clone of each tensor."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        base, new = (weights(step, dtype, joined=joined) for step in (0, 20))
+        stored = Stored(folder / "objects")
+        entry = stored.put(new, DeltaOptions(stored.put(base, DeltaOptions())))
+        save_file(new, path := folder / "model.safetensors")
+        raw = sum(tensor.nbytes for tensor in new.values())
+        del base, new
+        found = turns(
+            options.rounds,
+            {
+                "ours": lambda: stored.open(entry).load(output="torch"),
+                "torch": lambda: {name: one.clone() for name, one in load_file(path).items()},
+            },
+        )
+        return {
+            "share_of_torch": round(found["torch"][0] / found["ours"][0], 2),
+            **figures(raw, found),
+            "goal": f"share_of_torch >= {0.6 if joined else 0.5}",
+        }
+
+    return case
+
+
+def save_small(folder: Path, options: Options) -> dict[str, Any]:
+    """Processor milliseconds for each of many small tensors: alone, and against a base."""
+    rng = np.random.default_rng(SEED)
+    result: dict[str, Any] = {}
+    for name, (elements, count) in TINY.items():
+        base = {
+            f"blocks.{at}.scale": torch.from_numpy(rng.standard_normal(elements, dtype="f4"))
+            for at in range(count)
+        }
+        new = {key: one + 1e-4 * torch.randn(elements) for key, one in base.items()}
+        stored = Stored(folder / name)
+        under = stored.put(base, DeltaOptions())
+        sides = {
+            "alone": lambda stored=stored, base=base: stored.put(base, DeltaOptions()),
+            "delta": lambda stored=stored, new=new, under=under: stored.put(
+                new, DeltaOptions(under)
+            ),
+        }
+        found = turns(options.rounds, sides)
+        result |= {
+            f"{name}_{side}_cpu_ms": round(one[1] * 1e3 / count, 3) for side, one in found.items()
+        }
+    return {**result, "goal": "each at most 0.2"}
+
+
+CASES: dict[str, Case] = {
+    "save_f32": save("F32", joined=False),
+    "save_bf16": save("BF16", joined=False),
+    "save_f32_four": save("F32", joined=True),
+    "save_bf16_four": save("BF16", joined=True),
+    "save_alone_f32": save_alone("F32"),
+    "save_alone_bf16": save_alone("BF16"),
+    "save_small": save_small,
+    "load_f32": load("F32", joined=False),
+    "load_bf16": load("BF16", joined=False),
+    "load_f32_four": load("F32", joined=True),
+    "load_bf16_four": load("BF16", joined=True),
+}
