@@ -38,7 +38,7 @@ def main() -> int:
     asked = parser.parse_args()
     FIGURES.mkdir(parents=True, exist_ok=True)
     failed = []
-    for bench, case in every_case():
+    for bench, case in every_case(failed):
         if asked.cases and case not in asked.cases:
             continue
         if is_done(stored(bench).get(case), asked, code_version()):
@@ -56,11 +56,14 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def every_case() -> Iterator[tuple[str, str]]:
-    """Each benchmark with each of its cases."""
+def every_case(failed: list[str]) -> Iterator[tuple[str, str]]:
+    """Each benchmark with each of its cases; in `failed` come those that cannot be loaded."""
     for script in sorted(HERE.glob("bench_*.py")):
         listed = [sys.executable, str(script), "--list"]
-        done = subprocess.run(listed, capture_output=True, text=True, check=True, cwd=ROOT)
+        done = subprocess.run(listed, capture_output=True, text=True, check=False, cwd=ROOT)
+        if done.returncode:
+            print(f"{script.stem}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+            failed.append(script.stem)
         yield from ((script.stem.removeprefix("bench_"), name) for name in done.stdout.split())
 
 
