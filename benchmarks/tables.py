@@ -19,13 +19,13 @@ from xml.sax.saxutils import escape
 
 FIGURES = Path(__file__).resolve().parent / "results/figures"
 OURS = "ours"
-UNITS = ("rows_per_s", "gb_per_s", "mb_per_s", "batches_per_s", "steps_per_s", "ms", "s")
+UNITS = ("p50_ms", "rows_per_s", "gb_per_s", "mb_per_s", "batches_per_s", "steps_per_s", "ms", "s")
 ABOUT = {
     "case", "commit", "command", "cores", "date", "goal", "memory_gib", "processor", "python",
     "settings",
 }  # fmt: skip
 NO_PEERS = {"presented", "open", "cold", "first", "p50", "p99", "wall", "cpu"}  # ours, too
-MOST_SHOWN = 6  # figures of a case without sides
+MOST_SHOWN = 12  # figures of a case without sides
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 860, 230, 190, 60, 16, 8
 FONT = 'font-family="sans-serif" font-size="12"'
 AHEAD, BEHIND, INK, LINE = "#1e8449", "#c0392b", "#222222", "#999999"
@@ -40,7 +40,7 @@ class Sides:
 
     @property
     def is_time(self) -> bool:
-        return self.unit in {"ms", "s"}
+        return self.unit in {"p50_ms", "ms", "s"}
 
     @property
     def best(self) -> str:
