@@ -261,7 +261,7 @@ class Peer:
 @contextmanager
 def slow_s3(folder: Path, latency_ms: float) -> Iterator[tuple[str, dict[str, str]]]:
     """Our S3 server in a process of its own: the URL of a bucket, and how to reach it."""
-    (folder / "s3").mkdir(parents=True)
+    (folder / "s3").mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(ROOT / "examples/s3_server.py"), "--root", str(folder / "s3")]
     command += ["--port", "0", "--latency-ms", str(latency_ms), "--bucket", "bucket"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
