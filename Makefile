@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 KERNELS := $(wildcard formats/native/*.[ch])
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint format typecheck docs bench bench-env soak dev clean
+.PHONY: help demo test lint format typecheck docs bench bench-all bench-env soak dev clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -73,6 +73,10 @@ docs: $(VENV)/.dev ## build docs/_build/html afresh; a warning is an error
 bench: $(VENV)/.dev ## measure; BENCH=benchmarks/bench_core.py runs one file
 	@set -e; for bench in $(or $(BENCH),$(wildcard benchmarks/bench_*.py)); do \
 	  echo "== $$bench"; $(BIN)/python $$bench $(BENCH_ARGS); done
+
+# Hours; on a quiet machine. Stopped, it goes on where it was when it is called again.
+bench-all: $(VENV)/.dev .bench/.made ## measure everything anew into benchmarks/results/figures; resumable; BENCH_ARGS="CASE ..."
+	$(BIN)/python benchmarks/everything.py --peers .bench/bin/python $(BENCH_ARGS)
 
 # What the benchmarks compare with stays apart from the project's own environment.
 .bench/.made: benchmarks/peers.txt

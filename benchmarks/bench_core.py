@@ -8,23 +8,21 @@ taken in turns so that a noisy neighbour hits both.
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import multiprocessing
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Case, run
 
 from tensorrepo.formats.dataset.read import column_index, open_dataset, page_bytes
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
@@ -40,30 +38,6 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 MIB = 1 << 20
 ROW = 3072
 AUTHOR = "Bench <bench@example.org>"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the core.")
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; none: all")
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-        for name in chosen.cases or CASES:
-            place = Path(folder) / name
-            place.mkdir()
-            print(json.dumps({"case": name, **CASES[name](place), **machine()}), flush=True)
-            shutil.rmtree(place)
-
-
-def machine() -> dict[str, Any]:
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit()}
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip()
 
 
 def durable_commit(folder: Path, count: int = 200) -> dict[str, Any]:
@@ -276,17 +250,22 @@ def against(ours: list[float], floor: list[float], size: int, goal: str) -> dict
     }
 
 
-CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "durable_commit": durable_commit,
-    "eight_writers": eight_writers,
-    "page_write": page_write,
-    "page_scan": page_scan,
-    "ingest_memory": ingest_memory,
-    "start_up": start_up,
+def alone(case: Callable[[Path], dict[str, Any]]) -> Case:
+    """A case that takes no options."""
+    return lambda folder, _: case(folder)
+
+
+CASES: dict[str, Case] = {
+    "durable_commit": alone(durable_commit),
+    "eight_writers": alone(eight_writers),
+    "page_write": alone(page_write),
+    "page_scan": alone(page_scan),
+    "ingest_memory": alone(ingest_memory),
+    "start_up": alone(start_up),
 }
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--ingest"]:
         ingest(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
     else:
-        main()
+        run(CASES, "Measure the core.", rounds=1)

@@ -1,6 +1,6 @@
 """When does a process of its own pay? A training loop with transforms of two kinds, both ways.
 
-    python benchmarks/bench_stream_process.py [--folder DIR] [--rounds N]
+    python benchmarks/bench_stream_process.py [case ...] [--folder DIR] [--rounds N]
 
 Rows are 256 words of text. The quick transform asks for lengths only; the heavy one looks words up
 in a dict, in Python. The loop is a small model of torch on one thread. One JSON line a case: steps
@@ -10,10 +10,7 @@ since a process has to start for it. Needs two idle cores: a busy machine says n
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import tempfile
 import time
 from itertools import islice
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness import Case, Options, run
 from torch import nn
 
 import tensorrepo as tr
@@ -29,28 +27,24 @@ ROWS, BATCH, WORDS, STEPS = 20_000, 256, 256, 60
 VOCABULARY = {f"word{number}": number for number in range(4096)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        data = texts(Path(folder) / "store")
-        for transform in (quick, heavy):
-            rounds: dict[str, list[tuple[float, float]]] = {"thread": [], "process": []}
-            for _ in range(asked.rounds):
-                for workers, found in rounds.items():
-                    found.append(measured(data, transform, workers))
-            line: dict[str, Any] = {"transform": transform.__name__}
+def process(transform: Any) -> Case:
+    """Steps a second, and seconds until the first batch, by who makes the batches."""
+
+    def case(folder: Path, options: Options) -> dict[str, Any]:
+        torch.set_num_threads(1)
+        data = texts(folder / "store")
+        rounds: dict[str, list[tuple[float, float]]] = {"thread": [], "process": []}
+        for _ in range(options.rounds):
             for workers, found in rounds.items():
-                line[f"{workers}_steps_a_second"] = round(
-                    statistics.median(one[0] for one in found), 1
-                )
-                line[f"{workers}_first_batch_seconds"] = round(
-                    statistics.median(one[1] for one in found), 2
-                )
-            print(json.dumps(line), flush=True)
+                found.append(measured(data, transform, workers))
+        told: dict[str, Any] = {}
+        for workers, found in rounds.items():
+            steps, first = (statistics.median(each) for each in zip(*found, strict=True))
+            told |= {f"{workers}_steps_per_s": round(steps, 1)}
+            told |= {f"{workers}_first_batch_s": round(first, 2)}
+        return told
+
+    return case
 
 
 def texts(where: Path) -> tr.Dataset:
@@ -101,5 +95,7 @@ def step(model: nn.Module, batch: dict[str, Any]) -> int:
     return 1
 
 
+CASES = {"process_quick": process(quick), "process_heavy": process(heavy)}
+
 if __name__ == "__main__":
-    main()
+    run(CASES, "Measure processes beside a training loop.", rounds=3)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 MIB = 1 << 20
+CODE = ("repo", "formats", "query", "migrations", "api", "tensorrepo", "benchmarks")
 SEED = 7
 
 
@@ -64,7 +65,11 @@ def run(cases: Mapping[str, Case], about: str, *, rounds: int) -> None:
     parser.add_argument(
         "--patience", type=float, default=0.0, help="seconds to wait for quiet, where a case can"
     )
+    parser.add_argument("--list", action="store_true", help="print the names of the cases alone")
     chosen = parser.parse_args()
+    if chosen.list:
+        print(*cases, sep="\n")
+        return
     options = Options(chosen.rounds, chosen.peers, chosen.scale, chosen.patience)
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         for name in chosen.cases or cases:
@@ -79,10 +84,41 @@ def run(cases: Mapping[str, Case], about: str, *, rounds: int) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where and of what commit a figure is."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return {"cores": os.cpu_count(), "python": platform.python_version(), "commit": commit}
+    """Where, when and of what commit a figure is."""
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return {
+        "date": today,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory),
+        "python": platform.python_version(),
+        "commit": code_version(),
+    }
+
+
+def _processor() -> str:
+    """What Linux calls the processor; elsewhere its kind."""
+    with suppress(OSError):
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if found is not None:
+            return found[1]
+    return platform.machine()
+
+
+def code_version() -> str:
+    """The last commit that changed what is measured, or measures; "+" behind it: changed since.
+
+    Figures and texts are left out: storing results makes no result old.
+    """
+    paths = [*CODE, ":(exclude)benchmarks/results"]
+    last = _git("log", "-1", "--format=%h", "--", *paths)
+    return last + ("+" if _git("status", "--porcelain", "--", *paths) else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 class Skipped(Exception):
@@ -225,7 +261,7 @@ class Peer:
 @contextmanager
 def slow_s3(folder: Path, latency_ms: float) -> Iterator[tuple[str, dict[str, str]]]:
     """Our S3 server in a process of its own: the URL of a bucket, and how to reach it."""
-    (folder / "s3").mkdir(parents=True)
+    (folder / "s3").mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(ROOT / "examples/s3_server.py"), "--root", str(folder / "s3")]
     command += ["--port", "0", "--latency-ms", str(latency_ms), "--bucket", "bucket"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

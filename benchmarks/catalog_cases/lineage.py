@@ -12,7 +12,7 @@ from catalog_cases.databases import databases
 from harness import SEED, Options, medians_ms
 
 from tensorrepo.query.catalog.database import CatalogDatabase
-from tensorrepo.query.lineage import ancestors, descendants
+from tensorrepo.query.lineage import walk
 from tensorrepo.query.sync.contents import edge_row
 from tensorrepo.query.sync.loader import Loader
 
@@ -44,14 +44,14 @@ def _asked(catalog: CatalogDatabase, width: int, options: Options) -> dict[str, 
         with catalog.reading() as connection:
             connection.exec_driver_sql("SELECT 1")
             begun, cpu = time.perf_counter(), time.process_time()
-            answers = max(answers, len(ancestors(connection, [low])))
+            answers = max(answers, len(walk(connection, [low], up=True)))
             seconds["ancestors"].append(time.perf_counter() - begun)
             seconds["ancestors_cpu"].append(time.process_time() - cpu)
             begun = time.perf_counter()
-            descendants(connection, [high])
+            walk(connection, [high], up=False)
             seconds["descendants"].append(time.perf_counter() - begun)
             begun = time.perf_counter()
-            ancestors(connection, [low], depth=5)
+            walk(connection, [low], up=True, depth=5)
             seconds["ancestors_5_deep"].append(time.perf_counter() - begun)
     return {"answer_edges": answers, **medians_ms(seconds)}
 

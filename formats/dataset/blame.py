@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, row_id_table
-from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
-from tensorrepo.formats.dataset.versions.match import NarrowedDataset
+from tensorrepo.formats.dataset.versions.changed_cells import ColumnComparer
+from tensorrepo.formats.dataset.versions.match import NarrowedDataset, Stretches, narrow
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.ids import Digest
 
@@ -159,17 +159,18 @@ def same_cells(
     candidates = wanted & (shared.keys() | {ROW})
     if before.digest == after.digest or not candidates:
         return candidates
-    pair = VersionPair.of(before, after)
-    row = _row_of(pair.new, row_id)
+    old, new = narrow(before, after)
+    row = _row_of(new, row_id)
     if row is None:  # it lies in a leaf that both have
         return candidates
-    there = _row_of(pair.old, row_id)
-    if there is None or np.isin(there, pair.old.dead):
+    there = _row_of(old, row_id)
+    if there is None or there in old.dead:
         return set()
+    place = Stretches(*(np.array([at], np.int64) for at in (there, row, 1)))
     same = {ROW} & candidates
     for each in candidates - {ROW}:
-        _, changed = pair.comparer(known[each], shared[each]).changed(row, row + 1)
-        if not len(changed):
+        comparer = ColumnComparer(known[each], shared[each], (old, new), place)
+        if not len(comparer.changed(row, row + 1)[1]):
             same.add(each)
     return same
 

@@ -12,7 +12,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -130,6 +130,7 @@ def _absent_rows(index: ColumnIndex, rows: range | Ints | int) -> int:
 RowNumbers = slice | Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 BATCH_BYTES = 16 << 20
 INDEX_BYTES = 32 << 20  # of page indexes, decoded for all columns of their group
+KEPT_PARTS = 4  # parts of a version that a handle remembers
 SHOWN_VALUES = 10  # of a column that is printed
 
 
@@ -146,6 +147,7 @@ class _Memory:
     live: LiveRows | None = None
     ids: RowIdTable | None = None
     foreign: ForeignReader | None = None
+    parts: LimitedCache[StoredDataset] = field(default_factory=lambda: LimitedCache(KEPT_PARTS))
     lock: Lock = field(default_factory=Lock)
 
 
@@ -393,6 +395,16 @@ def page_reader(dataset: StoredDataset, name: str) -> PageReader:
     return found
 
 
+def part_of(
+    dataset: StoredDataset, key: Hashable, make: Callable[[], StoredDataset]
+) -> StoredDataset:
+    """The part of a version that `make` makes, remembered with all that was read of it.
+
+    Histories are walked in pairs: each version is compared with its parent, then with its child.
+    """
+    return dataset._memory.parts.get_or_load(key, lambda: (make(), 1))  # noqa: SLF001
+
+
 def page_bytes(dataset: StoredDataset, index: ColumnIndex, page: int) -> memoryview:
     """The stored bytes of one page of `column_index(dataset, ...)`, proved and read-only."""
     return dataset._memory.readers[index.id].bytes(page)  # noqa: SLF001
@@ -464,7 +476,7 @@ def _group_parts(dataset: StoredDataset, group: str) -> tuple[IndexPart, ...]:
         index, links = (None, links) if span is None else read_index(dataset.objects, span, links)
         return IndexPart(index, links, rows)
 
-    threads = READ_THREADS if is_far else 0
+    threads = READ_THREADS if is_far and len(wanted) > 1 else 0
     return tuple(ordered_map(wanted, read, threads=threads, name="index"))
 
 

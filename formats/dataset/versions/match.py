@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.manifest import FragmentSpan, Leaf, LeafEntry, encode_leaf
 from tensorrepo.formats.dataset.metadata.row_ids import RowIdTable
-from tensorrepo.formats.dataset.read import StoredDataset, dataset_leaves, live_rows
+from tensorrepo.formats.dataset.read import StoredDataset, dataset_leaves, live_rows, part_of
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.equality import differing
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
@@ -282,14 +282,17 @@ def narrow(
         return _part(old, old, set(), set()), _part(new, new, set(), set())
     shared = {_identity(entry) for entry in old.root.leaves}
     shared &= {_identity(entry) for entry in new.root.leaves}
-    less_old, less_new = (
-        _with_leaves(
-            each, tuple(leaf for leaf in each.root.leaves if _identity(leaf) not in shared)
-        )
-        for each in (old, new)
-    )
+    less_old, less_new = (_without_leaves(each, shared) for each in (old, new))
     spans = _span_keys(dataset_leaves(less_old)) & _span_keys(dataset_leaves(less_new))
     return _part(old, less_old, shared, spans), _part(new, less_new, shared, spans)
+
+
+def _without_leaves(version: StoredDataset, shared: set[_LeafKey]) -> StoredDataset:
+    """A version without the leaves `shared`."""
+    kept = tuple(leaf for leaf in version.root.leaves if _identity(leaf) not in shared)
+    if len(kept) == len(version.root.leaves):
+        return version
+    return part_of(version, tuple(map(_identity, kept)), lambda: _with_leaves(version, kept))
 
 
 def _part(
@@ -303,7 +306,7 @@ def _part(
     mine_live = np.cumsum(live * kept) - live * kept
     return NarrowedDataset(
         reduced,
-        _without(reduced, spans) if spans else reduced,
+        part_of(reduced, frozenset(spans), lambda: _without(reduced, spans)) if spans else reduced,
         mine[kept],
         (np.cumsum(rows) - rows - mine)[kept],
         (np.cumsum(live) - live - mine_live)[kept],
