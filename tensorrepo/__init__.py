@@ -72,8 +72,9 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "Bytes", "Catalog", "ClassLabel", "CollectedError", "Column", "CommitExpired",
-    "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date", "Decimal", "Decode",
-    "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json", "Lineage", "Link",
+    "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date",
+    "Decimal", "Decode", "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json",
+    "Lineage", "Link",
     "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model", "NoSuchRowError",
     "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Ranks",
     "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema", "Selection",
