@@ -15,7 +15,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
@@ -28,10 +30,30 @@ from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
 from tests.support.builders.repositories import ADA, commit_files, files_at, stage_files
+from tests.support.faults.backends import WrappedBackend
 
 POOL = 12  # contents that everybody writes again and again
 NAMES = ("main", "main", "a", "b")
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
+
+
+T = TypeVar("T")
+
+
+class CollectingBackend(WrappedBackend):
+    """Somebody else collects, now and then, right before an operation is done."""
+
+    def __init__(self, inner: Backend, chance: random.Random, share: float) -> None:
+        super().__init__(inner)
+        self.chance = chance
+        self.share = share
+        self.collections = 0
+
+    def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
+        if self.chance.random() < self.share:
+            self.collections += 1
+            collect(self.inner)
+        return super().step(verb, key, work)
 
 
 class CollectedWriter:
@@ -120,11 +142,12 @@ class CollectedWriter:
     def revert(self) -> None:
         tip = self.repository.log.refresh().state.refs.get("heads/main")
         history = walk(self.repository.objects, [tip] if tip else [])
-        commits = [digest for (digest, _), _ in zip(history, range(4), strict=False)]
+        commits = [*islice(history, 4)]
         if commits:
-            chosen = self.chance.choice(commits)
+            chosen, commit = self.chance.choice(commits)
+            side = 1 if len(commit.parents) > 1 else None
             merge_branches.revert(
-                self.repository, "main", chosen, author=ADA, mainline=None, strategy="theirs"
+                self.repository, "main", chosen, author=ADA, mainline=side, strategy="theirs"
             )
 
     def undo(self) -> None:
