@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tensorrepo.models.model import Model
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.errors import (
+        CollectedError,
         CommitExpired,
         CommitOutcomeUnknown,
         ConflictError,
@@ -70,9 +71,10 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
-    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date", "Decimal", "Decode",
-    "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json", "Lineage", "Link",
+    "Bytes", "Catalog", "ClassLabel", "CollectedError", "Column", "CommitExpired",
+    "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date",
+    "Decimal", "Decode", "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json",
+    "Lineage", "Link",
     "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model", "NoSuchRowError",
     "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Ranks",
     "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema", "Selection",

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.repo.backends.registry import open_backend
     from tensorrepo.repo.changes.disk_usage import measure_trees
+    from tensorrepo.repo.changes.expire import KeepRule, expire, plan_expiry
+    from tensorrepo.repo.changes.gc_collect import (
+        CollectionRules,
+        collect_garbage,
+        plan_collection,
+    )
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -53,13 +59,14 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
-    "METHODS", "AllowedOutside", "DatasetChange", "DatasetMergeDriver", "Lineage",
-    "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs",
-    "Selection", "add_changed", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
-    "compare", "compare_contents", "compare_entry", "condition_rows", "dataset_at",
-    "describe_entry", "diff_models", "diff_views", "every_tree", "files_in_place", "files_text",
-    "handles", "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute",
-    "open_backend", "open_dataset", "open_model", "open_view", "repack_models", "repository_table",
+    "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
+    "KeepRule", "Lineage", "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions",
+    "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame", "catalog_of",
+    "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
+    "condition_rows", "dataset_at", "describe_entry", "diff_models", "diff_views", "every_tree",
+    "expire", "files_in_place", "files_text", "handles", "measure_trees", "measure_usage",
+    "model_at", "models_at", "no_attribute", "open_backend", "open_dataset", "open_model",
+    "open_view", "plan_collection", "plan_expiry", "repack_models", "repository_table",
     "row_documents", "row_lines", "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
@@ -104,8 +111,10 @@ _NAMES: Final = {
     "query.untrusted.sandbox": "QueryLimits",
     "repo.backends.registry": "open_backend",
     "repo.changes.disk_usage": "measure_trees",
+    "repo.changes.expire": "KeepRule expire plan_expiry",
+    "repo.changes.gc_collect": "CollectionRules collect_garbage plan_collection",
     "repo.errors": (
-        "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
+        "CollectedError CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
         "RepositoryRewound StorageError UnsupportedError"
     ),

@@ -12,6 +12,7 @@ from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
+from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import commit_lines, walk
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from tensorrepo.query.sql.results import Result
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.changes.disk_usage import StoreUsage
+    from tensorrepo.repo.changes.expire import Expiry
+    from tensorrepo.repo.changes.gc_collect import CollectionReport
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
     from tensorrepo.report.page import WrittenReport
@@ -404,6 +407,50 @@ class Repository(Shown, RepositoryHistory):
             dry_run=dry_run,
         )
         return lazy.repack_models(self.context.core, options, time.thread_time)
+
+    def gc(
+        self,
+        *,
+        grace: str = "3d",
+        retention: str | None = None,
+        close_leases: bool = False,
+        dry_run: bool = False,
+    ) -> CollectionReport:
+        """Delete what no branch, tag or run leads to. Safe while others work.
+
+        Args:
+            grace: span of time, such as "12h": garbage that is younger stays.
+            retention: span for which deleted and reset refs are kept; None: the repository's, or 14
+                days.
+            close_leases: close leases that ran out longer ago than the grace.
+            dry_run: change nothing, and tell what would go and what refs hold.
+
+        Raises:
+            UnsupportedError: a newer version uses this repository.
+        """
+        rules = lazy.CollectionRules(
+            parse_span(text("grace", grace)),
+            None if retention is None else parse_span(text("retention", retention)),
+            close_leases,
+        )
+        core = self.context.core
+        if dry_run:
+            return lazy.plan_collection(core, rules=rules)
+        return lazy.collect_garbage(core, actor=self.author, rules=rules)
+
+    def expire(self, branch: str, keep: str, *, dry_run: bool = False) -> Expiry:
+        """Give up old commits of a branch; `gc` takes what only they led to.
+
+        Args:
+            branch: name of the branch.
+            keep: commits that stay: "30d" those of the last 30 days, "100" the newest hundred,
+                "30d,100" both.
+            dry_run: change nothing, and tell what would be given up.
+        """
+        core, rule, now = self.context.core, lazy.KeepRule.parse(keep), time.time_ns()
+        if dry_run:
+            return lazy.plan_expiry(core, branch, rule, now_ns=now)
+        return lazy.expire(core, branch, rule, actor=self.author, now_ns=now)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""
