@@ -124,8 +124,9 @@ def _name(
         return branch, BRANCHES + name, both
     if tag is not None:
         return tag, TAGS + name, None
-    if name in view.state.refs:
-        return view.state.refs[name], name, None
+    for ref in (name, f"remotes/{name}"):
+        if ref in view.state.refs:
+            return view.state.refs[ref], ref, None
     if len(name) >= SHORT_DIGITS and _DIGITS.fullmatch(name):
         return _short(repository, name), None, None
     raise NotFoundError(_unknown(name, view))

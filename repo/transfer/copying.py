@@ -17,6 +17,7 @@ from threading import Lock
 
 from tensorrepo.repo.backends.base import KeepsParts
 from tensorrepo.repo.errors import CorruptError, StorageError
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import (
     EncodedObject,
     Envelope,
@@ -133,9 +134,9 @@ class ObjectCopier:
                 self._finished.append(folder / name)
         self.totals.moved(0, objects=1)
 
-    def _read(self, digest: str, start: int, stop: int) -> bytes | bytearray | memoryview:
+    def _read(self, digest: Digest, start: int, stop: int) -> Buffer:
         self.limit.take(stop - start)
-        return self.source.read_envelope(digest, start, stop)  # type: ignore[arg-type]  a Digest
+        return self.source.read_envelope(digest, start, stop)
 
     def _advance(self, size_bytes: int) -> None:
         self.totals.moved(size_bytes)

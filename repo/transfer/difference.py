@@ -16,15 +16,18 @@ from typing import Final, Protocol
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit, decode_commit, walk
 from tensorrepo.repo.ids import Buffer, Digest
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.objects.envelope import Envelope, EnvelopeReader, Kind, ObjectLink
 from tensorrepo.repo.threads import ordered_map
 
 _HELD_BYTES: Final = 16 << 20  # of metadata of one commit that stays in memory until it is copied
 _LIKELY_COMMITS: Final = 256
 
 
-class EnvelopeSource(ObjectSource, Protocol):
+class EnvelopeSource(EnvelopeReader, Protocol):
     """Whoever can give objects as they are stored."""
+
+    def describe(self, digest: Digest) -> ObjectLink:
+        """What a parent of the object would say of it."""
 
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object, past every cache, from whichever copy of it is whole."""
@@ -64,7 +67,7 @@ class EitherSource:
     """
 
     def __init__(
-        self, near: ObjectSource, has: Callable[[Digest], bool], far: ObjectSource
+        self, near: EnvelopeReader, has: Callable[[Digest], bool], far: EnvelopeReader
     ) -> None:
         self._near, self._has, self._far = near, has, far
 
@@ -94,13 +97,13 @@ def missing_commits(
     tips, near = list(wants), list(likely)
     if near:
         found = []
-        for item in walk(commits, tips, hidden=near):  # type: ignore[arg-type]  only reads
+        for item in walk(commits, tips, hidden=near):
             found.append(item)
             if len(found) > _LIKELY_COMMITS:
                 break
         else:
             return found[::-1]
-    return list(walk(commits, tips, hidden=list(held())))[::-1]  # type: ignore[arg-type]  likewise
+    return list(walk(commits, tips, hidden=list(held())))[::-1]
 
 
 def objects_of(
@@ -134,9 +137,13 @@ def objects_below(
     *,
     supersedes: Mapping[Digest, Digest],
     threads: int,
+    had: Iterable[Digest] = (),
 ) -> CommitObjects:
-    """All that `roots` lead to, as if a commit brought it."""
+    """All that `roots` lead to and `had` do not, as if a commit brought it."""
     walked = _Walk(source, supersedes, threads)
+    for digest in had:
+        with suppress(NotFoundError):  # it saves work, no more
+            walked.had([source.describe(digest)])
     links = [source.describe(root) for root in roots]
     walked.wanted(links)
     walked.run()

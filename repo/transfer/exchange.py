@@ -57,10 +57,10 @@ class TransferReport(Shown):
         return RecordTable(
             (f"{told}{totals.bytes:,} bytes; {totals.present} objects were there already",),
             ("ref", "was", "is"),
-            [
+            tuple(
                 (move.ref, f"{move.old or 'nothing':.12}", f"{move.new or 'nothing':.12}")
                 for move in self.moves
-            ],
+            ),
         )
 
 

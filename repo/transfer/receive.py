@@ -168,10 +168,11 @@ class Receiving:
         options: TransferOptions,
         pin: LogView,
         totals: TransferTotals,
+        writer: ObjectWriter | None = None,
     ) -> None:
         self._source, self._target, self._options, self._pin = source, target, options, pin
         self._totals = totals
-        self._writer = ObjectWriter(target.objects, pin.state.graves)
+        self._writer = writer or ObjectWriter(target.objects, pin.state.graves)
         self._copier = ObjectCopier(
             source.objects, source.url, self._writer, options.parts, options.limit, totals,
             lambda: options.progress(totals),
@@ -218,8 +219,8 @@ class Receiving:
         finally:
             plans.close()
 
-    def copy_all(self, roots: Iterable[Digest]) -> None:
-        """Copy objects that are no commits, with all that they lead to."""
+    def copy_all(self, roots: Iterable[Digest], had: Iterable[Digest] = ()) -> None:
+        """Copy objects that are no commits, with all that they lead to and `had` do not."""
         wanted = list(dict.fromkeys(roots))
         if wanted:
             found = objects_below(
@@ -227,7 +228,9 @@ class Receiving:
                 wanted,
                 supersedes=self._source.supersedes,
                 threads=self._reading,
+                had=had,
             )
+            self._placements |= found.placements
             for batch in _batches([found]):
                 self._copy_batch(replace(batch, whole=[]))
 
@@ -239,7 +242,7 @@ class Receiving:
             if not decided:
                 return self._lease.closing(view)
             self._pass_fence(view, wants)
-            return (*self._superseded(view), *decided, *self._lease.closing(view))
+            return (*self.superseded(view), *decided, *self._lease.closing(view))
 
         return self._target.append(entries)
 
@@ -295,7 +298,7 @@ class Receiving:
                 gc_fence.secure_commit(self._writer, view.state, commit)
         self._fenced = view
 
-    def _superseded(self, view: LogView) -> tuple[LogEntry, ...]:
+    def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
         state = view.state
         needed = {

@@ -23,7 +23,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.names import check_ref
-from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import EnvelopeReader, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
@@ -114,7 +114,7 @@ def tracking_ref(remote: str, ref: str) -> str:
 
 
 def judge(
-    changes: Iterable[RefChange], view: LogView, commits: ObjectSource
+    changes: Iterable[RefChange], view: LogView, commits: EnvelopeReader
 ) -> tuple[MovedRef, ...]:
     """What `changes` move at `view`, those left out that move nothing.
 
@@ -138,7 +138,7 @@ def judge(
     return tuple(moves)
 
 
-def _check_move(change: RefChange, old: Digest | None, commits: ObjectSource) -> bool:
+def _check_move(change: RefChange, old: Digest | None, commits: EnvelopeReader) -> bool:
     """Whether the ref moves other than forward. Raises ConflictError when it must not."""
     new, may = change.new, change.force or change.leased
     if old is None or new is None:
@@ -159,7 +159,7 @@ def _check_move(change: RefChange, old: Digest | None, commits: ObjectSource) ->
     return True
 
 
-def is_descendant(commits: ObjectSource, new: Digest, old: Digest) -> bool:
+def is_descendant(commits: EnvelopeReader, new: Digest, old: Digest) -> bool:
     """Whether `new` has `old` in its history; no, where that history ends before it is known."""
     try:
         return is_ancestor(commits, old, new)
