@@ -23,7 +23,7 @@ def bundle_create_command(
     refs: Annotated[
         list[str] | None,
         Argument(
-            metavar="[REF|A..B|^REF]...",
+            metavar="REF|A..B|^REF",
             help="Branches and tags; else main. ^REF: the receiver has it.",
             autocompletion=complete_ref,
         ),

@@ -45,7 +45,7 @@ def names_of(session: WorkspaceSession) -> RefNames:
     head = session.head
     for ref, at in sorted(session.repository.log.refresh().state.refs.items()):
         space, _, name = ref.partition("/")
-        shown = {"heads": name, "tags": f"tag: {name}"}.get(space, ref)
+        shown = {"heads": name, "remotes": name, "tags": f"tag: {name}"}.get(space, ref)
         if head is not None and space == "heads" and name == head.branch:
             shown = f"HEAD -> {name}"
         names.setdefault(at, []).append(shown)

@@ -40,7 +40,7 @@ def _complete_remote(context: Context, incomplete: str) -> list[str]:
 
 RemoteArgument = Annotated[
     str | None,
-    Argument(metavar="[REMOTE]", help="A remote, or a URL.", autocompletion=_complete_remote),
+    Argument(metavar="REMOTE", help="A remote, or a URL.", autocompletion=_complete_remote),
 ]
 NamedOption = Annotated[
     str | None, Option("--as", metavar="NAME", help="Of a promotion: its name there.")
@@ -51,7 +51,7 @@ def clone_command(
     call: CommandCall,
     url: Annotated[str, Argument(metavar="URL", help="A repository, or a bundle.")],
     place: Annotated[
-        str | None, Argument(metavar="[PLACE]", help="Folder or URL to make; else URL's last part.")
+        str | None, Argument(metavar="PLACE", help="Folder or URL to make; else URL's last part.")
     ] = None,
     bare: Annotated[bool, Option("--bare", help="Make a repository without a workspace.")] = False,
     mirror: Annotated[
@@ -105,11 +105,11 @@ def clone_command(
 
 
 def fetch_command(
-    call: CommandCall,
+    call: RepoCall,
     remote: RemoteArgument = None,
     specs: Annotated[
         list[str] | None,
-        Argument(metavar="[NAME|PATH@REF]...", help="Branches and tags; else all."),
+        Argument(metavar="NAME|PATH@REF", help="Branches and tags; else all."),
     ] = None,
     named: NamedOption = None,
     prune: Annotated[bool, Option("--prune", help="Forget branches that are gone there.")] = False,
@@ -151,12 +151,12 @@ def fetch_command(
 
 
 def push_command(
-    call: CommandCall,
+    call: RepoCall,
     remote: RemoteArgument = None,
     specs: Annotated[
         list[str] | None,
         Argument(
-            metavar="[NAME|PATH@REF]...",
+            metavar="NAME|PATH@REF",
             help="Branches, tags, SOURCE:TARGET; else this branch.",
             autocompletion=complete_branch,
         ),
@@ -194,7 +194,7 @@ def push_command(
         return
     if delete and not specs:
         raise InvalidInputError("--delete needs the NAME to delete")
-    meant = [f":{spec}" for spec in specs or ()] if delete else specs or [call.session.branch()]
+    meant = [f":{spec}" for spec in specs or ()] if delete else specs or [_branch(call)]
     with _moving(call, f"pushing to {remote or at.remotes.default()}", limit_rate) as options:
         report = transfer.push(at, remote, meant, options, force=force, lease=lease, tags=tags)
     report_moves(call, report, "Everything is there already")
@@ -228,7 +228,7 @@ def pull_command(
 
 
 def promote_command(
-    call: CommandCall,
+    call: RepoCall,
     what: Annotated[
         str,
         Argument(
@@ -330,6 +330,11 @@ def here(call: CommandCall) -> Here:
     return Here(call.machine, session.repository, config)
 
 
+def _branch(call: CommandCall) -> str:
+    """The branch that the workspace is on; main where there is none."""
+    return "main" if call.session.workspace is None else call.session.branch()
+
+
 def somebody(call: CommandCall) -> str:
     """Who does it, for the log; reading and copying need no name."""
     try:
@@ -409,10 +414,8 @@ def _fetch_promoted(
 ) -> None:
     _, url = at.remotes.find(remote)
     source = Here(call.machine, connect(url, None, call.machine))
-    with call.session.here.locked():
-        refuse_staged(call.session)
-        branch = call.session.branch()
-        _promote(call, source, at.core, promoted, named, limit_rate, branch=branch)
+    branch = _branch(call)
+    _promote(call, source, at.core, promoted, named, limit_rate, branch=branch)
 
 
 def _promote(

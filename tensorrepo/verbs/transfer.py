@@ -6,7 +6,6 @@ environment. The command line and the SDK call these with what they know of this
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,7 +75,7 @@ class Here:
         """Other repositories that are named here."""
         name, copy = self.core.id, self.core.copy
         if copy is not None and copy.kind == "mirror":  # it has the id of its origin
-            name = f"{name}@{hashlib.sha256(self.core.url.encode()).hexdigest()[:12]}"
+            name = f"{name}@{copy.id}"
         return Remotes.of(self.machine, self.core.url, name, self.config)
 
 
