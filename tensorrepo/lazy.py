@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
+    from tensorrepo.sharing import (
+        bundle,
+        fetch,
+        fetch_data,
+        here_of,
+        promote,
+        pull,
+        push,
+    )
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare import compare, compare_entry, shortened
     from tensorrepo.workspace.add_paths import add_changed
@@ -39,10 +48,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
     "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
-    "blame", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "handles", "measure_usage", "model_at", "models_at",
-    "no_attribute", "repack_models", "repository_table", "row_selection", "shortened", "sql",
-    "view_at", "write_report",
+    "blame", "bundle", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
+    "describe_entry", "every_tree", "fetch", "fetch_data", "handles", "here_of", "measure_usage",
+    "model_at", "models_at", "no_attribute", "promote", "pull", "push", "repack_models",
+    "repository_table", "row_selection", "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -88,6 +97,7 @@ _NAMES: Final = {
     "runs.record": "Runs",
     "runs.run": "Run",
     "sdk": "init open_repository",
+    "sharing": "bundle clone fetch fetch_data here_of promote pull push",
     "transaction": "begin_transaction",
     "verbs.compare": "compare compare_entry shortened",
     "verbs.exchange": "export read",

@@ -58,9 +58,10 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class PromotedTo:
-    """A note at the origin: `commit` held what went to `path` of another repository."""
+    """A note at the origin: `source_path` of `commit` went to `path` of another repository."""
 
     repository: str
+    source_path: str
     path: str
     commit: Digest
 
@@ -112,12 +113,16 @@ def promote(
 
 
 def note_at_origin(source: RepositoryCore, promotion: Promotion, target: str, actor: str) -> None:
-    """Keep a ref of the commit that was promoted, which says to which repository and path.
+    """Keep a ref of the commit that was promoted: ``promoted/<repository>/<path>``.
+
+    Where its path there is another, that follows behind "=", with "+" for "/".
 
     Raises:
         PermissionDenied: the origin takes no changes from here.
     """
-    ref = check_ref(f"{PROMOTED}/{target}/{promotion.path}")
+    path = promotion.origin.path
+    renamed = "" if path == promotion.path else f"={promotion.path.replace('/', '+')}"
+    ref = check_ref(f"{PROMOTED}/{target}/{path}{renamed}")
     change = RefChange(ref, Digest(promotion.origin.commit), force=True)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
@@ -128,13 +133,15 @@ def note_at_origin(source: RepositoryCore, promotion: Promotion, target: str, ac
     source.append(decide)
 
 
-def promoted_to(view: LogView, path: str | None = None) -> Iterator[PromotedTo]:
-    """Where things of this repository went, by its own notes; `path` as it is at the receiver."""
+def promoted_to(view: LogView, path: str) -> Iterator[PromotedTo]:
+    """Where the entry at `path` went, by the notes of this repository."""
     for ref, commit in sorted(view.state.refs.items()):
         space, _, rest = ref.partition("/")
-        repository, _, where = rest.partition("/")
-        if space == PROMOTED and path in (None, where):
-            yield PromotedTo(repository, where, commit)
+        repository, _, told = rest.partition("/")
+        source_path, renamed, there = told.partition("=")
+        if space == PROMOTED and source_path == path:
+            where = there.replace("+", "/") if renamed else path
+            yield PromotedTo(repository, source_path, where, commit)
 
 
 def promoted_from(

@@ -31,6 +31,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import Update
+from tensorrepo.repo.transfer.promotion import origin_of
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:
@@ -70,8 +71,11 @@ def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
     lines += [
         f"Author: {output.escape(commit.author)}",
         f"Date:   {moment_text(commit.time_ns)}",
-        "",
     ]
+    if (origin := origin_of(commit)) is not None:
+        told = f"{origin.path} of commit {origin.commit:.12} in repository {origin.repository}"
+        lines.append(f"From:   {output.escape(told)}")
+    lines.append("")
     lines += [f"    {output.escape(line)}" for line in commit.message.splitlines()]
     return "\n".join([*lines, ""])
 

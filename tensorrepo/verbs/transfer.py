@@ -285,7 +285,7 @@ def promote(
     )  # fmt: skip
     try:
         note_at_origin(source, promotion, target.id, options.actor)
-    except (PermissionDenied, UnsupportedError) as error:
+    except (ConflictError, PermissionDenied, UnsupportedError) as error:
         warn(f"{source.url} could not note that {whole} went to {target.url}: {error}")
     return promotion
 
