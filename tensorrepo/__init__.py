@@ -78,8 +78,8 @@ __all__ = [
     "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Ranks",
     "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema", "Selection",
     "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
-    "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph", "init",
-    "open", "read",
+    "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph",
+    "init", "open", "read",
 ]  # fmt: skip
 
 
