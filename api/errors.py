@@ -20,6 +20,7 @@ HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
         "no-such-row": HTTPStatus.NOT_FOUND,
         "conflict": HTTPStatus.CONFLICT,
         "expired": HTTPStatus.GONE,
+        "collected": HTTPStatus.GONE,
         "purged": HTTPStatus.GONE,
         "corrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
         "rewound": HTTPStatus.INTERNAL_SERVER_ERROR,

@@ -65,6 +65,12 @@ class NotFoundError(Error, KeyError):
     kind = "not-found"
 
 
+class CollectedError(CommitExpired, NotFoundError):
+    """An object that nothing led to any more, and that garbage collection took."""
+
+    kind = "collected"
+
+
 class NoSuchRowError(NotFoundError, IndexError):
     """A row beyond the last one. Code that walks sequences knows it as IndexError."""
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tensorrepo.models.model import Model
     from tensorrepo.query.untrusted.sandbox import QueryLimits
     from tensorrepo.repo.errors import (
+        CollectedError,
         CommitExpired,
         CommitOutcomeUnknown,
         ConflictError,
@@ -71,13 +72,13 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 __all__ = [
-    "Bytes", "Catalog", "ClassLabel", "Column", "CommitExpired", "CommitOutcomeUnknown",
-    "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date", "Decimal", "Decode",
-    "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json", "Lineage", "Link",
-    "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model", "NoSuchRowError",
-    "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Ranks",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema", "Selection",
-    "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
+    "Bytes", "Catalog", "ClassLabel", "CollectedError", "Column", "CommitExpired",
+    "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date",
+    "Decimal", "Decode", "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json",
+    "Lineage", "Link", "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model",
+    "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits",
+    "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema",
+    "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
     "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph",
     "init", "open", "read",
 ]  # fmt: skip

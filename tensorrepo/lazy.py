@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
+    from tensorrepo.repo.changes.expire import KeepRule, expire, plan_expiry
+    from tensorrepo.repo.changes.gc_collect import (
+        CollectionRules,
+        collect_garbage,
+        plan_collection,
+    )
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -46,12 +52,14 @@ if TYPE_CHECKING:
     from tensorrepo.workspace.add_paths import add_changed
 
 __all__ = [
-    "AllowedOutside", "DatasetMergeDriver", "Lineage", "ModelMergeDriver", "PinnedRepository",
-    "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
-    "blame", "bundle", "catalog_of", "checkpointer_of", "compare", "compare_entry", "dataset_at",
-    "describe_entry", "every_tree", "fetch", "fetch_data", "handles", "here_of", "measure_usage",
-    "model_at", "models_at", "no_attribute", "promote", "pull", "push", "repack_models",
-    "repository_table", "row_selection", "shortened", "sql", "view_at", "write_report",
+    "AllowedOutside", "CollectionRules", "DatasetMergeDriver", "KeepRule", "Lineage",
+    "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions", "Run", "Runs",
+    "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
+    "checkpointer_of", "collect_garbage", "compare", "compare_entry", "dataset_at",
+    "describe_entry", "every_tree", "expire", "fetch", "fetch_data", "handles", "here_of",
+    "measure_usage", "model_at", "models_at", "no_attribute", "plan_collection", "plan_expiry",
+    "promote", "pull", "push", "repack_models", "repository_table", "row_selection", "shortened",
+    "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -87,8 +95,10 @@ _NAMES: Final = {
     "models.model": "Model model_at",
     "pinned": "PinnedRepository handles",
     "query.untrusted.sandbox": "QueryLimits",
+    "repo.changes.expire": "KeepRule expire plan_expiry",
+    "repo.changes.gc_collect": "CollectionRules collect_garbage plan_collection",
     "repo.errors": (
-        "CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
+        "CollectedError CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "
         "InvalidInputError NoSuchRowError NotFoundError PermissionDenied PurgedError "
         "RepositoryRewound StorageError UnsupportedError"
     ),

@@ -12,6 +12,7 @@ from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
+from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import commit_lines, walk
@@ -20,6 +21,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log import append
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Shown, moment_text
+from tensorrepo.repository_exchange import RepositoryExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,12 +42,10 @@ if TYPE_CHECKING:
     from tensorrepo.query.sql.duck import Params
     from tensorrepo.query.sql.results import Result
     from tensorrepo.query.untrusted.sandbox import QueryLimits
+    from tensorrepo.repo.changes.expire import Expiry
+    from tensorrepo.repo.changes.gc_collect import CollectionReport
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
-    from tensorrepo.repo.transfer.bundle import BundleReport
-    from tensorrepo.repo.transfer.exchange import TransferReport
-    from tensorrepo.repo.transfer.pace import TransferTotals
-    from tensorrepo.repo.transfer.promotion import Promotion
     from tensorrepo.report.page import WrittenReport
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -265,7 +265,7 @@ class RepositoryHistory:
         return RefMap((ref.removeprefix(space), at) for ref, at in refs if ref.startswith(space))
 
 
-class Repository(Shown, RepositoryHistory):
+class Repository(Shown, RepositoryHistory, RepositoryExchange):
     """A repository at one URL. Picklable: another process opens the URL again.
 
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
@@ -390,6 +390,50 @@ class Repository(Shown, RepositoryHistory):
             dry_run=dry_run,
         )
         return lazy.repack_models(self.context.core, options, time.thread_time)
+
+    def gc(
+        self,
+        *,
+        grace: str = "3d",
+        retention: str | None = None,
+        close_leases: bool = False,
+        dry_run: bool = False,
+    ) -> CollectionReport:
+        """Delete what no branch, tag or run leads to. Safe while others work.
+
+        Args:
+            grace: span of time, such as "12h": garbage that is younger stays.
+            retention: span for which deleted and reset refs are kept; None: the repository's, or 14
+                days.
+            close_leases: close leases that ran out longer ago than the grace.
+            dry_run: change nothing, and tell what would go and what refs hold.
+
+        Raises:
+            UnsupportedError: a newer version uses this repository.
+        """
+        rules = lazy.CollectionRules(
+            parse_span(text("grace", grace)),
+            None if retention is None else parse_span(text("retention", retention)),
+            close_leases,
+        )
+        core = self.context.core
+        if dry_run:
+            return lazy.plan_collection(core, rules=rules)
+        return lazy.collect_garbage(core, actor=self.author, rules=rules)
+
+    def expire(self, branch: str, keep: str, *, dry_run: bool = False) -> Expiry:
+        """Give up old commits of a branch; `gc` takes what only they led to.
+
+        Args:
+            branch: name of the branch.
+            keep: commits that stay: "30d" those of the last 30 days, "100" the newest hundred,
+                "30d,100" both.
+            dry_run: change nothing, and tell what would be given up.
+        """
+        core, rule, now = self.context.core, lazy.KeepRule.parse(keep), time.time_ns()
+        if dry_run:
+            return lazy.plan_expiry(core, branch, rule, now_ns=now)
+        return lazy.expire(core, branch, rule, actor=self.author, now_ns=now)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""
@@ -548,160 +592,6 @@ class Repository(Shown, RepositoryHistory):
             InvalidInputError: the file is there, and not `overwrite`.
         """
         return lazy.write_report(self.context, to, ref, limit=limit, overwrite=overwrite)
-
-    def remotes(self) -> dict[str, str]:
-        """URLs of other repositories that have a name here, in this machine's settings."""
-        return lazy.here_of(self.context).remotes.urls()
-
-    def add_remote(self, name: str, url: str | Path) -> None:
-        """Name another repository; its URL holds no secrets, which the environment has.
-
-        Raises:
-            ConflictError: the name is taken.
-        """
-        lazy.here_of(self.context).remotes.add(text("name", name), str(url))
-
-    def fetch(
-        self,
-        remote: str | None = None,
-        refs: Iterable[str] = (),
-        *,
-        tags: bool = True,
-        prune: bool = False,
-        limit_rate: int | str | None = None,
-        progress: Callable[[TransferTotals], None] = lambda _: None,
-    ) -> TransferReport:
-        """Bring commits of another repository here; its branches are then ``remote/branch``.
-
-        Args:
-            remote: name, URL, folder or bundle; None: origin. A mirror follows its origin.
-            refs: branches and tags; none: all.
-            tags: all new tags, too.
-            prune: forget branches that are gone there.
-            limit_rate: bytes a second at most, such as ``"10MB"``.
-            progress: receives the counters of the transfer, on any thread.
-
-        Raises:
-            CorruptError: something is damaged there. Nothing of that was stored.
-        """
-        return lazy.fetch(
-            self.context,
-            remote,
-            listed("refs", refs),
-            tags=tags,
-            prune=prune,
-            limit_rate=limit_rate,
-            progress=progress,
-        )
-
-    def fetch_data(
-        self,
-        *,
-        limit_rate: int | str | None = None,
-        progress: Callable[[TransferTotals], None] = lambda _: None,
-    ) -> TransferTotals:
-        """Bring all data that a lazy clone left at its origin. Arguments as of `fetch`."""
-        return lazy.fetch_data(self.context, limit_rate, progress)
-
-    def push(
-        self,
-        remote: str | None = None,
-        refs: Iterable[str] = ("main",),
-        *,
-        force: bool = False,
-        lease: bool = False,
-        tags: bool = False,
-        limit_rate: int | str | None = None,
-        progress: Callable[[TransferTotals], None] = lambda _: None,
-    ) -> TransferReport:
-        """Bring commits to another repository and move its branches: all of them, or none.
-
-        Args:
-            remote: name, URL or folder; None: origin.
-            refs: branches and tags, ``source:target``, ``:target`` to delete.
-            force: branches may move other than forward.
-            lease: they may, where they are at what was fetched last.
-            tags: all tags, too.
-            limit_rate: bytes a second at most, such as ``"10MB"``.
-            progress: receives the counters of the transfer, on any thread.
-
-        Raises:
-            ConflictError: a branch would not move forward. Nothing was pushed.
-        """
-        return lazy.push(
-            self.context,
-            remote,
-            listed("refs", refs),
-            force=force,
-            lease=lease,
-            tags=tags,
-            limit_rate=limit_rate,
-            progress=progress,
-        )
-
-    def pull(
-        self,
-        branch: str = "main",
-        remote: str | None = None,
-        *,
-        limit_rate: int | str | None = None,
-        progress: Callable[[TransferTotals], None] = lambda _: None,
-    ) -> MergeOutcome:
-        """Fetch, and merge the branch of the same name. Arguments as of `fetch`."""
-        return lazy.pull(self.context, remote, branch, limit_rate, progress)
-
-    def promote(
-        self,
-        path: str,
-        to: str | Path,
-        *,
-        ref: str = "main",
-        named: str | None = None,
-        branch: str = "main",
-        message: str | None = None,
-        limit_rate: int | str | None = None,
-    ) -> Promotion:
-        """Bring one entry to another repository without its history, and commit it there.
-
-        Args:
-            path: such as ``models/net``.
-            to: the receiver: name of a remote, URL or folder.
-            ref: the commit here.
-            named: its name there; None: the same.
-            branch: branch there.
-            message: message of the commit there.
-            limit_rate: bytes a second at most.
-        """
-        return lazy.promote(
-            self.context,
-            path,
-            to,
-            ref=ref,
-            named=named,
-            branch=branch,
-            message=message,
-            limit_rate=limit_rate,
-        )
-
-    def bundle(
-        self,
-        to: str | Path,
-        refs: Iterable[str] = ("main",),
-        *,
-        everything: bool = False,
-        overwrite: bool = False,
-    ) -> BundleReport:
-        """Write commits and all their data to one file, which `tensorrepo.clone` reads.
-
-        Args:
-            to: path of the file.
-            refs: branches and tags; ``"v1..main"`` leaves out what v1 has.
-            everything: all branches, tags, runs and registered versions.
-            overwrite: whether a file that is there is replaced.
-        """
-        return lazy.bundle(
-            self.context, to, listed("refs", refs), everything=everything, overwrite=overwrite
-        )
 
     def close(self) -> None:
         self.context.core.close()

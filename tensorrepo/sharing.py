@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorrepo.connect import connect, is_url
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import text
+from tensorrepo.formats.common.arguments import text, whole
 from tensorrepo.repo.changes.merge_branches import MergeOutcome
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.transfer.bundle import BundleReport, write_bundle
@@ -32,6 +32,7 @@ def clone(
     mirror: bool = False,
     lazy: bool = False,
     branch: str | None = None,
+    depth: int | None = None,
     author: str | None = None,
     limit_rate: int | str | None = None,
     progress: Progress = lambda _: None,
@@ -46,6 +47,7 @@ def clone(
         mirror: copy the log, too, and take no commits: a backup, which `Repository.fetch` follows.
         lazy: leave data at the origin until it is read.
         branch: the branch that it begins with; None: main.
+        depth: so many commits of each branch at most; tags are left out then.
         author: ``Name <email>`` of commits, as for `open`.
         limit_rate: bytes a second at most, such as ``"10MB"``.
         progress: receives the counters of the transfer, on any thread.
@@ -58,11 +60,12 @@ def clone(
         ``tr.clone("s3://bucket/team", "/data/team", lazy=True)``
     """
     here, target = machine(), str(to)
-    if mirror and (lazy or branch is not None):
-        raise InvalidInputError("a mirror is a whole copy: lazy= and branch= do not go with it")
+    if mirror and (lazy or branch is not None or depth is not None):
+        raise InvalidInputError("a mirror is a whole copy: no lazy=, branch= or depth= with it")
+    depth = None if depth is None else whole("depth", depth, 1)
     place = target if is_url(target) else str(here.path(Path(target).expanduser()))
     request = CloneRequest(
-        str(url), place, workspace=False, mirror=mirror, lazy=lazy, branch=branch
+        str(url), place, workspace=False, mirror=mirror, lazy=lazy, branch=branch, depth=depth
     )
     options = transfer.transfer_options(
         here, author or "somebody", limit_rate=limit_rate, progress=progress

@@ -35,7 +35,7 @@ from tensorrepo.query.sync.loader import Loader, TableRows, as_json, chunks, del
 from tensorrepo.query.sync.refs import log_rows, move_refs, move_registry, move_runs
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import Error, InvalidInputError, RepositoryRewound
-from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit
+from tensorrepo.repo.history.commits import Commit, as_known, decode_commit, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, TreeChanges
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.past_commits import PastCommits
@@ -326,7 +326,7 @@ class Walk:
             with suppress(Error):  # who reads the object itself says what is wrong with it
                 kind, payload = decode_payload(data)
                 if kind is Kind.COMMIT:
-                    return decode_commit(payload)
+                    return as_known(self._objects, digest, decode_commit(payload))
         return read_commit(self._objects, digest)
 
     def _changes(self, commit: Commit, before: bytes) -> tuple[PathChange, ...]:

@@ -47,6 +47,8 @@ def closure(
 ) -> Iterator[Digest]:
     """`roots` and all that they lead to, each once; leaves are never opened.
 
+    Where `objects` says that history ends at a commit, its parents are not followed.
+
     Args:
         objects: where links are read.
         roots: digests to begin with.
@@ -64,7 +66,12 @@ def closure(
         seen.add(digest)
         yield digest
         if link is None or not link.leaf:
-            pending += [(child.digest, child) for child in objects.get(digest).links]
+            ends = digest in objects.shallow  # what a commit links to beside commits is its tree
+            pending += [
+                (child.digest, child)
+                for child in objects.get(digest).links
+                if not (ends and child.kind is Kind.COMMIT)
+            ]
 
 
 def store_again(

@@ -25,6 +25,8 @@ _UNITS = {
     "day": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
+_SPAN = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[smhdw])")
+_SPAN_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,6 +52,20 @@ def parse_moment(text: str, *, now_ns: int, ends: bool = False) -> int:
             f"{text!r:.80} is no moment: expected a date such as 2026-11-01 or '2026-11-01 12:00' "
             "(UTC where no zone is given), 'yesterday' or '3 days ago'"
         ) from None
+
+
+def parse_span(text: str) -> float:
+    """Seconds of a span of time: ``90s``, ``30m``, ``12h``, ``30d`` or ``2w``.
+
+    Raises:
+        InvalidInputError: none of these.
+    """
+    if (span := _SPAN.fullmatch(text.strip())) is None:
+        raise InvalidInputError(
+            f"{text!r:.80} is no span of time: expected a number and one of s, m, h, d, w, as in "
+            "90s, 12h or 30d"
+        )
+    return float(span["count"]) * _SPAN_SECONDS[span["unit"]]
 
 
 def moment_text(time_ns: int) -> str:

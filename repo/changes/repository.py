@@ -232,6 +232,7 @@ def open_repository(
         refresh=lambda: log.refresh().state.graves,
         cache=remembered.cache,
         past=None if past is None else past.get,
+        shallow=lambda: log.latest.state.shallow if log.latest else frozenset(),
     )
     return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
 

@@ -20,7 +20,7 @@ import msgspec
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref, reflog
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
 from tensorrepo.repo.ids import SHORT_DIGITS, Digest, parse_digest
 from tensorrepo.repo.log.reader import LogView
@@ -182,9 +182,15 @@ def _walk(
 
 
 def _parent(repository: RepositoryCore, text: str, digest: Digest, number: int) -> Digest:
-    parents = read_commit(repository.objects, digest).parents
+    found = read_commit(repository.objects, digest)
+    parents = found.parents
     if number == 0:
         return digest
+    if found.beyond:
+        raise CommitExpired(
+            f"{text}: the parents of commit {digest:.12} are not in this repository, whose "
+            "history ends there"
+        )
     if number > len(parents):
         raise NotFoundError(
             f"{text}: commit {digest:.12} has {len(parents)} parents, there is no number {number}"

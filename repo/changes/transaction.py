@@ -226,8 +226,9 @@ class CommitAttempt:
 
     def _pin_is_intact(self, state: State) -> bool:
         """Whether all that was reachable at the pin still is: then it was not condemned."""
-        tx = self.transaction
-        if state.supersedes != tx.pin.state.supersedes:
+        tx, pinned = self.transaction, self.transaction.pin.state
+        # A base may be reachable, and what lay behind it given up: rows that were restored of it.
+        if (state.supersedes, state.shallow) != (pinned.supersedes, pinned.shallow):
             return False
         return tx.base is None or gc_fence.reachable(tx.repository.objects, state, tx.base)
 
@@ -423,6 +424,11 @@ def amend(
     objects, base = transaction.objects, transaction.base
     assert base is not None, "there is a commit to amend"
     amended = read_commit(objects, base)
+    if amended.beyond:
+        raise CommitExpired(
+            f"commit {base:.12} cannot be amended: its parents are not in this repository, whose "
+            "history ends there. Make another commit; `tensorrepo revert` takes a change back."
+        )
     root = update(objects, amended.tree, transaction.staged)
     attempt = _Amended(
         transaction,

@@ -61,6 +61,9 @@ class Commit:
     parents. `author` reads ``Name <email>``. `time_ns` (UTC) is information, never an order.
     `changed` names the paths that differ from the first parent (from the empty tree without
     parents) in key order; None when there are more than 256. `signature` covers `signed_bytes`.
+
+    Where a repository's history ends at a commit, that is read without `parents`: `beyond` has
+    those that it was made with. So no walk goes there, whoever walks.
     """
 
     tree: bytes = field(repr=False)
@@ -72,6 +75,7 @@ class Commit:
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     changed: tuple[str, ...] | None = None
     signature: bytes | None = None
+    beyond: tuple[Digest, ...] = ()
 
     def __post_init__(self) -> None:
         _check_lineage(self)
@@ -115,7 +119,7 @@ def encode_commit(commit: Commit) -> bytes:
         _Stored(
             VERSION,
             commit.tree,
-            [digest_bytes(parent) for parent in commit.parents],
+            [digest_bytes(parent) for parent in commit.parents or commit.beyond],
             commit.generation,
             commit.author,
             commit.message,
@@ -182,7 +186,7 @@ def _check_version(version: int) -> None:
 
 
 def read_commit(objects: EnvelopeReader, digest: Digest) -> Commit:
-    """The commit of that name.
+    """The commit of that name, without its parents where history ends at it.
 
     Raises:
         InvalidInputError: the object is no commit.
@@ -191,13 +195,21 @@ def read_commit(objects: EnvelopeReader, digest: Digest) -> Commit:
     if envelope.kind is not Kind.COMMIT:
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a commit")
     try:
-        return decode_commit(envelope.payload)
+        return as_known(objects, digest, decode_commit(envelope.payload))
     except (CorruptError, UnsupportedError) as error:
         raise type(error)(f"commit {digest:.12}: {error}") from error
 
 
+def as_known(objects: EnvelopeReader, digest: Digest, commit: Commit) -> Commit:
+    """`commit` with the parents that this repository has: all, or none where it is shallow."""
+    if digest not in objects.shallow:
+        return commit
+    return replace(commit, parents=(), beyond=commit.parents)
+
+
 def write_commit(objects: ObjectSink, commit: Commit) -> ObjectLink:
     """Store `commit`, linked to its parents and to what its root page names."""
+    assert not commit.beyond, "what is here in part was stored whole somewhere else"
     links = (*commit.parents, *root_links(commit.tree))
     return objects.put(Kind.COMMIT, encode_commit(commit), links)
 
@@ -215,16 +227,17 @@ def clean_message(text: str) -> str:
 
 
 def _check_lineage(commit: Commit) -> None:
+    parents = commit.parents or commit.beyond
     if not isinstance(commit.tree, bytes) or not 0 < len(commit.tree) <= MAX_ROOT_BYTES:
         raise InvalidInputError(f"a commit's tree is a root page of 1 to {MAX_ROOT_BYTES} bytes")
-    for parent in commit.parents:
+    for parent in parents:
         parse_digest(parent)
-    if len(set(commit.parents)) != len(commit.parents) or len(commit.parents) > MAX_PARENTS:
+    if len(set(parents)) != len(parents) or len(parents) > MAX_PARENTS:
         raise InvalidInputError(f"a commit has up to {MAX_PARENTS} parents, each once")
-    lowest, highest = (2, _MAX_I64) if commit.parents else (1, 1)
+    lowest, highest = (2, _MAX_I64) if parents else (1, 1)
     if not lowest <= commit.generation <= highest:
         raise InvalidInputError(
-            f"generation {commit.generation} does not fit {len(commit.parents)} parents"
+            f"generation {commit.generation} does not fit {len(parents)} parents"
         )
     if not 0 <= commit.time_ns <= _MAX_I64:
         raise InvalidInputError(f"time {commit.time_ns} ns is not between 1970 and 2262")
@@ -385,6 +398,13 @@ def is_ancestor(objects: EnvelopeReader, ancestor: Digest, descendant: Digest) -
         if commit.generation > lowest:
             frontier.push_parents(digest, commit, 0)
     return False
+
+
+def end_of_history(objects: EnvelopeReader, tips: Iterable[Digest]) -> Digest | None:
+    """The newest commit behind `tips` whose parents are not here; None where all are."""
+    if not objects.shallow:
+        return None
+    return next((digest for digest, commit in walk(objects, tips) if commit.beyond), None)
 
 
 def ahead_behind(objects: ObjectSource, a: Digest, b: Digest) -> tuple[int, int]:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.history.commits import best_common, read_commit
+from tensorrepo.repo.errors import CommitExpired, InvalidInputError
+from tensorrepo.repo.history.commits import best_common, end_of_history, read_commit
 from tensorrepo.repo.history.trees import (
     EMPTY_TREE,
     Entry,
@@ -250,6 +250,12 @@ def merge_base_tree(
     does; where that conflicts, what *their* base had is kept.
     """
     bases = best_common(objects, (ours,), (theirs,))
+    if not bases and (end := end_of_history(objects, (ours, theirs))) is not None:
+        raise CommitExpired(
+            f"no common ancestor of {ours:.12} and {theirs:.12} is in this repository: it may lie "
+            f"before commit {end:.12}, where history was given up. Fetch what lies before it, or "
+            "bring the changes over one by one with `tensorrepo cherry-pick`."
+        )
     return _virtual_base(objects, bases, drivers, {}, MAX_VIRTUAL_DEPTH)
 
 
@@ -308,6 +314,11 @@ def pick_sides(
         InvalidInputError: a merge without `mainline`, or no such parent.
     """
     picked = read_commit(objects, commit)
+    if picked.beyond:
+        raise CommitExpired(
+            f"what commit {commit:.12} changed is not known: its parents are not in this "
+            "repository, whose history ends there. Fetch what lies before it."
+        )
     if mainline is None and len(picked.parents) > 1:
         raise InvalidInputError(
             f"commit {commit:.12} is a merge of {len(picked.parents)} parents: "

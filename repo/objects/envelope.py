@@ -125,6 +125,10 @@ class EncodedObject:
 class EnvelopeReader(Protocol):
     """Whoever can read whole objects: enough for commits and what links say."""
 
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        """Commits at which history ends here: nobody follows them to their parents."""
+
     def get(self, digest: Digest) -> Envelope:
         """The whole object, its digest verified."""
 
@@ -309,6 +313,40 @@ def _decode_links(view: memoryview, count: int, digest: Digest | None) -> tuple[
         size = low | high << 32
         links.append(ObjectLink(Digest(raw.hex()), size, _KINDS[kind], bool(flags & LEAF_FLAG)))
     return tuple(links)
+
+
+def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, int]]:
+    """Fields of the links of one whole object, as `LINK` has them, for who walks millions.
+
+    Args:
+        data: exactly the bytes of an envelope, not compressed.
+        digest: the name that it must have.
+
+    Raises:
+        CorruptError: the bytes are not that object.
+        UnsupportedError: an envelope version or kind that this version does not know.
+    """
+    view = memoryview(data)
+    if (found := object_digest((view,))) != digest:
+        raise CorruptError(
+            f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
+            "Run `tensorrepo fsck`; restore the object from a copy of the repository."
+        )
+    _, count, _ = _decode_whole_header(view, digest)
+    links = list(LINK.iter_unpack(view[HEADER.size : HEADER.size + count * LINK.size]))
+    if not _KINDS.keys() >= {link[3] for link in links}:
+        raise UnsupportedError(
+            f"object {digest:.12}: links to a kind that is unknown here. Update tensorrepo."
+        )
+    return links
+
+
+def pack_links(links: Iterable[ObjectLink]) -> list[tuple[bytes, int, int, int, int]]:
+    """The same of links that were parsed."""
+    return [
+        (digest_bytes(one.digest), one.bytes & 0xFFFFFFFF, one.bytes >> 32, one.kind, one.leaf)
+        for one in links
+    ]
 
 
 def _aligned(offset: int, log2: int) -> int:

@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from struct import Struct
 
@@ -37,6 +38,30 @@ def parse_object_key(key: str) -> tuple[Digest, int] | None:
     name = folder + digits
     well_formed = len(folder) == 2 and len(name) == 64 and not set(name) - set("0123456789abcdef")
     return (Digest(name), int(label or 0)) if well_formed else None
+
+
+def encode_graves(condemned: Iterable[Digest], label: int) -> bytes:
+    """Payload of graves: the table of a condemnation at generation `label`."""
+    prefixes = sorted({digest_bytes(digest)[:_PREFIX_BYTES] for digest in condemned})
+    return b"".join(GRAVE.pack(prefix, label) for prefix in prefixes)
+
+
+def encode_key_list(keys: Iterable[str]) -> bytes:
+    """Payload of a gc list: keys that anyone may delete, at any time, any number of times."""
+    return "".join(f"{key}\n" for key in sorted(keys)).encode("ascii")
+
+
+def decode_key_list(payload: memoryview) -> Iterator[str]:
+    """Keys of a gc list.
+
+    Raises:
+        CorruptError: one of them is no key of an object. Nothing else is ever deleted.
+    """
+    for line in bytes(payload).splitlines():
+        key = line.decode("ascii", "replace")
+        if parse_object_key(key) is None:
+            raise CorruptError(f"a list of condemned objects names {key!r:.100}, which is none")
+        yield key
 
 
 class GraveTable:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
-from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.errors import CollectedError, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest, content_tag, streamed_digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
@@ -46,6 +46,7 @@ class ObjectStore:
         refresh: Callable[[], tuple[Condemnation, ...]] = tuple,
         cache: DiskCache | None = None,
         past: Callable[[Digest], bytes | None] | None = None,
+        shallow: Callable[[], frozenset[Digest]] = frozenset,
     ) -> None:
         """Open the objects of `backend`.
 
@@ -56,6 +57,7 @@ class ObjectStore:
             cache: a disk cache for what comes from far away.
             past: gives commits that are at hand without asking the store for each. Only asked
                 for commits that others name as their parents: for who walks back.
+            shallow: commits whose parents are not here, by that newest state.
         """
         self.backend = backend
         self.cache = cache if backend.local_root is None else None
@@ -66,12 +68,18 @@ class ObjectStore:
         self._condemned = condemned
         self._refresh = refresh
         self._past = past
+        self._shallow = shallow
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
         self._maps = LimitedCache[memoryview](map_limit())
         # Where the data of a lazy clone is, asked for when it is first needed.
         self.promised: Callable[[], ObjectStore] | None = None
+
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        """Commits at which history ends here, in the newest state that this process has seen."""
+        return self._shallow()
 
     def get(self, digest: Digest) -> Envelope:
         """The whole object. Raises NotFoundError, or CorruptError when no copy is whole."""
@@ -388,6 +396,13 @@ class ObjectStore:
         return decode_header(memoryview(head), link.digest)[2]
 
     def _missing(self, digest: Digest) -> NotFoundError:
+        # By now every table was asked; of one that cannot be read nothing is known.
+        tables = self._tables.values()
+        if label := max((table.label(digest) for table in tables), default=0):
+            return CollectedError(
+                f"object {digest:.12} in {self.backend.url} was collected: no ref led to it any "
+                f"more when record {label} of the log was written. Add or fetch it again."
+            )
         return NotFoundError(
             f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
             "`tensorrepo fsck`; a shallow or interrupted copy may lack it."

@@ -167,6 +167,10 @@ class ObjectWriter:
             self._failure = error
             raise
 
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        return self.store.shallow
+
     def get(self, digest: Digest) -> Envelope:
         pending = self._pending.get(digest)
         if pending is not None:

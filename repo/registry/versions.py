@@ -183,14 +183,15 @@ def _read_version(
     commit = read_commit(repository.objects, digest)
     facts = commit.metadata.get(REGISTERED)
     path = facts.get("path") if isinstance(facts, dict) else None
-    if not isinstance(path, str) or len(commit.parents) != 1:
+    parents = commit.parents or commit.beyond
+    if not isinstance(path, str) or len(parents) != 1:
         raise CorruptError(
             f"{version_ref(name, number)} names commit {digest:.12}, which does not say where the "
             "entry was taken from: it was not made by `register`"
         )
     aliases = tuple(alias for alias, at in one.aliases.items() if at == digest)
     return RegisteredVersion(
-        name, number, digest, commit.parents[0], path, commit.author, commit.time_ns, aliases
+        name, number, digest, parents[0], path, commit.author, commit.time_ns, aliases
     )
 
 

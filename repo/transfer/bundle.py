@@ -37,6 +37,7 @@ from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     Envelope,
+    Kind,
     ObjectLink,
     decode_header,
     decode_object,
@@ -71,6 +72,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         refs: refs, and the commits that they named.
         needs: commits that the receiver must have already; their content is not in here.
         placements: placements of models that trees name, and those that took their place.
+        shallow: commits in it at which history ends: their parents are nowhere.
         version: 1.
     """
 
@@ -78,6 +80,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refs: dict[str, _Name]
     needs: list[_Name]
     placements: dict[_Name, _Name]
+    shallow: list[_Name]
     version: Literal[1] = 1
 
 
@@ -153,11 +156,16 @@ class _BundleWriter:
         if not commits:
             raise InvalidInputError("the receiver has all of these commits: nothing to write")
         own = {digest for digest, _ in commits}
+        ends = {digest for digest, commit in commits if commit.beyond}
         needs = {parent for _, commit in commits for parent in commit.parents} - own
         placements: dict[Digest, Digest] = {}
         for digest, _ in commits:
             found = objects_of(
-                self._source.objects, digest, supersedes=self._source.supersedes, threads=4
+                self._source.objects,
+                digest,
+                supersedes=self._source.supersedes,
+                shallow=self._source.shallow,
+                threads=4,
             )
             placements |= found.placements
             for item in found.objects:
@@ -168,6 +176,7 @@ class _BundleWriter:
             dict(sorted(refs.items())),
             sorted(needs),
             dict(sorted(placements.items())),
+            sorted(ends),
         )
         self._finish(canonical_json(msgspec.to_builtins(told)))
         return BundleReport(path, told, len(self._rows), self._at)
@@ -263,8 +272,20 @@ class Bundle:
         """What it has to give."""
         told = self.contents
         return HistorySource(
-            self, told.refs, told.placements, told.repository, str(self.path), True, self.has
+            self,
+            told.refs,
+            told.placements,
+            told.repository,
+            str(self.path),
+            near=True,
+            has=self.has,
+            shallow=self.shallow,
         )
+
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        """Commits at which its history ends."""
+        return frozenset(self.contents.shallow)
 
     def close(self) -> None:
         with self._closing:
@@ -324,6 +345,8 @@ class Bundle:
                 self._verify_steps(digest, start, size)
                 continue
             for link in self.fetch(digest).links:
+                if link.kind is Kind.COMMIT and digest in self.contents.shallow:
+                    continue
                 current = self.contents.placements.get(link.digest, link.digest)
                 if whole and not self.has(current):
                     raise CorruptError(

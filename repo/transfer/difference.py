@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import Commit, decode_commit, walk
+from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit, walk
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, EnvelopeReader, Kind, ObjectLink
 from tensorrepo.repo.threads import ordered_map
@@ -49,12 +49,14 @@ class CommitObjects:
     """All that a commit brings, itself included.
 
     `placements` maps those that its tree names, and that others took the place of, to these.
+    `beyond` are parents that are not brought: history ends here.
     """
 
     digest: Digest
     parents: tuple[Digest, ...]
     objects: tuple[NewObject, ...]
     placements: Mapping[Digest, Digest]
+    beyond: tuple[Digest, ...] = ()
 
 
 class EitherSource:
@@ -64,12 +66,18 @@ class EitherSource:
         near: the one that answers at once.
         has: whether `near` has an object, as far as a look tells.
         far: the other one.
+        shallow: commits at which history ends, at either.
     """
 
     def __init__(
-        self, near: EnvelopeReader, has: Callable[[Digest], bool], far: EnvelopeReader
+        self,
+        near: EnvelopeReader,
+        has: Callable[[Digest], bool],
+        far: EnvelopeReader,
+        shallow: frozenset[Digest],
     ) -> None:
         self._near, self._has, self._far = near, has, far
+        self.shallow = shallow
 
     def get(self, digest: Digest) -> Envelope:
         if self._has(digest):
@@ -111,9 +119,10 @@ def objects_of(
     digest: Digest,
     *,
     supersedes: Mapping[Digest, Digest],
+    shallow: frozenset[Digest],
     threads: int,
 ) -> CommitObjects:
-    """What a commit brings beside what its parents lead to.
+    """What a commit brings beside what its parents lead to; all of it where history ends.
 
     Raises:
         NotFoundError: the source lacks something of it.
@@ -122,13 +131,29 @@ def objects_of(
     walked = _Walk(source, supersedes, threads)
     envelope = source.get(digest)
     parents = decode_commit(envelope.payload).parents
+    beyond: tuple[Digest, ...] = ()
+    if digest in shallow:
+        parents, beyond = (), parents
     for parent in parents:
-        with suppress(NotFoundError):  # a shallow history ends here
+        with suppress(NotFoundError):  # it only saves work
             walked.had(source.get(parent).links)
     walked.found.append(NewObject(envelope.link(digest), envelope))
     walked.wanted(envelope.links)
     walked.run()
-    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements())
+    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements(), beyond)
+
+
+def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) -> frozenset[Digest]:
+    """Commits that are `depth` from one of `tips`, and no nearer: 1 is the tips themselves."""
+    level = set(tips)
+    seen = set(level)
+    for _ in range(depth - 1):
+        parents = {
+            parent for digest in sorted(level) for parent in read_commit(commits, digest).parents
+        }
+        level = parents - seen
+        seen |= level
+    return frozenset(digest for digest in level if read_commit(commits, digest).parents)
 
 
 def objects_below(

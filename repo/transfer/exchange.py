@@ -112,8 +112,11 @@ def clone(
     options: TransferOptions,
     *,
     branch: str | None = None,
+    depth: int | None = None,
 ) -> tuple[str, TransferReport]:
     """Fill a new repository with all branches, tags and registered versions of another one.
+
+    With a `depth`, so many commits back of its branches at most; then the branches alone.
 
     Returns:
         The branch that was made here, and what came.
@@ -122,13 +125,17 @@ def clone(
         NotFoundError: it has no branch of that name.
     """
     first = default_branch(source.refs, branch, source.url)
+    named = _CLONED
+    if depth is not None:
+        tips = [commit for ref, commit in source.refs.items() if ref.startswith(BRANCHES)]
+        source, named = source.to_depth(tips, depth), ()
 
     def changes(view: LogView) -> list[RefChange]:
         found = [*_fetched(source, remote, ()).values()]
         found += [
             RefChange(ref, commit)
             for ref, commit in source.refs.items()
-            if ref.startswith(_CLONED) and ref not in view.state.refs
+            if named and ref.startswith(named) and ref not in view.state.refs
         ]
         own = BRANCHES + first
         if own in source.refs and own not in view.state.refs:

@@ -38,6 +38,7 @@ from tensorrepo.repo.transfer.difference import (
     EitherSource,
     EnvelopeSource,
     NewObject,
+    history_ends,
     missing_commits,
     objects_below,
     objects_of,
@@ -68,6 +69,7 @@ class HistorySource:
         url: place for people, without secrets.
         near: whether asking it takes no time.
         has: whether it has an object, as far as a look tells.
+        shallow: commits at which history ends, there or by what was asked for.
     """
 
     objects: EnvelopeSource
@@ -77,6 +79,7 @@ class HistorySource:
     url: str
     near: bool
     has: Callable[[Digest], bool]
+    shallow: frozenset[Digest] = frozenset()
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
@@ -90,7 +93,13 @@ class HistorySource:
             repository.url,
             repository.backend.local_root is not None,
             partial(has_object, repository.objects),
+            state.shallow,
         )
+
+    def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
+        """The same, with a history of so many commits behind `tips` at most."""
+        ends = history_ends(self.objects, tips, depth)
+        return replace(self, shallow=self.shallow | ends)
 
 
 def has_object(store: ObjectStore, digest: Digest) -> bool:
@@ -181,6 +190,7 @@ class Receiving:
         self._threads = _LOCAL_THREADS if both_near else _REMOTE_THREADS
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
+        self._ends: set[Digest] = set()
         self._lease = TransferLease(target, source.id, options.actor, options.clock)
         self._many = False
         self._fenced = pin
@@ -242,7 +252,8 @@ class Receiving:
             if not decided:
                 return self._lease.closing(view)
             self._pass_fence(view, wants)
-            return (*self.superseded(view), *decided, *self._lease.closing(view))
+            before = (*self._ending(view), *self.superseded(view))
+            return (*before, *decided, *self._lease.closing(view))
 
         return self._target.append(entries)
 
@@ -251,16 +262,17 @@ class Receiving:
             self._source.objects,
             digest,
             supersedes=self._source.supersedes,
+            shallow=self._source.shallow | self._pin.state.shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
         )
 
     def _graph(self) -> EitherSource:
         """The commits of both sides."""
         source, target = self._source.objects, self._target.objects
+        shallow = self._source.shallow | self._pin.state.shallow
         if self._source.near:
-            return EitherSource(source, self._source.has, target)
-        has = partial(has_object, target)
-        return EitherSource(target, has, source)
+            return EitherSource(source, self._source.has, target, shallow)
+        return EitherSource(target, partial(has_object, target), source, shallow)
 
     def _copy_batch(self, batch: _Batch) -> None:
         omit = self._options.omit
@@ -280,6 +292,7 @@ class Receiving:
         self._totals.commits += len(batch.whole)
         for commit in batch.whole:
             self._placements |= commit.placements
+            self._ends |= {commit.digest} if commit.beyond else set()
             if self._target.log.read_only is None:
                 self._lease.hold(commit)
         self._options.progress(self._totals)
@@ -297,6 +310,14 @@ class Receiving:
             if not fresh and commit not in named:
                 gc_fence.secure_commit(self._writer, view.state, commit)
         self._fenced = view
+
+    def _ending(self, view: LogView) -> Iterator[LogEntry]:
+        """Commits that came without their parents: history ends at them here, too."""
+        new = sorted(self._ends - view.state.shallow)
+        for start in range(0, len(new), _LEASED_COMMITS):
+            data = {"add": new[start : start + _LEASED_COMMITS], "remove": []}
+            txn = secrets.token_hex(16)
+            yield LogEntry(txn, "shallow", self._options.actor, time.time_ns(), data=data)
 
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
@@ -344,7 +365,7 @@ def _batches(plans: Iterable[CommitObjects]) -> Iterator[_Batch]:
                 yield batch
                 batch, seen = _Batch(), set()
         batch.whole.append(
-            CommitObjects(plan.digest, plan.parents, (), plan.placements)  # its objects are done
+            replace(plan, objects=())  # they are done
         )
     if batch.whole or batch.objects:
         yield batch

@@ -68,6 +68,10 @@ def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
     lines = [f"[yellow]commit {digest}[/yellow]{refs}"]
     if len(commit.parents) > 1:
         lines.append(f"Merge:  {' '.join(f'{parent:.12}' for parent in commit.parents)}")
+    if commit.beyond:
+        lines.append(
+            f"History ends here, before {', '.join(f'{one:.12}' for one in commit.beyond)}"
+        )
     lines += [
         f"Author: {output.escape(commit.author)}",
         f"Date:   {moment_text(commit.time_ns)}",
@@ -84,7 +88,8 @@ def commit_json(digest: Digest, commit: Commit, names: RefNames) -> dict[str, ob
     """For programs."""
     return {
         "commit": digest,
-        "parents": list(commit.parents),
+        "parents": list(commit.parents or commit.beyond),
+        "shallow": bool(commit.beyond),
         "author": commit.author,
         "time": datetime.fromtimestamp(commit.time_ns / 1e9, UTC).isoformat(),
         "message": commit.message,

@@ -44,6 +44,7 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "invalid-input": USAGE,
         "not-found": 3,
         "no-such-row": 3,
+        "collected": 3,
         "expired": 3,  # was there once; to a script it is gone alike
         "purged": 3,
         "conflict": 4,
@@ -156,6 +157,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "registry describe": ("Say what a model or a version is.", MODELS, "registry"),
     "registry rm": ("Remove a version, or a model with all of them.", MODELS, "registry"),
     "du": ("Show what entries take in the store, alone and shared.", CARE, "usage"),
+    "gc": ("Delete what no branch, tag or run leads to.", CARE, "keep"),
+    "expire": ("Give up the old commits of a branch for good.", CARE, "keep"),
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
     "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),
@@ -194,8 +197,7 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         for word in ("adopt", "column", "compact", "set", "stream")
     }
     | {
-        "gc": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
-        "prune": "Nothing is deleted yet. `tensorrepo du` tells what takes how much.",
+        "prune": "`tensorrepo gc` deletes what nothing leads to, `expire` gives up old commits.",
         "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",

@@ -61,6 +61,9 @@ def clone_command(
     branch: Annotated[
         str | None, Option("--branch", metavar="NAME", help="Begin on this branch; else main.")
     ] = None,
+    depth: Annotated[
+        int | None, Option("--depth", min=1, help="So many commits of each branch at most.")
+    ] = None,
     remote: Annotated[
         str, Option("--remote", metavar="NAME", help="What URL is called; else origin.")
     ] = "origin",
@@ -76,10 +79,11 @@ def clone_command(
         tensorrepo clone s3://bucket/team work --lazy
         tensorrepo clone work s3://bucket/copy
         tensorrepo clone s3://bucket/team /backup/team --mirror
+        tensorrepo clone s3://bucket/team --depth 10
         tensorrepo clone team.bundle team
     """
-    if mirror and (lazy or branch):
-        raise InvalidInputError("a mirror is a whole copy: --lazy and --branch do not go with it")
+    if mirror and (lazy or branch or depth):
+        raise InvalidInputError("a mirror is a whole copy: no --lazy, --branch or --depth with it")
     machine = call.machine
     target = place or url.rstrip("/").rpartition("/")[2].removesuffix(".bundle")
     to_url = is_url(target)
@@ -90,6 +94,7 @@ def clone_command(
         mirror=mirror,
         lazy=lazy,
         branch=branch,
+        depth=depth,
         remote=remote,
     )
     with _moving(call, f"cloning {url}", limit_rate, somebody(call)) as options:

@@ -127,6 +127,7 @@ class CloneRequest:
         mirror: whether it is to have the log of the origin.
         lazy: whether data stays at the origin until it is read.
         branch: branch that it begins on; None: main.
+        depth: number of commits of each branch that are copied at most.
         remote: what the origin is called.
     """
 
@@ -136,6 +137,7 @@ class CloneRequest:
     mirror: bool = False
     lazy: bool = False
     branch: str | None = None
+    depth: int | None = None
     remote: str = ORIGIN
 
 
@@ -158,7 +160,7 @@ def clone(machine: Machine, request: CloneRequest, options: TransferOptions) -> 
             core = _reopened(here)
             options = lazily(options)
         branch, report = exchange.clone(
-            source, core, request.remote, options, branch=request.branch
+            source, core, request.remote, options, branch=request.branch, depth=request.depth
         )
     if workspace is not None:
         workspace.set_head(Head(branch=branch))

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tests.support.effort import sampled
-from tests.support.reference import collection, repack
+from tests.support.reference import collection, repack, shallow, shallow_replay
 from tests.support.reference.collection import Event, Setting, World, beginning, events
 from tests.support.reference.collection_replay import Replay
 
@@ -95,5 +95,61 @@ def test_the_code_loses_nothing_on_any_way_through_the_model(seed: int, setting:
     chance = random.Random(seed)
     replay = Replay(setting, chance)
     for event in walk(setting, chance):
+        replay.play(event)
+    replay.finish()
+
+
+SHALLOW = {
+    "restore": shallow.Setting("RE"),
+    "a ref": shallow.Setting("UE"),
+    "deepened": shallow.Setting("DU", begins_shallow=True),
+}
+
+
+@pytest.mark.parametrize("setting", SHALLOW.values(), ids=SHALLOW)
+def test_history_that_is_given_up_beside_writers_takes_nothing_that_they_need(
+    setting: shallow.Setting,
+) -> None:
+    lost, way, worlds = shallow.explore(setting)
+    assert (lost, way) == (frozenset(), [])
+    assert worlds > 400
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("writers", ["RUE", "DRE", "DUE", "DRUE"])
+@pytest.mark.parametrize("begins", [True, False])
+def test_nor_does_it_with_all_of_them_at_once(writers: str, *, begins: bool) -> None:
+    assert shallow.explore(shallow.Setting(writers, begins_shallow=begins))[0] == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting", "lost"),
+    [
+        ("fence", SHALLOW["restore"], "X"),
+        ("shortcut", SHALLOW["restore"], "X"),
+        ("stop", SHALLOW["a ref"], "A"),
+        ("deepen", shallow.Setting("D", begins_shallow=True), "A"),
+    ],
+)
+def test_without_any_one_of_the_rules_given_up_history_takes_something(
+    rule: str, setting: shallow.Setting, lost: str
+) -> None:
+    found, way, _ = shallow.explore(setting, shallow.RULES - {rule})
+    assert (found, way[-1].kind) == ({lost}, "delete")
+
+
+@pytest.mark.parametrize("setting", SHALLOW.values(), ids=SHALLOW)
+@pytest.mark.parametrize("seed", sampled(range(100), 6))
+def test_the_code_loses_nothing_on_any_way_through_given_up_history(
+    seed: int, setting: shallow.Setting
+) -> None:
+    chance = random.Random(seed)
+    replay = shallow_replay.Replay(setting, chance)
+    world = shallow.beginning(setting)
+    for _ in range(LONGEST):
+        choices = list(shallow.events(world, setting, shallow.RULES))
+        if not choices:
+            break
+        event, world = chance.choice(choices)
         replay.play(event)
     replay.finish()

@@ -155,8 +155,7 @@ class ContentMachine(CatalogMixin, RuleBasedStateMachine):
     @rule(release=st.booleans())
     def collect(self, *, release: bool) -> None:
         core = self.repo.context.core
-        let_go = set(core.log.refresh().state.retained) if release else set()
-        self.condemned += collector.condemn(core, release=let_go)
+        self.condemned += collector.collect_late(core.backend, release=release)
         collector.delete(core, self.condemned)
 
     @rule()

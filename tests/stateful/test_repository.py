@@ -426,8 +426,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule(release=st.booleans(), deletes=st.booleans())
     def collect(self, *, release: bool, deletes: bool) -> None:
-        let_go = self.model.retained if release else set()
-        self.condemned += collector.condemn(self.repository, release=let_go)
+        self.condemned += collector.collect_late(self.store, release=release)
         self.model.collect(release=release)
         if deletes:
             collector.delete(self.repository, self.condemned)

@@ -50,6 +50,8 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "dataset set": (("dataset", "set", "points", "licence=CC0"),),
     "dataset stream": (("dataset", "stream", "points"),),
     "du": (("du",),),
+    "gc": (("gc",), ("gc", "--dry-run")),
+    "expire": (("expire", "main", "30d"),),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
     "runs ls": (("runs", "ls"),),

@@ -226,6 +226,10 @@ class Observed:
         """From now on what was read before is answered without the source."""
         self._from_memory = True
 
+    @property
+    def shallow(self) -> frozenset[Digest]:
+        return self._source.shallow
+
     def get(self, digest: Digest) -> Envelope:
         return self._source.get(digest)
 

@@ -22,6 +22,7 @@ class MemoryObjects:
         self.stored: dict[Digest, bytes] = {}
         self.links: dict[Digest, ObjectLink] = {}
         self.reads: list[tuple[Digest, int, int]] = []
+        self.shallow: frozenset[Digest] = frozenset()
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()

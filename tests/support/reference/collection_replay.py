@@ -23,7 +23,7 @@ from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, new_repository
 from tests.support.faults.backends import WrappedBackend
 from tests.support.reference.collection import Event, Setting
-from tests.support.reference.collector import condemn, delete
+from tests.support.reference.collector import collect_late, delete
 
 TRIES = 4
 RACES = 0.4  # share of commits whose first record comes too late
@@ -183,8 +183,7 @@ class Replay:
     def _condemn(self, listed: list[str]) -> None:
         """Part of what is dead, as far as `listed` has it; nothing is retained."""
         part = [key for key in listed if self.chance.random() < 0.8]
-        retained = self.repository.log.refresh().state.retained
-        self.condemned += condemn(self.repository, release=retained, among=part)
+        self.condemned += collect_late(self.backend, part)
 
     def _objects(self) -> list[str]:
         return [stored.key for stored in self.backend.list("objects/")]

@@ -7,10 +7,12 @@ as often as told to: the rules G1 to G5 without their performance.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from tensorrepo.repo.backends.base import Backend, StoredKey
+from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.gc_fence import closure
-from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.reader import LogView
@@ -19,6 +21,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.stored import encode_gc_list, encode_graves
+from tests.support.faults.backends import WrappedBackend
 
 COLLECTOR = "Collector <gc@example.org>"
 
@@ -83,6 +86,35 @@ def _append(
 
     append(repository.log, decide)
     return condemned
+
+
+class LateDeletions(WrappedBackend):
+    """Lists what an earlier listing saw of objects, and deletes nothing yet."""
+
+    def __init__(self, inner: Backend, listed: Iterable[str]) -> None:
+        super().__init__(inner)
+        self.listed = set(listed)
+        self.deleted: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[StoredKey]:
+        found = super().list(prefix)
+        if prefix != "objects/":
+            return found
+        return (stored for stored in found if stored.key in self.listed)
+
+    def delete(self, key: str) -> None:
+        self.deleted.append(key)
+
+
+def collect_late(
+    backend: Backend, listed: Iterable[str] | None = None, *, release: bool = True
+) -> list[str]:
+    """A whole collection by the real code, after a listing of before; gives what it may delete."""
+    seen = (stored.key for stored in backend.list("objects/")) if listed is None else listed
+    late = LateDeletions(backend, seen)
+    rules = CollectionRules(grace_seconds=0, retention_seconds=0 if release else 1e9)
+    collect_garbage(open_repository(late, drivers={}), actor=COLLECTOR, rules=rules)
+    return late.deleted
 
 
 def delete(repository: RepositoryCore, keys: Iterable[str]) -> None:

@@ -1,0 +1,305 @@
+"""Mark phase of garbage collection: objects of a store, and which of them roots lead to.
+
+The store is listed once, into rows of 48 bytes in a temporary file; a mark takes 4 bytes more. Then
+links are walked: what links to others is read and verified, leaves are marked by the links to
+them. Nothing else is kept in memory, whatever the length of the history.
+
+Source:
+    docs/design/collection.md; docs/spec/objects.md, sections "Links" and "Keys and labels".
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from mmap import ACCESS_READ, mmap
+from struct import Struct
+from tempfile import TemporaryFile
+from typing import Final, NamedTuple
+
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
+from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import (
+    HEADER,
+    LEAF_FLAG,
+    ZSTD_MAGIC,
+    Kind,
+    decode_header,
+    expand,
+    pack_links,
+    raw_links,
+)
+from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.threads import ordered_map
+
+READING_THREADS: Final = 16  # of objects in a store, where each read waits for an answer
+SOME: Final = 1 << 12  # objects between two calls of a progress function
+FOREIGN_SHOWN: Final = 100
+SEVERAL: Final = (1 << 32) - 1  # mark of what several owners lead to
+
+_ROW: Final = Struct(
+    "<32sQII"
+)  # digest, bytes in the store, label, seconds of storing (0: unknown)
+_BUCKETS: Final = 1 << 16  # rows are found by the first 16 bits of their digests
+_SEARCHED_ROWS: Final = 256  # that are looked through faster than they are halved
+
+RawLink = tuple[bytes, int, int, int, int]
+Progress = Callable[[int, int], None]
+
+
+class StoredRow(NamedTuple):
+    """One key of an object in the store; `seconds` is when it was stored, 0 where nobody knows."""
+
+    digest: Digest
+    bytes: int
+    label: int
+    seconds: int
+
+    @property
+    def key(self) -> str:
+        return object_key(self.digest, self.label)
+
+
+class ObjectTable:
+    """Keys of all objects of a store, as one listing had them, ascending.
+
+    Attributes:
+        count: number of keys.
+        foreign: keys among the objects that are none of ours, the first of them.
+        foreign_count: number of all of those.
+    """
+
+    def __init__(self, backend: Backend, progress: Progress = lambda _done, _total: None) -> None:
+        self.count = 0
+        self.foreign: list[str] = []
+        self.foreign_count = 0
+        self._starts = array("Q", bytes(8 * (_BUCKETS + 1)))
+        with TemporaryFile() as file:
+            for row in self._rows_of(backend, progress):
+                file.write(row)
+            file.flush()
+            self._data = mmap(file.fileno(), 0, access=ACCESS_READ) if self.count else b""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> StoredRow:
+        raw, size, label, seconds = _ROW.unpack_from(self._data, number * _ROW.size)
+        return StoredRow(Digest(raw.hex()), size, label, seconds)
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, int]]:
+        """Fields of all rows."""
+        return _ROW.iter_unpack(self._data)
+
+    def find(self, raw: bytes) -> int:
+        """Number of the first row of a digest, -1 when the listing had none."""
+        bucket = raw[0] << 8 | raw[1]
+        start, stop = self._starts[bucket], self._starts[bucket + 1]
+        if stop - start > _SEARCHED_ROWS:
+            start = bisect_left(range(stop), raw, start, key=self._raw)
+            return start if start < stop and self._raw(start) == raw else -1
+        at = self._data.find(raw, start * _ROW.size, stop * _ROW.size)
+        while at >= 0 and at % _ROW.size:  # bytes of two fields that look like it
+            at = self._data.find(raw, at + 1, stop * _ROW.size)
+        return at // _ROW.size if at >= 0 else -1
+
+    def _raw(self, number: int) -> bytes:
+        return self._data[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
+
+    def _rows_of(self, backend: Backend, progress: Progress) -> Iterator[bytes]:
+        filled, previous = 0, b""
+        for stored in backend.list("objects/"):
+            parsed = parse_object_key(stored.key)
+            if parsed is None:
+                self.foreign_count += 1
+                if len(self.foreign) < FOREIGN_SHOWN:
+                    self.foreign.append(stored.key)
+                continue
+            raw = bytes.fromhex(parsed[0])
+            if raw < previous:
+                raise CorruptError(f"{backend.url} lists {stored.key} after what comes after it")
+            bucket, previous = raw[0] << 8 | raw[1], raw
+            while filled < bucket:
+                filled += 1
+                self._starts[filled] = self.count
+            self.count += 1
+            if self.count % SOME == 0:
+                progress(self.count, 0)
+            yield _ROW.pack(raw, stored.bytes, parsed[1], int(stored.modified_seconds or 0))
+        for bucket in range(filled + 1, _BUCKETS + 1):
+            self._starts[bucket] = self.count
+
+
+class Marks:
+    """Which objects of a table roots lead to, and whose.
+
+    A mark is the number of the owner that leads to an object: 0 for nobody, `SEVERAL` for more than
+    one. Who does not ask whose they are marks all for one owner.
+    """
+
+    def __init__(
+        self, store: ObjectStore, table: ObjectTable, state: State, progress: Progress
+    ) -> None:
+        self.table = table
+        self.owners = array("I", bytes(4 * len(table)))
+        self.opened = 0
+        self._store = store
+        self._progress = progress
+        self._done = 0
+        self._late: set[bytes] = set()  # stored after the listing; not condemned, but followed
+        self._pending = array("Q")
+        self._supersedes: dict[bytes, bytes] = {}
+        self._shallow: frozenset[bytes] = frozenset()
+        self._now(state)
+
+    def mark(self, roots: Iterable[Digest], owner: int = 1) -> None:
+        """Mark all that `roots` lead to.
+
+        Raises:
+            NotFoundError, CorruptError, UnsupportedError: something of it cannot be read. What it
+                leads to is not known then, and nothing may be condemned.
+        """
+        late = [raw for each in roots for raw in self._root(each, owner)]
+        threads = READING_THREADS if self._store.backend.local_root is None else 0
+        while self._pending or late:
+            some = self._pending[-SOME:]
+            del self._pending[-SOME:]
+            opened = ordered_map(some, self._links_of, threads=threads)
+            late = self._follow(chain(map(self._links_of_late, late), opened), owner)
+            self._progress(self._done, len(self.table))
+
+    def advance(self, state: State) -> None:
+        """Mark what is reachable at once by what the log did since, roots aside."""
+        before, shallow = self._supersedes, self._shallow
+        self._now(state)
+        roots = [
+            Digest(new.hex())
+            for old, new in self._supersedes.items()
+            if old not in before and self._is_seen(old)
+        ]
+        for raw in filter(self._is_seen, shallow - self._shallow):
+            links = self._store.get(Digest(raw.hex())).links
+            roots += [link.digest for link in links if link.kind is Kind.COMMIT]
+        self.mark(roots)
+
+    def _now(self, state: State) -> None:
+        resolved = {old: state.resolve(old) for old in state.supersedes}
+        self._supersedes = {digest_bytes(a): digest_bytes(b) for a, b in resolved.items()}
+        self._shallow = frozenset(map(digest_bytes, state.shallow))
+
+    def owner(self, digest: Digest) -> int:
+        """Mark of an object that the listing had; 0: nobody leads to it."""
+        return self.owners[self.table.find(digest_bytes(digest))]
+
+    def _is_seen(self, raw: bytes) -> bool:
+        number = self.table.find(raw)
+        return raw in self._late if number < 0 else self.owners[number] != 0
+
+    def _root(self, digest: Digest, owner: int) -> list[bytes]:
+        # Nobody told what a root is. It may be a file larger than memory: its header says so.
+        link = self._store.describe(digest)
+        return self._see(digest_bytes(link.digest), owner, leaf=link.leaf)
+
+    def _see(self, raw: bytes, owner: int, *, leaf: bool) -> list[bytes]:
+        """Mark one object; gives it back when it must be followed and was not in the listing."""
+        if raw in self._supersedes:
+            raw, leaf = self._supersedes[raw], False
+        number = self.table.find(raw)
+        if number < 0:
+            # A leaf that is not listed cannot be condemned, either.
+            if leaf or raw in self._late:
+                return []
+            self._late.add(raw)
+            return [raw]
+        known = self.owners[number]
+        if known not in (owner, SEVERAL):
+            self.owners[number] = SEVERAL if known else owner
+            self._done += not known
+            if not leaf:
+                self._pending.append(number)
+        return []
+
+    def _follow(self, opened: Iterable[tuple[bytes, list[RawLink]]], owner: int) -> list[bytes]:
+        """Mark what objects link to; gives what must be followed and was not in the listing."""
+        late: list[bytes] = []
+        find, owners, pending = self.table.find, self.owners, self._pending
+        supersedes, shallow = self._supersedes, self._shallow
+        for raw, links in opened:
+            self.opened += 1
+            ends = raw in shallow  # what a commit links to beside commits is its tree
+            for child, _, _, kind, flags in links:
+                if ends and kind == Kind.COMMIT:
+                    continue
+                number = -1 if child in supersedes else find(child)
+                if number < 0:
+                    late += self._see(child, owner, leaf=bool(flags & LEAF_FLAG))
+                    continue
+                known = owners[number]
+                if known in (owner, SEVERAL):
+                    continue
+                owners[number] = SEVERAL if known else owner
+                self._done += not known
+                if not flags & LEAF_FLAG:
+                    pending.append(number)
+        return late
+
+    def _links_of(self, number: int) -> tuple[bytes, list[RawLink]]:
+        row = self.table[number]
+        raw = bytes.fromhex(row.digest)
+        with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
+            data = expand(self._store.backend.read(row.key), row.digest)
+            return raw, raw_links(data, row.digest)
+        return self._links_of_late(raw)
+
+    def _links_of_late(self, raw: bytes) -> tuple[bytes, list[RawLink]]:
+        return raw, pack_links(self._store.fetch(Digest(raw.hex())).links)
+
+    def unmarked(self) -> Iterator[int]:
+        """Numbers of rows that nothing leads to. All incarnations of an object share its mark."""
+        previous, owner = b"", 0
+        for number, (raw, _, _, _) in enumerate(self.table.rows()):
+            if raw != previous:
+                previous, owner = raw, self.owners[number]
+            if not owner:
+                yield number
+
+    def bytes_by_owner(self, owners: int) -> list[int]:
+        """Bytes that nobody leads to, each of so many owners alone, and at last several."""
+        found = [0] * (owners + 2)
+        previous, owner = b"", 0
+        for number, (raw, size, _, _) in enumerate(self.table.rows()):
+            if raw != previous:
+                previous, owner = raw, self.owners[number]
+            found[min(owner, owners + 1)] += size
+        return found
+
+
+def _kind(backend: Backend, row: StoredRow) -> str:
+    """Kind of an object in words; it may be gone or damaged, which is no matter here."""
+    try:
+        head = bytes(backend.read_range(row.key, 0, HEADER.size))
+        if head[:4] == ZSTD_MAGIC:
+            head = expand(backend.read(row.key), row.digest)[: HEADER.size]
+        return decode_header(memoryview(head), row.digest)[0].label
+    except (NotFoundError, CorruptError, UnsupportedError, StorageError):
+        return "unreadable"
+
+
+def count_kinds(
+    backend: Backend, rows: Iterable[StoredRow], progress: Progress, total: int
+) -> Mapping[str, int]:
+    """Bytes of objects by their kinds, which their headers tell."""
+    from_store = READING_THREADS if backend.local_root is None else 0
+    found: dict[str, int] = {}
+    told = ordered_map(rows, lambda row: (row, _kind(backend, row)), threads=from_store)
+    for done, (row, kind) in enumerate(told):
+        found[kind] = found.get(kind, 0) + row.bytes
+        if done % SOME == 0:
+            progress(done, total)
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))

@@ -1,0 +1,67 @@
+"""Shallow commits: commits at which a repository's history ends.
+
+An entry of the log names them. Nothing walks from them to their parents from then on: what only
+those led to is garbage, unless another ref leads there. `read_commit` gives a shallow commit
+without parents, and `gc_fence.closure` does not follow its links to them; everything walks by one
+of these two.
+
+Source:
+    docs/spec/log.md, section "Shallow commits".
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+
+from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.objects.writer import ObjectWriter
+
+
+def end_history(
+    repository: RepositoryCore, commits: Collection[Digest], *, actor: str, note: str = ""
+) -> Appended:
+    """Let history end at `commits`. Those at which it does already are left out."""
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        new = sorted(set(commits) - view.state.shallow)
+        return (_entry(actor, note, add=new),) if new else ()
+
+    return repository.append(decide)
+
+
+def extend_history(
+    repository: RepositoryCore, commits: Collection[Digest], *, actor: str, note: str = ""
+) -> Appended:
+    """Let history go on behind `commits`, whose parents were stored before.
+
+    What their parents lead to becomes reachable with this entry, so it goes through the fence as
+    the commit of a new ref does.
+
+    Raises:
+        CommitExpired: something of it is not here, or was collected meanwhile.
+    """
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        known = sorted(set(commits) & view.state.shallow)
+        writer = ObjectWriter(repository.objects, view.state.graves)
+        for commit in known:
+            for parent in read_commit(repository.objects, commit).beyond:
+                gc_fence.secure_commit(writer, view.state, parent)
+        return (_entry(actor, note, remove=known),) if known else ()
+
+    return repository.append(decide)
+
+
+def _entry(
+    actor: str, note: str, *, add: Collection[Digest] = (), remove: Collection[Digest] = ()
+) -> LogEntry:
+    data = {"add": list(add), "remove": list(remove)}
+    return LogEntry(secrets.token_hex(16), "shallow", actor, time.time_ns(), note, data=data)

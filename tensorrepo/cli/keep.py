@@ -1,0 +1,151 @@
+"""Garbage collection and expiry of history: `gc`, `expire`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from tensorrepo.cli import output
+from tensorrepo.cli.options import RepoCall, complete_branch
+from tensorrepo.repo.changes.expire import Expiry, KeepRule, expire, plan_expiry
+from tensorrepo.repo.changes.gc_collect import (
+    CollectionReport,
+    CollectionRules,
+    collect_garbage,
+    plan_collection,
+)
+from tensorrepo.repo.changes.moments import parse_span
+
+SHOWN_REFS = 10
+DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
+GraceOption = Annotated[
+    str, Option("--grace", metavar="SPAN", help="Spare garbage that is younger.")
+]
+RetentionOption = Annotated[
+    str | None,
+    Option("--retention", metavar="SPAN", help="Keep dropped refs so long; else 14d."),
+]
+
+
+def gc_command(
+    call: RepoCall,
+    dry_run: DryRunOption = False,
+    grace: GraceOption = "3d",
+    retention: RetentionOption = None,
+    close_leases: Annotated[
+        bool, Option("--close-leases", help="Close leases that ran out before the grace.")
+    ] = False,
+) -> None:
+    """Delete what no branch, tag or run leads to.
+
+    Safe while others work: whoever needs what is about to go stores it again, or is told. What
+    branches and tags named before they were deleted or reset is kept for the retention; what a
+    workspace has staged or stashed, as long as its lease is open. SPAN is a number and s, m, h, d
+    or w. A collection that was cut off is ended by the next one.
+
+    Examples:
+        tensorrepo gc --dry-run
+        tensorrepo gc
+        tensorrepo gc --retention 2d
+    """
+    rules = CollectionRules(
+        grace_seconds=parse_span(grace),
+        retention_seconds=None if retention is None else parse_span(retention),
+        close_leases=close_leases,
+    )
+    report = _collect(call, rules, dry_run=dry_run)
+    call.answer(_document(report), *_lines(report))
+
+
+def expire_command(
+    call: RepoCall,
+    branch: Annotated[
+        str, Argument(metavar="BRANCH", help="The branch.", autocompletion=complete_branch)
+    ],
+    keep: Annotated[
+        str, Argument(metavar="KEEP", help="What stays: an age, a number of commits, or both.")
+    ],
+    dry_run: DryRunOption = False,
+    grace: GraceOption = "3d",
+) -> None:
+    """Give up the old commits of a branch for good, and collect what only they led to.
+
+    KEEP says what stays: `30d` commits of the last 30 days, `100` the newest hundred, `30d,100`
+    both. What other branches and tags lead to stays as well. Nobody can look at, merge from or
+    go back to a commit that was given up.
+
+    Examples:
+        tensorrepo expire main 30d,100 --dry-run
+        tensorrepo expire main 30d,100
+    """
+    core, rule, now = call.session.repository, KeepRule.parse(keep), time.time_ns()
+    rules = CollectionRules(grace_seconds=parse_span(grace))
+    if dry_run:
+        expiry = plan_expiry(core, branch, rule, now_ns=now)
+        call.answer({**_expiry(expiry), "dry_run": True}, *_expiry_lines(expiry))
+        return
+    expiry = expire(core, branch, rule, actor=call.session.author(), now_ns=now)
+    report = _collect(call, rules, dry_run=False) if expiry.ends else None
+    value = {**_expiry(expiry), "dry_run": False, "gc": report and _document(report)}
+    call.answer(value, *_expiry_lines(expiry), *(_lines(report) if report else ()))
+
+
+def _collect(call: RepoCall, rules: CollectionRules, *, dry_run: bool) -> CollectionReport:
+    core = call.session.repository
+    with output.row_progress("collecting", "objects") as advance:
+
+        def progress(_what: str, done: int, total: int) -> None:
+            advance(done, total or done)
+
+        if dry_run:
+            return plan_collection(core, rules=rules, progress=progress)
+        author = call.session.author()
+        return collect_garbage(core, actor=author, rules=rules, progress=progress)
+
+
+def _document(report: CollectionReport) -> dict[str, Any]:
+    return asdict(report) | {"refs": dict(report.refs), "kinds": dict(report.kinds)}
+
+
+def _lines(report: CollectionReport) -> Iterator[str]:
+    size = output.bytes_text
+    verb = "would delete" if report.dry_run else "deleted"
+    yield f"{verb} {output.counted(report.dead_objects, 'object')} of {size(report.dead_bytes)}"
+    for kind, count in report.kinds.items():
+        yield f"  {kind:<14} {size(count):>10}"
+    yield f"kept {output.counted(report.live_objects, 'object')} of {size(report.live_bytes)}"
+    if report.young_objects:
+        young = output.counted(report.young_objects, "object")
+        yield f"  for the grace  {size(report.young_bytes):>10}, {young}"
+    if report.retained:
+        yield f"  for the retention: {output.counted(report.retained, 'dropped commit')}"
+    if report.refs:
+        yield "held by one alone:"
+        held = [(ref, count) for ref, count in report.refs.items() if count]
+        for ref, count in held[:SHOWN_REFS]:
+            yield f"  {size(count):>10}  {ref}"
+        if len(held) > SHOWN_REFS:
+            yield f"  and {len(held) - SHOWN_REFS:,} more with --json"
+    for name in report.closed_leases:
+        yield f"closed lease {name}, which ran out"
+    if report.foreign_count:
+        others = output.counted(report.foreign_count, "file")
+        yield f"{others} among the objects are not tensorrepo's, and kept: {report.foreign[0]}"
+
+
+def _expiry(expiry: Expiry) -> dict[str, Any]:
+    return asdict(expiry)
+
+
+def _expiry_lines(expiry: Expiry) -> Iterator[str]:
+    kept = output.counted(expiry.kept, "commit")
+    if not expiry.ends:
+        yield f"{expiry.branch} keeps all of its {kept}"
+        return
+    yield f"{expiry.branch} keeps {kept}, and gives up {expiry.given_up:,}"
+    if expiry.shortens:
+        yield f"  their history ends there, too: {', '.join(expiry.shortens)}"
