@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from tensorrepo.repo.errors import NotFoundError
@@ -121,14 +121,23 @@ def objects_of(
     supersedes: Mapping[Digest, Digest],
     shallow: frozenset[Digest],
     threads: int,
+    known: EnvelopeReader | None = None,
 ) -> CommitObjects:
     """What a commit brings beside what its parents lead to; all of it where history ends.
+
+    Args:
+        source: where it is.
+        digest: name of the commit.
+        supersedes: placements that others took the place of.
+        shallow: commits at which history ends.
+        threads: number of objects that are read at once.
+        known: where what the parents lead to is read; None: from `source`, too.
 
     Raises:
         NotFoundError: the source lacks something of it.
         CorruptError: something of it is damaged there.
     """
-    walked = _Walk(source, supersedes, threads)
+    walked = _Walk(source, known or source, supersedes, threads)
     envelope = source.get(digest)
     parents = decode_commit(envelope.payload).parents
     beyond: tuple[Digest, ...] = ()
@@ -136,7 +145,7 @@ def objects_of(
         parents, beyond = (), parents
     for parent in parents:
         with suppress(NotFoundError):  # it only saves work
-            walked.had(source.get(parent).links)
+            walked.had(walked.known.get(parent).links)
     walked.found.append(NewObject(envelope.link(digest), envelope))
     walked.wanted(envelope.links)
     walked.run()
@@ -165,7 +174,7 @@ def objects_below(
     had: Iterable[Digest] = (),
 ) -> CommitObjects:
     """All that `roots` lead to and `had` do not, as if a commit brought it."""
-    walked = _Walk(source, supersedes, threads)
+    walked = _Walk(source, source, supersedes, threads)
     for digest in had:
         with suppress(NotFoundError):  # it saves work, no more
             walked.had([source.describe(digest)])
@@ -181,6 +190,7 @@ class _Walk:
     """Both sides of one walk: objects to open next, and all that was met on the side that has."""
 
     source: EnvelopeSource
+    known: EnvelopeReader
     supersedes: Mapping[Digest, Digest]
     threads: int
     found: list[NewObject] = field(default_factory=list)
@@ -224,7 +234,7 @@ class _Walk:
                 self._keep(link, envelope)
                 if envelope is not None:
                     self.wanted(envelope.links)
-            for envelope in self._read(behind, forgiving=True):
+            for envelope in self._read(behind, wanted=False):
                 if envelope is not None:
                     self.had(envelope.links)
 
@@ -250,7 +260,14 @@ class _Walk:
                 yield link
             else:
                 placements[link.digest] = current
-                yield self.source.describe(current)
+                yield self._placement(current, link)
+
+    def _placement(self, current: Digest, link: ObjectLink) -> ObjectLink:
+        """What a parent would say of the placement that took the place of `link`."""
+        try:
+            return self.source.describe(current)
+        except NotFoundError:
+            return replace(link, digest=current)  # its own reader tells that it is missing
 
     def _take(self, side: dict[Digest, ObjectLink], *, pages: bool) -> list[ObjectLink]:
         taken = [link for link in side.values() if not pages or link.kind is Kind.TREE_PAGE]
@@ -258,18 +275,16 @@ class _Walk:
             del side[link.digest]
         return taken
 
-    def _read(
-        self, links: list[ObjectLink], *, forgiving: bool = False
-    ) -> Iterator[Envelope | None]:
+    def _read(self, links: list[ObjectLink], *, wanted: bool = True) -> Iterator[Envelope | None]:
         def read(link: ObjectLink) -> Envelope | None:
             if link.leaf:
                 return None
-            try:
+            if wanted:
                 return self.source.get(link.digest)
-            except NotFoundError:
-                if forgiving:  # the other side of a difference only saves work
-                    return None
-                raise
+            try:
+                return self.known.get(link.digest)
+            except NotFoundError:  # the other side of a difference only saves work
+                return None
 
         many = sum(not link.leaf for link in links) > 1
         return ordered_map(links, read, threads=self.threads if many else 0, name="walk")

@@ -193,6 +193,7 @@ class Receiving:
         self._ends: set[Digest] = set()
         self._lease = TransferLease(target, source.id, options.actor, options.clock)
         self._many = False
+        self._known: EitherSource | None = None
         self._fenced = pin
 
     def copy(
@@ -209,9 +210,9 @@ class Receiving:
         wanted = [digest for digest in wants if digest not in held]
         if not wanted:
             return
-        graph = self._graph()
+        self._known = self._graph()
         commits = missing_commits(
-            graph, wanted, lambda: held, [one for one in likely if one in held]
+            self._known, wanted, lambda: held, [one for one in likely if one in held]
         )
         self._many = len(commits) > 1
         plans = ordered_map(
@@ -264,6 +265,7 @@ class Receiving:
             supersedes=self._source.supersedes,
             shallow=self._source.shallow | self._pin.state.shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
+            known=self._known,
         )
 
     def _graph(self) -> EitherSource:

@@ -6,7 +6,6 @@ environment. The command line and the SDK call these with what they know of this
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -415,7 +414,7 @@ def _place_of_clone(
         store = held.state().url
         url = store if is_url(store) else str(held.root / store)
         return connect(url, None, machine, pending=held.folder / "pending"), held
-    if root.exists() and (not root.is_dir() or any(os.scandir(root))):
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConflictError(f"{root} is there already, and not empty. Name another folder.")
     root.mkdir(parents=True, exist_ok=True)
     started = start_workspace(replace(machine, cwd=root), None, force=True)
