@@ -64,7 +64,7 @@ _REMEMBERED_BYTES: Final = 32 << 20
 _Name = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BundleContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a bundle is of.
 
     Attributes:
@@ -89,7 +89,7 @@ class BundleReport:
     """A bundle that was written, or verified."""
 
     path: Path
-    contents: Contents
+    contents: BundleContents
     objects: int
     bytes: int
 
@@ -171,7 +171,7 @@ class _BundleWriter:
             for item in found.objects:
                 self._add(item.link, item.envelope)
             self._totals.commits += 1
-        told = Contents(
+        told = BundleContents(
             self._source.id,
             dict(sorted(refs.items())),
             sorted(needs),
@@ -381,7 +381,7 @@ class Bundle:
         where = f"{self.path}: its contents"
         raw = parse_canonical(self._read(contents_at, contents_at + contents_bytes), where)
         try:
-            self.contents = msgspec.convert(raw, Contents)
+            self.contents = msgspec.convert(raw, BundleContents)
         except msgspec.ValidationError as error:
             raise CorruptError(f"{where}: {error}") from error
 

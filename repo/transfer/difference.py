@@ -1,4 +1,4 @@
-"""Difference of link graphs: which objects does a commit bring that its parents have not?
+"""Difference of link graphs: the objects that a commit brings and that its parents have not.
 
 Both sides are walked by links, level by level and at once: what the parents lead to is left out
 where it is met, and nothing below it is read. So the cost follows the change, not the size of the

@@ -1,4 +1,4 @@
-"""Refspecs and their rules: which refs does a fetch or a push set, and may it?
+"""Refspecs, and the rules by which a fetch or a push may set refs.
 
 A spec reads ``[+]SOURCE[:TARGET]``, as git's. Names are completed as git does: a name without a
 space is a branch, else a tag. A branch moves forward only; `force` lets it move anywhere, and what

@@ -86,7 +86,7 @@ def bundle_unbundle_command(
 
     Examples:
         tensorrepo bundle unbundle week.bundle
-        tensorrepo merge week/main
+        tensorrepo bundle unbundle /mnt/stick/week.bundle --as week
     """
     at, path = here(call), call.path(file)
     with output.progress(f"reading {path.name}") as advance:
