@@ -125,7 +125,7 @@ def clone(
         NotFoundError: it has no branch of that name.
     """
     first = default_branch(source.refs, branch, source.url)
-    named = _CLONED
+    named: tuple[str, ...] = _CLONED
     if depth is not None:
         tips = [commit for ref, commit in source.refs.items() if ref.startswith(BRANCHES)]
         source, named = source.to_depth(tips, depth), ()
