@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 from tensorrepo.repo.changes import gc_fence
@@ -31,7 +32,7 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.threads import OrderedMap, ordered_map
 from tensorrepo.repo.transfer.copying import ObjectCopier
 from tensorrepo.repo.transfer.difference import (
     CommitObjects,
@@ -280,16 +281,21 @@ class Receiving:
         omit = self._options.omit
         items = [item for item in batch.objects if omit is None or not omit(item)]
         self._totals.plan(len(items), sum(item.link.bytes for item in items))
-        copies = ordered_map(
+        self._copier.stopped = stopped = Event()
+        copies = OrderedMap(
             items,
             self._copier.copy,
             threads=self._threads,
             bytes_ahead=_FLYING_BYTES,
             size_of=lambda item: min(item.link.bytes, _COUNTED_BYTES),
             name="copy",
+            stop=stopped.set,
         )
-        for _ in copies:
-            pass
+        try:
+            for _ in copies:
+                pass
+        finally:
+            copies.close()
         self._copier.flush()
         self._totals.commits += len(batch.whole)
         for commit in batch.whole:

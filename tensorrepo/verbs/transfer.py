@@ -49,7 +49,7 @@ from tensorrepo.repo.transfer.ref_rules import (
     judge,
     tracking_ref,
 )
-from tensorrepo.workspace.session import full_path, start_workspace
+from tensorrepo.workspace.session import DEFAULT_URL, full_path, start_workspace
 from tensorrepo.workspace.state import Workspace, find_workspace
 
 Progress = Callable[[TransferTotals], None]
@@ -394,7 +394,8 @@ def _entries(
 
 def _name_of(url: str) -> str:
     """What a place without a name is called in refs: its last component."""
-    last = url.rstrip("/").rpartition("/")[2].partition(".")[0]
+    place = url.rstrip("/").removesuffix(f"/{DEFAULT_URL}")
+    last = place.rpartition("/")[2].partition(".")[0]
     plain = "".join(each if each.isalnum() or each in "_-" else "-" for each in last).lstrip("-")
     return plain or "other"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
@@ -71,6 +74,34 @@ def test_garbage_of_an_earlier_transfer_is_adopted_and_not_taken_by_a_late_delet
     fresh = open_repository(target.backend, drivers={})
     assert files_at(fresh, tip_of(fresh)) == FILES
     verify(target.backend)
+
+
+def test_a_long_transfer_leases_what_is_whole_and_ends_the_lease_with_its_record(
+    tmp_path: Path,
+) -> None:
+    here, target = new_repository(), new_repository()
+    made = commit_files(here, FILES)
+    minutes = itertools.count()
+    slow = TransferOptions(ADA, tmp_path / "parts", clock=lambda: 100.0 * next(minutes))
+    push(here, target, ["main"], slow)
+    view = target.log.refresh()
+    entries = [
+        one for record in target.log.records(1, view.generation + 1) for one in record.entries
+    ]
+    assert [one.kind for one in entries] == ["lease-open", "ref-create", "lease-close"]
+    assert entries[0].data["keep"] == [made.digest]
+    assert view.state.leases == {}
+
+
+def test_an_object_that_is_there_is_not_adopted_as_what_it_is_not() -> None:
+    repository = new_repository()
+    writer = ObjectWriter(repository.objects, ())
+    inner = writer.put(Kind.BLOB, b"inner")
+    outer = writer.put(Kind.DATASET, b"outer", [inner.digest])
+    writer.flush()
+    lying = dataclasses.replace(outer, leaf=True)
+    assert ObjectWriter(repository.objects, ()).adopt(outer)
+    assert not ObjectWriter(repository.objects, ()).adopt(lying)
 
 
 def commit_model(repository: RepositoryCore, content: bytes) -> tuple[Digest, Digest]:
