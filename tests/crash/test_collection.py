@@ -1,0 +1,72 @@
+"""Writers beside collections without any grace: nothing that a ref leads to is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.repository import open_repository
+from tests.support.architecture.sources import ROOT
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import commit_files, new_repository
+from tests.support.effort import sampled
+from tests.support.faults.collected_writers import (
+    CollectedWriter,
+    CollectingBackend,
+    collect,
+)
+
+
+@pytest.mark.parametrize("seed", sampled(range(40), 2))
+def test_a_collection_between_any_two_operations_of_writers_takes_nothing(seed: int) -> None:
+    backend, chance = MemoryBackend(), random.Random(seed)
+    commit_files(new_repository(backend), {"files/first": b"first"})
+    collecting = CollectingBackend(backend, chance, share=0.1)
+    writers = [
+        CollectedWriter(open_repository(collecting, drivers={}), number, chance)
+        for number in range(3)
+    ]
+    for _ in range(25):
+        chance.choice(writers).step()
+        verify(backend)
+    assert collecting.collections > 10
+
+
+def test_collections_beside_writers_at_once_take_nothing() -> None:
+    backend = MemoryBackend()
+    commit_files(new_repository(backend), {"files/first": b"first"})
+    writers = [
+        CollectedWriter(open_repository(backend, drivers={}), number, random.Random(number))
+        for number in range(4)
+    ]
+
+    def work(writer: CollectedWriter) -> None:
+        for at in range(12):
+            writer.step()
+            if at % 4 == writer.number:
+                collect(backend)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, writers))
+    verify(backend)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_eight_processes_write_for_ten_minutes_while_two_collect(tmp_path: Path) -> None:
+    commit_files(new_repository(LocalBackend(tmp_path / "store")), {"files/first": b"first"})
+    module = "tests.support.faults.collected_writers"
+    command = [sys.executable, "-m", module, str(tmp_path), "600", "1", "8"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    report = json.loads(told.stdout)
+    assert report["failed"] == []
+    assert sum(done.get("collected", 0) for done in report["done"]) > 100
+    verify(LocalBackend(tmp_path / "store"))
