@@ -212,3 +212,19 @@ def test_bundles_carry_what_is_new(shells: tuple[Shell, Shell]) -> None:
     bob("bundle", "unbundle", file)
     bob("merge", "week/main")
     assert "net" not in bob("ls")
+
+
+def test_what_is_damaged_comes_back_from_the_remotes(shells: tuple[Shell, Shell]) -> None:
+    ada, _ = shells
+    store = ada.folder / ".tensorrepo/store"
+    mirror = ada.folder.parent / "mirror"
+    ada("clone", ".", str(mirror), "--mirror")
+    ada("remote", "add", "mirror", str(mirror))
+    objects = [path for path in (store / "objects").rglob("*") if path.is_file()]
+    for path in [*objects, store / "log/00000000000000000001.json"]:
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    told = ada("fsck", "--deep", "--repair")
+    assert "log record 1 is back" in told
+    assert told.count(" is back, from ") == len(objects) + 1
+    assert "ok: " in ada("fsck", "--deep")
+    assert ada.json("fsck", "--repair")["repaired"] == {"records": [], "objects": []}
