@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
@@ -20,7 +20,6 @@ from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions, receive
 from tensorrepo.repo.transfer.ref_rules import (
-    REMOTES,
     MovedRef,
     RefChange,
     RefSpec,

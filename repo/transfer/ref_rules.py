@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest
@@ -27,7 +27,6 @@ from tensorrepo.repo.objects.envelope import EnvelopeReader, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
-REMOTES: Final = "remotes/"
 _INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
 
 

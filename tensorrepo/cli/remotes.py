@@ -12,14 +12,14 @@ from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_branch, complete_entry
 from tensorrepo.connect import author as author_of
 from tensorrepo.connect import connect, is_url
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.registry.versions import find_version, registered
 from tensorrepo.repo.transfer.exchange import TransferReport
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.promotion import Promotion
 from tensorrepo.repo.transfer.receive import TransferOptions
-from tensorrepo.repo.transfer.ref_rules import REMOTES, MovedRef
+from tensorrepo.repo.transfer.ref_rules import MovedRef
 from tensorrepo.verbs import transfer
 from tensorrepo.verbs.transfer import CloneRequest, Here, split_promoted
 from tensorrepo.workspace.staging import refuse_staged

@@ -17,7 +17,7 @@ from tensorrepo.remotes import ORIGIN, Remotes, whole_url
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.changes import gc_fence, merge_branches, refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome
-from tensorrepo.repo.changes.refs import BRANCHES
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, resolve
 from tensorrepo.repo.errors import (
@@ -42,7 +42,6 @@ from tensorrepo.repo.transfer.promotion import Promotion, note_at_origin
 from tensorrepo.repo.transfer.promotion import promote as promote_entry
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tensorrepo.repo.transfer.ref_rules import (
-    REMOTES,
     MovedRef,
     RefChange,
     entries_of,

@@ -228,3 +228,15 @@ def test_what_is_damaged_comes_back_from_the_remotes(shells: tuple[Shell, Shell]
     assert told.count(" is back, from ") == len(objects) + 1
     assert "ok: " in ada("fsck", "--deep")
     assert ada.json("fsck", "--repair")["repaired"] == {"records": [], "objects": []}
+
+
+def test_a_branch_of_the_remote_is_switched_to_by_its_name(shells: tuple[Shell, Shell]) -> None:
+    ada, bob = shells
+    ada("branch", "cleaning")
+    ada("push", "origin", "cleaning")
+    bob("fetch")
+    assert {one["name"] for one in bob.records("branch", "-r")} == {
+        "origin/cleaning",
+        "origin/main",
+    }
+    assert "On branch cleaning" in bob("switch", "cleaning")

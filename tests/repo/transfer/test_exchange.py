@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from tensorrepo.repo.errors import (
     CorruptError,
     NotFoundError,
 )
+from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.incarnations import object_key
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.exchange import TransferReport, clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
@@ -237,3 +240,27 @@ def test_a_push_that_dies_anywhere_leaves_no_trace_and_goes_on(
     assert tip_of(target) == made.digest
     assert files_at(target, made.digest) == FILES
     verify(dying.inner)
+
+
+def test_a_commit_whose_links_lie_is_refused(options: TransferOptions) -> None:
+    origin, here = new_repository(), new_repository()
+    made = commit_files(origin, {"files/a": b"content"})
+    told = origin.objects.get(made.digest)
+    lying = [dataclasses.replace(link, bytes=link.bytes + 1) for link in told.links]
+    writer = ObjectWriter(origin.objects, ())
+    false = writer.put_encoded(encode_object(Kind.COMMIT, told.payload, lying))
+    writer.flush()
+    source = dataclasses.replace(HistorySource.of(origin), refs={"heads/main": false.digest})
+    with pytest.raises(CorruptError, match="is not what the objects say"):
+        clone(source, here, "origin", options)
+    assert not here.log.refresh().state.refs
+
+
+def test_a_repository_with_many_branches_is_pushed_in_one_record(options: TransferOptions) -> None:
+    here, target = new_repository(), new_repository()
+    tip = commit_files(here, FILES).digest
+    names = [f"b{number}" for number in range(400)]
+    push(here, target, [f"main:{name}" for name in names], options)
+    view = target.log.refresh()
+    assert view.generation == 1
+    assert view.state.refs == {f"heads/{name}": tip for name in names}
