@@ -149,6 +149,10 @@ def clone(machine: Machine, request: CloneRequest, options: TransferOptions) -> 
     request = replace(request, url=whole_url(machine, request.url))
     if request.mirror:
         return _clone_mirror(machine, request, options)
+    if request.lazy and not is_url(request.url) and is_bundle(Path(request.url)):
+        raise InvalidInputError(
+            f"{request.url} is a bundle, which may be gone when data is read: clone it whole"
+        )
     with opened_source(machine, request.url) as source:
         exchange.default_branch(source.refs, request.branch, source.url)  # before anything is made
         core, workspace = _place_of_clone(machine, request)
