@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from tensorrepo.repository import Repository
     from tensorrepo.sdk import init
     from tensorrepo.sdk import open_repository as open  # noqa: A004 - `tr.open`, as people type
+    from tensorrepo.sharing import clone
     from tensorrepo.verbs.exchange import export, read
 
 __version__ = VERSION
@@ -74,13 +75,12 @@ __all__ = [
     "Bytes", "Catalog", "ClassLabel", "CollectedError", "Column", "CommitExpired",
     "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date",
     "Decimal", "Decode", "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json",
-    "Lineage", "Link",
-    "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model", "NoSuchRowError",
-    "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits", "Ranks",
-    "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema", "Selection",
-    "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
-    "UnsupportedError", "View", "__version__", "col", "decode_image", "export", "graph", "init",
-    "open", "read",
+    "Lineage", "Link", "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model",
+    "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits",
+    "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema",
+    "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
+    "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph",
+    "init", "open", "read",
 ]  # fmt: skip
 
 

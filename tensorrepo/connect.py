@@ -29,10 +29,10 @@ from tensorrepo.repo.changes.repository import (
     create_repository,
     open_repository,
 )
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.workspace.state import find_workspace
+from tensorrepo.workspace.state import CONFIG, config_beside, find_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.repo.backends.base import Backend
     from tensorrepo.repo.history.merge_trees import MergeDriver
+    from tensorrepo.repo.objects.store import ObjectStore
 
 CONFIG_KEYS = {
     "user.name": "your name in commits",
@@ -228,7 +229,7 @@ def connect(
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
-        return open_repository(backend, drivers=drivers, local=local)
+        repository = open_repository(backend, drivers=drivers, local=local)
     except NotFoundError as error:
         workspace = None if is_url(url) else find_workspace(Path(url).absolute())
         if workspace is None:
@@ -241,6 +242,55 @@ def connect(
             f"{url} is no repository; it lies in the workspace {workspace.root}, whose repository "
             f"is {real}. Name that, or leave --repo out and work there (-C)."
         ) from error
+    if repository.copy is not None and repository.copy.kind == "lazy":
+        config = None if pending is None else pending.parent / CONFIG
+        repository.objects.promised = _PromisedData(machine, repository, config)
+    return repository
+
+
+REMOTE_PREFIX = "remote."
+
+
+class _PromisedData:
+    """Where the data of a lazy clone is: looked for when it is first needed."""
+
+    def __init__(self, machine: Machine, clone: RepositoryCore, workspace: Path | None) -> None:
+        self._machine, self._clone, self._workspace = machine, clone, workspace
+        self._found: ObjectStore | None = None
+
+    def __call__(self) -> ObjectStore:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def _find(self) -> ObjectStore:
+        """Objects of the remote that the clone is of, by its id: a name says nothing."""
+        assert self._clone.copy is not None, "of a lazy clone"
+        wanted, problem = self._clone.copy.origin, ""
+        for url in dict.fromkeys(self._urls()):
+            try:
+                remote = connect(url, None, self._machine)
+            except Error as error:
+                problem = f" {error}"
+                continue
+            if remote.id == wanted:
+                return remote.objects
+        raise NotFoundError(
+            f"{self._clone.url} is a lazy clone, and data that is not here is in repository "
+            f"{wanted}, which none of its remotes is.{problem} Name it with `tensorrepo remote "
+            "add NAME URL`."
+        )
+
+    def _urls(self) -> Iterator[str]:
+        """URLs of remotes: those of the workspace, then those that the user has for it."""
+        for file in (self._workspace, config_beside(self._clone.url)):
+            yield from _remote_urls(file, REMOTE_PREFIX)
+        yield from _remote_urls(self._machine.config_file, f"{REMOTE_PREFIX}{self._clone.id}.")
+
+
+def _remote_urls(file: Path | None, prefix: str) -> list[str]:
+    settings = {} if file is None else read_config(file)
+    return [url for key, url in settings.items() if key.startswith(prefix) and key.endswith(".url")]
 
 
 def create(

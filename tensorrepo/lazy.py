@@ -46,6 +46,15 @@ if TYPE_CHECKING:
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
+    from tensorrepo.sharing import (
+        bundle,
+        fetch,
+        fetch_data,
+        here_of,
+        promote,
+        pull,
+        push,
+    )
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.compare_contents import (
         DatasetChange,
@@ -61,13 +70,14 @@ if TYPE_CHECKING:
 __all__ = [
     "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
     "KeepRule", "Lineage", "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions",
-    "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame", "catalog_of",
+    "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
     "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
     "condition_rows", "dataset_at", "describe_entry", "diff_models", "diff_views", "every_tree",
-    "expire", "files_in_place", "files_text", "handles", "measure_trees", "measure_usage",
-    "model_at", "models_at", "no_attribute", "open_backend", "open_dataset", "open_model",
-    "open_view", "plan_collection", "plan_expiry", "repack_models", "repository_table",
-    "row_documents", "row_lines", "row_selection", "shortened", "sql", "view_at", "write_report",
+    "expire", "fetch", "fetch_data", "files_in_place", "files_text", "handles", "here_of",
+    "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
+    "open_dataset", "open_model", "open_view", "plan_collection", "plan_expiry", "promote", "pull",
+    "push", "repack_models", "repository_table", "row_documents", "row_lines", "row_selection",
+    "shortened", "sql", "view_at", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -123,6 +133,7 @@ _NAMES: Final = {
     "runs.record": "Runs",
     "runs.run": "Run",
     "sdk": "init open_repository",
+    "sharing": "bundle clone fetch fetch_data here_of promote pull push",
     "transaction": "begin_transaction",
     "verbs.compare_contents": "DatasetChange compare_contents row_documents row_lines",
     "verbs.comparison": "compare compare_entry",

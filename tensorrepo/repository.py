@@ -21,6 +21,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log import append
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Shown, moment_text
+from tensorrepo.repository_exchange import RepositoryExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -265,7 +266,7 @@ class RepositoryHistory:
         return RefMap((ref.removeprefix(space), at) for ref, at in refs if ref.startswith(space))
 
 
-class Repository(Shown, RepositoryHistory):
+class Repository(Shown, RepositoryHistory, RepositoryExchange):
     """A repository at one URL. Picklable: another process opens the URL again.
 
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.changing.patch import ValueSource

@@ -28,6 +28,7 @@ from tensorrepo.repo.tables import RecordTable, Shown, moment_text
 
 BRANCHES = "heads/"
 TAGS = "tags/"
+REMOTES = "remotes/"  # where branches of other repositories were when they were seen last
 _STEP = re.compile(r"(undo|redo) ([0-9]+)")  # the note of an entry that `_step` makes
 _STEP_KINDS = frozenset({"ref-create", "ref-delete", "ref-reset"})
 _BLOCK = 256

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -21,7 +21,7 @@ from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, U
 from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
-from tensorrepo.repo.ids import Digest, record_digest
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended, append
 from tensorrepo.repo.log.log_slots import COPY_KEY, LogSlot
 from tensorrepo.repo.log.past_commits import PastCommits
@@ -59,11 +59,19 @@ class CopyKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     A ``mirror`` has the log of `origin` and takes no commits; a ``lazy`` clone has all but the
     data, which is read from a remote. Where the origin is, the user's settings say, never this.
+    `id` is the copy's own: a mirror has the id of its origin.
     """
 
     kind: Literal["mirror", "lazy"]
     origin: str
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
     version: Literal[1] = 1
+
+
+def mark_copy(backend: Backend, kind: Literal["mirror", "lazy"], origin: str) -> None:
+    """Say of a repository that it is such a copy of the one of id `origin`."""
+    marker = CopyKind(kind, origin, secrets.token_hex(16))
+    backend.create(COPY_KEY, (msgspec.json.encode(marker),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +222,9 @@ def open_repository(
     is_mirror = copy is not None and copy.kind == "mirror"
     remembered = local or LocalState()
     memory = remembered.memory
-    if memory is not None and is_mirror:
+    if memory is not None and copy is not None and is_mirror:
         # A mirror may lag behind its origin, whose name it has: each is remembered by itself.
-        memory = memory / "mirrors" / record_digest(backend.url.encode())[:32]
+        memory = memory / "mirrors" / copy.id
 
     def read_bulk(digest: Digest) -> tuple[Update, ...]:
         return decode_ref_updates(objects.get(digest).payload)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref, places
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref, places
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, commit_lines, read_commit
@@ -124,8 +124,9 @@ def _name(
         return branch, BRANCHES + name, both
     if tag is not None:
         return tag, TAGS + name, None
-    if name in view.state.refs:
-        return view.state.refs[name], name, None
+    for ref in (name, REMOTES + name):
+        if ref in view.state.refs:
+            return view.state.refs[ref], ref, None
     if len(name) >= SHORT_DIGITS and _DIGITS.fullmatch(name):
         return _short(repository, name), None, None
     raise NotFoundError(_unknown(name, view))

@@ -29,7 +29,13 @@ from tensorrepo.repo.history.tree_pages import MAX_ROOT_BYTES
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_links
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
 from tensorrepo.repo.names import check_path, check_text, path_key
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
+from tensorrepo.repo.objects.envelope import (
+    EnvelopeReader,
+    Kind,
+    ObjectLink,
+    ObjectSink,
+    ObjectSource,
+)
 from tensorrepo.repo.tables import moment_text
 
 MetadataValue = None | bool | int | float | str | list["MetadataValue"] | dict[str, "MetadataValue"]
@@ -180,7 +186,7 @@ def _check_version(version: int) -> None:
         )
 
 
-def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
+def read_commit(objects: EnvelopeReader, digest: Digest) -> Commit:
     """The commit of that name, without its parents where history ends at it.
 
     Raises:
@@ -195,7 +201,7 @@ def read_commit(objects: ObjectSource, digest: Digest) -> Commit:
         raise type(error)(f"commit {digest:.12}: {error}") from error
 
 
-def as_known(objects: ObjectSource, digest: Digest, commit: Commit) -> Commit:
+def as_known(objects: EnvelopeReader, digest: Digest, commit: Commit) -> Commit:
     """`commit` with the parents that this repository has: all, or none where it is shallow."""
     if digest not in objects.shallow:
         return commit
@@ -305,7 +311,7 @@ _LEFT, _RIGHT, _STALE = 1, 2, 4
 class _Frontier:
     """Commits still to be visited, with marks that flow from children to parents."""
 
-    def __init__(self, objects: ObjectSource, tips: Mapping[Digest, int]) -> None:
+    def __init__(self, objects: EnvelopeReader, tips: Mapping[Digest, int]) -> None:
         self._objects = objects
         self._heap: list[tuple[int, int, Digest]] = []
         self._waiting: dict[Digest, tuple[Commit, int]] = {}
@@ -345,7 +351,7 @@ class _Frontier:
 
 
 def walk(
-    objects: ObjectSource, tips: Iterable[Digest], *, hidden: Iterable[Digest] = ()
+    objects: EnvelopeReader, tips: Iterable[Digest], *, hidden: Iterable[Digest] = ()
 ) -> Iterator[tuple[Digest, Commit]]:
     """Ancestors of `tips`, themselves included, that are no ancestors of `hidden`.
 
@@ -382,7 +388,7 @@ def best_common(
     return tuple(best)
 
 
-def is_ancestor(objects: ObjectSource, ancestor: Digest, descendant: Digest) -> bool:
+def is_ancestor(objects: EnvelopeReader, ancestor: Digest, descendant: Digest) -> bool:
     """Whether `descendant` contains `ancestor`; every commit contains itself."""
     lowest = read_commit(objects, ancestor).generation
     frontier = _Frontier(objects, {descendant: 0})
@@ -395,7 +401,7 @@ def is_ancestor(objects: ObjectSource, ancestor: Digest, descendant: Digest) -> 
     return False
 
 
-def end_of_history(objects: ObjectSource, tips: Iterable[Digest]) -> Digest | None:
+def end_of_history(objects: EnvelopeReader, tips: Iterable[Digest]) -> Digest | None:
     """The newest commit behind `tips` whose parents are not here; None where all are."""
     if not objects.shallow:
         return None

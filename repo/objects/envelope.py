@@ -122,8 +122,8 @@ class EncodedObject:
     parts: tuple[Buffer, ...]
 
 
-class ObjectSource(Protocol):
-    """Whoever can read objects: what it returns is verified."""
+class EnvelopeReader(Protocol):
+    """Whoever can read whole objects: enough for commits and what links say."""
 
     @property
     def shallow(self) -> frozenset[Digest]:
@@ -131,6 +131,10 @@ class ObjectSource(Protocol):
 
     def get(self, digest: Digest) -> Envelope:
         """The whole object, its digest verified."""
+
+
+class ObjectSource(EnvelopeReader, Protocol):
+    """Whoever can read objects: what it returns is verified."""
 
     def describe(self, digest: Digest) -> ObjectLink:
         """What a parent of the object would say of it, read from its header."""

@@ -14,11 +14,13 @@ from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, S
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.envelope import (
+    HEADER,
     CheckedSpan,
     EncodedObject,
     Envelope,
     Kind,
     ObjectLink,
+    decode_header,
     decode_object,
     encode_object,
     expand,
@@ -73,7 +75,8 @@ class ObjectWriter:
     def adopt(self, link: ObjectLink) -> bool:
         """Rely on what lies under the key that `graves` prescribe, durable after `flush`.
 
-        Metadata is read and verified; of what is never compressed sizes are compared.
+        Metadata is read and verified; of what is never compressed sizes are compared, and on a
+        local disk headers. What `link` says of it must be true.
 
         Returns:
             Whether there is such an object, and whole; else it must be put.
@@ -83,16 +86,24 @@ class ObjectWriter:
         stored_bytes = backend.size(key)
         if stored_bytes is None:
             return False
-        if not link.kind.compressible:
-            if stored_bytes != link.bytes:
+        try:
+            if not self._is_as_told(key, link, stored_bytes):
                 return False
-        else:
-            try:
-                decode_object(expand(backend.read(key), link.digest), link.digest)
-            except (CorruptError, NotFoundError):
-                return False
+        except (CorruptError, NotFoundError):
+            return False
         self.rely_on(link, key)
         return True
+
+    def _is_as_told(self, key: str, link: ObjectLink, stored_bytes: int) -> bool:
+        backend = self.store.backend
+        if link.kind.compressible:
+            found = decode_object(expand(backend.read(key), link.digest), link.digest)
+            return found.link(link.digest) == link
+        if stored_bytes != link.bytes or backend.local_root is None:
+            return stored_bytes == link.bytes
+        head = memoryview(backend.read_range(key, 0, HEADER.size))
+        kind, links, _, _ = decode_header(head, link.digest)
+        return kind is link.kind and (links == 0) == link.leaf
 
     def rely_on(self, link: ObjectLink, key: str) -> None:
         """Count what lies under `key` as put by this writer."""

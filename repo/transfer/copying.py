@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from tensorrepo.repo.backends.base import KeepsParts
 from tensorrepo.repo.errors import CorruptError, StorageError
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import (
     EncodedObject,
     Envelope,
@@ -44,6 +45,7 @@ class ObjectCopier:
         limit: how fast they may come.
         totals: counters.
         told: called when the counters grew.
+        stopped: set when nobody waits for what is being copied.
     """
 
     source: EnvelopeSource
@@ -53,6 +55,7 @@ class ObjectCopier:
     limit: RateLimit
     totals: TransferTotals
     told: Callable[[], None] = lambda: None
+    stopped: Event = field(default_factory=Event)
     _finished: list[Path] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
@@ -72,7 +75,7 @@ class ObjectCopier:
         else:
             envelope = item.envelope or self.source.get(item.link.digest)
             self._put(item.link, envelope)
-            self.limit.take(item.link.bytes)
+            self.limit.take(item.link.bytes, self.stopped.is_set)
             self.totals.moved(item.link.bytes, objects=1)
         self.told()
 
@@ -89,7 +92,7 @@ class ObjectCopier:
         self.writer.put_encoded(encoded)
 
     def _copy_small(self, link: ObjectLink) -> None:
-        self.limit.take(link.bytes)
+        self.limit.take(link.bytes, self.stopped.is_set)
         try:
             data = self.source.read_envelope(link.digest, 0, link.bytes)
             envelope = decode_object(data, link.digest)
@@ -113,7 +116,7 @@ class ObjectCopier:
         backend = self.writer.store.backend
         folder = backend.part_folder if isinstance(backend, KeepsParts) else self.parts
         try:
-            name = fetch_part(folder, link, self._read, self._advance)
+            name = fetch_part(folder, link, self._read, self._advance, self.totals.were_there)
         except CorruptError as error:
             raise self._damaged(link, error) from error
         key = object_key(link.digest, self.writer.store.label(link.digest, self.writer.graves))
@@ -133,9 +136,11 @@ class ObjectCopier:
                 self._finished.append(folder / name)
         self.totals.moved(0, objects=1)
 
-    def _read(self, digest: str, start: int, stop: int) -> bytes | bytearray | memoryview:
-        self.limit.take(stop - start)
-        return self.source.read_envelope(digest, start, stop)  # type: ignore[arg-type]  a Digest
+    def _read(self, digest: Digest, start: int, stop: int) -> Buffer:
+        self.limit.take(stop - start, self.stopped.is_set)
+        if self.stopped.is_set():
+            raise StorageError(f"the transfer from {self.origin} was stopped")
+        return self.source.read_envelope(digest, start, stop)
 
     def _advance(self, size_bytes: int) -> None:
         self.totals.moved(size_bytes)

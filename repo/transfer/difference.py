@@ -1,4 +1,4 @@
-"""Difference of link graphs: which objects does a commit bring that its parents have not?
+"""Difference of link graphs: the objects that a commit brings and that its parents have not.
 
 Both sides are walked by links, level by level and at once: what the parents lead to is left out
 where it is met, and nothing below it is read. So the cost follows the change, not the size of the
@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.history.commits import Commit, decode_commit, walk
+from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit, walk
 from tensorrepo.repo.ids import Buffer, Digest
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink, ObjectSource
+from tensorrepo.repo.objects.envelope import Envelope, EnvelopeReader, Kind, ObjectLink
 from tensorrepo.repo.threads import ordered_map
 
 _HELD_BYTES: Final = 16 << 20  # of metadata of one commit that stays in memory until it is copied
 _LIKELY_COMMITS: Final = 256
 
 
-class EnvelopeSource(ObjectSource, Protocol):
+class EnvelopeSource(EnvelopeReader, Protocol):
     """Whoever can give objects as they are stored."""
+
+    def describe(self, digest: Digest) -> ObjectLink:
+        """What a parent of the object would say of it."""
 
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object, past every cache, from whichever copy of it is whole."""
@@ -46,12 +49,14 @@ class CommitObjects:
     """All that a commit brings, itself included.
 
     `placements` maps those that its tree names, and that others took the place of, to these.
+    `beyond` are parents that are not brought: history ends here.
     """
 
     digest: Digest
     parents: tuple[Digest, ...]
     objects: tuple[NewObject, ...]
     placements: Mapping[Digest, Digest]
+    beyond: tuple[Digest, ...] = ()
 
 
 class EitherSource:
@@ -61,12 +66,18 @@ class EitherSource:
         near: the one that answers at once.
         has: whether `near` has an object, as far as a look tells.
         far: the other one.
+        shallow: commits at which history ends, at either.
     """
 
     def __init__(
-        self, near: ObjectSource, has: Callable[[Digest], bool], far: ObjectSource
+        self,
+        near: EnvelopeReader,
+        has: Callable[[Digest], bool],
+        far: EnvelopeReader,
+        shallow: frozenset[Digest],
     ) -> None:
         self._near, self._has, self._far = near, has, far
+        self.shallow = shallow
 
     def get(self, digest: Digest) -> Envelope:
         if self._has(digest):
@@ -94,13 +105,13 @@ def missing_commits(
     tips, near = list(wants), list(likely)
     if near:
         found = []
-        for item in walk(commits, tips, hidden=near):  # type: ignore[arg-type]  only reads
+        for item in walk(commits, tips, hidden=near):
             found.append(item)
             if len(found) > _LIKELY_COMMITS:
                 break
         else:
             return found[::-1]
-    return list(walk(commits, tips, hidden=list(held())))[::-1]  # type: ignore[arg-type]  likewise
+    return list(walk(commits, tips, hidden=list(held())))[::-1]
 
 
 def objects_of(
@@ -108,24 +119,50 @@ def objects_of(
     digest: Digest,
     *,
     supersedes: Mapping[Digest, Digest],
+    shallow: frozenset[Digest],
     threads: int,
+    known: EnvelopeReader | None = None,
 ) -> CommitObjects:
-    """What a commit brings beside what its parents lead to.
+    """What a commit brings beside what its parents lead to; all of it where history ends.
+
+    Args:
+        source: where it is.
+        digest: name of the commit.
+        supersedes: placements that others took the place of.
+        shallow: commits at which history ends.
+        threads: number of objects that are read at once.
+        known: where what the parents lead to is read; None: from `source`, too.
 
     Raises:
         NotFoundError: the source lacks something of it.
         CorruptError: something of it is damaged there.
     """
-    walked = _Walk(source, supersedes, threads)
+    walked = _Walk(source, known or source, supersedes, threads)
     envelope = source.get(digest)
     parents = decode_commit(envelope.payload).parents
+    beyond: tuple[Digest, ...] = ()
+    if digest in shallow:
+        parents, beyond = (), parents
     for parent in parents:
-        with suppress(NotFoundError):  # a shallow history ends here
-            walked.had(source.get(parent).links)
+        with suppress(NotFoundError):  # it only saves work
+            walked.had(walked.known.get(parent).links)
     walked.found.append(NewObject(envelope.link(digest), envelope))
     walked.wanted(envelope.links)
     walked.run()
-    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements())
+    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements(), beyond)
+
+
+def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) -> frozenset[Digest]:
+    """Commits that are `depth` from one of `tips`, and no nearer: 1 is the tips themselves."""
+    level = set(tips)
+    seen = set(level)
+    for _ in range(depth - 1):
+        parents = {
+            parent for digest in sorted(level) for parent in read_commit(commits, digest).parents
+        }
+        level = parents - seen
+        seen |= level
+    return frozenset(digest for digest in level if read_commit(commits, digest).parents)
 
 
 def objects_below(
@@ -134,9 +171,13 @@ def objects_below(
     *,
     supersedes: Mapping[Digest, Digest],
     threads: int,
+    had: Iterable[Digest] = (),
 ) -> CommitObjects:
-    """All that `roots` lead to, as if a commit brought it."""
-    walked = _Walk(source, supersedes, threads)
+    """All that `roots` lead to and `had` do not, as if a commit brought it."""
+    walked = _Walk(source, source, supersedes, threads)
+    for digest in had:
+        with suppress(NotFoundError):  # it saves work, no more
+            walked.had([source.describe(digest)])
     links = [source.describe(root) for root in roots]
     walked.wanted(links)
     walked.run()
@@ -149,6 +190,7 @@ class _Walk:
     """Both sides of one walk: objects to open next, and all that was met on the side that has."""
 
     source: EnvelopeSource
+    known: EnvelopeReader
     supersedes: Mapping[Digest, Digest]
     threads: int
     found: list[NewObject] = field(default_factory=list)
@@ -192,7 +234,7 @@ class _Walk:
                 self._keep(link, envelope)
                 if envelope is not None:
                     self.wanted(envelope.links)
-            for envelope in self._read(behind, forgiving=True):
+            for envelope in self._read(behind, wanted=False):
                 if envelope is not None:
                     self.had(envelope.links)
 
@@ -218,7 +260,14 @@ class _Walk:
                 yield link
             else:
                 placements[link.digest] = current
-                yield self.source.describe(current)
+                yield self._placement(current, link)
+
+    def _placement(self, current: Digest, link: ObjectLink) -> ObjectLink:
+        """What a parent would say of the placement that took the place of `link`."""
+        try:
+            return self.source.describe(current)
+        except NotFoundError:
+            return replace(link, digest=current)  # its own reader tells that it is missing
 
     def _take(self, side: dict[Digest, ObjectLink], *, pages: bool) -> list[ObjectLink]:
         taken = [link for link in side.values() if not pages or link.kind is Kind.TREE_PAGE]
@@ -226,18 +275,16 @@ class _Walk:
             del side[link.digest]
         return taken
 
-    def _read(
-        self, links: list[ObjectLink], *, forgiving: bool = False
-    ) -> Iterator[Envelope | None]:
+    def _read(self, links: list[ObjectLink], *, wanted: bool = True) -> Iterator[Envelope | None]:
         def read(link: ObjectLink) -> Envelope | None:
             if link.leaf:
                 return None
-            try:
+            if wanted:
                 return self.source.get(link.digest)
-            except NotFoundError:
-                if forgiving:  # the other side of a difference only saves work
-                    return None
-                raise
+            try:
+                return self.known.get(link.digest)
+            except NotFoundError:  # the other side of a difference only saves work
+                return None
 
         many = sum(not link.leaf for link in links) > 1
         return ordered_map(links, read, threads=self.threads if many else 0, name="walk")

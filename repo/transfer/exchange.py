@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
@@ -20,7 +20,6 @@ from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions, receive
 from tensorrepo.repo.transfer.ref_rules import (
-    REMOTES,
     MovedRef,
     RefChange,
     RefSpec,
@@ -57,10 +56,10 @@ class TransferReport(Shown):
         return RecordTable(
             (f"{told}{totals.bytes:,} bytes; {totals.present} objects were there already",),
             ("ref", "was", "is"),
-            [
+            tuple(
                 (move.ref, f"{move.old or 'nothing':.12}", f"{move.new or 'nothing':.12}")
                 for move in self.moves
-            ],
+            ),
         )
 
 
@@ -112,8 +111,11 @@ def clone(
     options: TransferOptions,
     *,
     branch: str | None = None,
+    depth: int | None = None,
 ) -> tuple[str, TransferReport]:
     """Fill a new repository with all branches, tags and registered versions of another one.
+
+    With a `depth`, so many commits back of its branches at most; then the branches alone.
 
     Returns:
         The branch that was made here, and what came.
@@ -122,13 +124,17 @@ def clone(
         NotFoundError: it has no branch of that name.
     """
     first = default_branch(source.refs, branch, source.url)
+    named: tuple[str, ...] = _CLONED
+    if depth is not None:
+        tips = [commit for ref, commit in source.refs.items() if ref.startswith(BRANCHES)]
+        source, named = source.to_depth(tips, depth), ()
 
     def changes(view: LogView) -> list[RefChange]:
         found = [*_fetched(source, remote, ()).values()]
         found += [
             RefChange(ref, commit)
             for ref, commit in source.refs.items()
-            if ref.startswith(_CLONED) and ref not in view.state.refs
+            if named and ref.startswith(named) and ref not in view.state.refs
         ]
         own = BRANCHES + first
         if own in source.refs and own not in view.state.refs:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import msgspec
-
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.changes.repository import CopyKind, RepositoryCore
+from tensorrepo.repo.changes.repository import RepositoryCore, mark_copy
 from tensorrepo.repo.errors import ConflictError
 from tensorrepo.repo.log.log_slots import COPY_KEY
 from tensorrepo.repo.objects.envelope import Kind
@@ -30,7 +28,7 @@ def is_promised(item: NewObject) -> bool:
 
 def promise(backend: Backend, origin: str) -> None:
     """Note that the data of a repository is at the one of id `origin`."""
-    backend.create(COPY_KEY, (msgspec.json.encode(CopyKind("lazy", origin)),))
+    mark_copy(backend, "lazy", origin)
 
 
 def lazily(options: TransferOptions) -> TransferOptions:

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.changes.repository import (
-    CopyKind,
-    LocalState,
     RepositoryCore,
-    open_repository,
+    mark_copy,
 )
 from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest
@@ -58,8 +54,7 @@ def begin_mirror(origin: RepositoryCore, backend: Backend) -> None:
     try:
         there = backend.read(IDENTITY_KEY)
     except NotFoundError:
-        marker = msgspec.json.encode(CopyKind("mirror", origin.id))
-        backend.create(COPY_KEY, (marker,))  # first: it is never seen without
+        mark_copy(backend, "mirror", origin.id)  # first: it is never seen without
         backend.create(IDENTITY_KEY, (identity,))
         there = backend.read(IDENTITY_KEY)
     if there != identity or backend.size(COPY_KEY) is None:
@@ -95,11 +90,6 @@ def follow(
     mirror.log.refresh()
     count = head.generation - here.generation
     return MirrorReport(origin.url, count, head.generation, totals)
-
-
-def open_mirror(backend: Backend, local: LocalState | None = None) -> RepositoryCore:
-    """A mirror, to be followed or read."""
-    return open_repository(backend, drivers={}, local=local)
 
 
 def _check_past(origin: RepositoryCore, mirror: RepositoryCore, head: int, here: int) -> None:

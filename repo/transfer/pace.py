@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Final
+
+_SLICE_SECONDS: Final = 0.1
 
 
 class RateLimit:
@@ -23,16 +26,17 @@ class RateLimit:
         self._lock = Lock()
         self._free_at = 0.0
 
-    def take(self, size_bytes: int) -> None:
-        """Wait until so many bytes may pass."""
+    def take(self, size_bytes: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until so many bytes may pass, or until `stopped`."""
         if self._rate is None:
             return
         with self._lock:
             now = self._clock()
-            wait = max(0.0, self._free_at - now)
-            self._free_at = max(now, self._free_at) + size_bytes / self._rate
-        if wait:
-            self._sleep(wait)
+            begin_at = max(now, self._free_at)
+            self._free_at = begin_at + size_bytes / self._rate
+        while (left := begin_at - now) > 0 and not stopped():
+            self._sleep(min(left, _SLICE_SECONDS))  # Ctrl-C does not wait for a slow link
+            now = self._clock()
 
 
 @dataclass(slots=True)
@@ -65,6 +69,11 @@ class TransferTotals:
         with self._lock:
             self.bytes += size_bytes
             self.objects += objects
+
+    def were_there(self, size_bytes: int) -> None:
+        """So many bytes of an object that is being moved came before."""
+        with self._lock:
+            self.known_bytes -= size_bytes
 
     def was_there(self, size_bytes: int) -> None:
         with self._lock:

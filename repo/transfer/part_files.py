@@ -34,7 +34,11 @@ ReadRange = Callable[[Digest, int, int], Buffer]
 
 
 def fetch_part(
-    folder: Path, link: ObjectLink, read: ReadRange, advance: Callable[[int], None]
+    folder: Path,
+    link: ObjectLink,
+    read: ReadRange,
+    advance: Callable[[int], None],
+    kept: Callable[[int], None] = lambda _: None,
 ) -> str:
     """Fetch an object into a file of `folder`, going on where an earlier call was cut off.
 
@@ -43,6 +47,7 @@ def fetch_part(
         link: what is known of the object.
         read: gives a range of its bytes.
         advance: told of the bytes that came.
+        kept: told of the bytes that were there.
 
     Returns:
         Name of the file, all of which has the digest of the object.
@@ -52,7 +57,7 @@ def fetch_part(
     """
     with _opened(folder, link.digest) as (name, fd):
         for _ in range(2):
-            begun = _fill(fd, link, read, advance)
+            begun = _fill(fd, link, read, advance, kept)
             problem = _problem(fd, link)
             if problem is None:
                 return name
@@ -88,13 +93,19 @@ def _opened(folder: Path, digest: Digest) -> Iterator[tuple[str, int]]:
         os.close(fd)
 
 
-def _fill(fd: int, link: ObjectLink, read: ReadRange, advance: Callable[[int], None]) -> int:
+def _fill(
+    fd: int,
+    link: ObjectLink,
+    read: ReadRange,
+    advance: Callable[[int], None],
+    kept: Callable[[int], None],
+) -> int:
     """Fetch what is missing behind the bytes that are there; gives how many these were."""
     have = os.fstat(fd).st_size
     if have > link.bytes:
         have = 0
         os.ftruncate(fd, 0)
-    advance(have)
+    kept(have)
     os.lseek(fd, have, os.SEEK_SET)
 
     def fetch(start: int) -> Buffer:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 from tensorrepo.repo.changes import gc_fence
@@ -31,13 +32,14 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.threads import OrderedMap, ordered_map
 from tensorrepo.repo.transfer.copying import ObjectCopier
 from tensorrepo.repo.transfer.difference import (
     CommitObjects,
     EitherSource,
     EnvelopeSource,
     NewObject,
+    history_ends,
     missing_commits,
     objects_below,
     objects_of,
@@ -68,6 +70,7 @@ class HistorySource:
         url: place for people, without secrets.
         near: whether asking it takes no time.
         has: whether it has an object, as far as a look tells.
+        shallow: commits at which history ends, there or by what was asked for.
     """
 
     objects: EnvelopeSource
@@ -77,6 +80,7 @@ class HistorySource:
     url: str
     near: bool
     has: Callable[[Digest], bool]
+    shallow: frozenset[Digest] = frozenset()
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
@@ -90,7 +94,13 @@ class HistorySource:
             repository.url,
             repository.backend.local_root is not None,
             partial(has_object, repository.objects),
+            state.shallow,
         )
+
+    def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
+        """The same, with a history of so many commits behind `tips` at most."""
+        ends = history_ends(self.objects, tips, depth)
+        return replace(self, shallow=self.shallow | ends)
 
 
 def has_object(store: ObjectStore, digest: Digest) -> bool:
@@ -168,10 +178,11 @@ class Receiving:
         options: TransferOptions,
         pin: LogView,
         totals: TransferTotals,
+        writer: ObjectWriter | None = None,
     ) -> None:
         self._source, self._target, self._options, self._pin = source, target, options, pin
         self._totals = totals
-        self._writer = ObjectWriter(target.objects, pin.state.graves)
+        self._writer = writer or ObjectWriter(target.objects, pin.state.graves)
         self._copier = ObjectCopier(
             source.objects, source.url, self._writer, options.parts, options.limit, totals,
             lambda: options.progress(totals),
@@ -180,8 +191,10 @@ class Receiving:
         self._threads = _LOCAL_THREADS if both_near else _REMOTE_THREADS
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
+        self._ends: set[Digest] = set()
         self._lease = TransferLease(target, source.id, options.actor, options.clock)
         self._many = False
+        self._known: EitherSource | None = None
         self._fenced = pin
 
     def copy(
@@ -198,9 +211,9 @@ class Receiving:
         wanted = [digest for digest in wants if digest not in held]
         if not wanted:
             return
-        graph = self._graph()
+        self._known = self._graph()
         commits = missing_commits(
-            graph, wanted, lambda: held, [one for one in likely if one in held]
+            self._known, wanted, lambda: held, [one for one in likely if one in held]
         )
         self._many = len(commits) > 1
         plans = ordered_map(
@@ -218,8 +231,8 @@ class Receiving:
         finally:
             plans.close()
 
-    def copy_all(self, roots: Iterable[Digest]) -> None:
-        """Copy objects that are no commits, with all that they lead to."""
+    def copy_all(self, roots: Iterable[Digest], had: Iterable[Digest] = ()) -> None:
+        """Copy objects that are no commits, with all that they lead to and `had` do not."""
         wanted = list(dict.fromkeys(roots))
         if wanted:
             found = objects_below(
@@ -227,7 +240,9 @@ class Receiving:
                 wanted,
                 supersedes=self._source.supersedes,
                 threads=self._reading,
+                had=had,
             )
+            self._placements |= found.placements
             for batch in _batches([found]):
                 self._copy_batch(replace(batch, whole=[]))
 
@@ -239,7 +254,8 @@ class Receiving:
             if not decided:
                 return self._lease.closing(view)
             self._pass_fence(view, wants)
-            return (*self._superseded(view), *decided, *self._lease.closing(view))
+            before = (*self._ending(view), *self.superseded(view))
+            return (*before, *decided, *self._lease.closing(view))
 
         return self._target.append(entries)
 
@@ -248,35 +264,43 @@ class Receiving:
             self._source.objects,
             digest,
             supersedes=self._source.supersedes,
+            shallow=self._source.shallow | self._pin.state.shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
+            known=self._known,
         )
 
     def _graph(self) -> EitherSource:
         """The commits of both sides."""
         source, target = self._source.objects, self._target.objects
+        shallow = self._source.shallow | self._pin.state.shallow
         if self._source.near:
-            return EitherSource(source, self._source.has, target)
-        has = partial(has_object, target)
-        return EitherSource(target, has, source)
+            return EitherSource(source, self._source.has, target, shallow)
+        return EitherSource(target, partial(has_object, target), source, shallow)
 
     def _copy_batch(self, batch: _Batch) -> None:
         omit = self._options.omit
         items = [item for item in batch.objects if omit is None or not omit(item)]
         self._totals.plan(len(items), sum(item.link.bytes for item in items))
-        copies = ordered_map(
+        self._copier.stopped = stopped = Event()
+        copies = OrderedMap(
             items,
             self._copier.copy,
             threads=self._threads,
             bytes_ahead=_FLYING_BYTES,
             size_of=lambda item: min(item.link.bytes, _COUNTED_BYTES),
             name="copy",
+            stop=stopped.set,
         )
-        for _ in copies:
-            pass
+        try:
+            for _ in copies:
+                pass
+        finally:
+            copies.close()
         self._copier.flush()
         self._totals.commits += len(batch.whole)
         for commit in batch.whole:
             self._placements |= commit.placements
+            self._ends |= {commit.digest} if commit.beyond else set()
             if self._target.log.read_only is None:
                 self._lease.hold(commit)
         self._options.progress(self._totals)
@@ -295,7 +319,15 @@ class Receiving:
                 gc_fence.secure_commit(self._writer, view.state, commit)
         self._fenced = view
 
-    def _superseded(self, view: LogView) -> tuple[LogEntry, ...]:
+    def _ending(self, view: LogView) -> Iterator[LogEntry]:
+        """Commits that came without their parents: history ends at them here, too."""
+        new = sorted(self._ends - view.state.shallow)
+        for start in range(0, len(new), _LEASED_COMMITS):
+            data = {"add": new[start : start + _LEASED_COMMITS], "remove": []}
+            txn = secrets.token_hex(16)
+            yield LogEntry(txn, "shallow", self._options.actor, time.time_ns(), data=data)
+
+    def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
         state = view.state
         needed = {
@@ -341,7 +373,7 @@ def _batches(plans: Iterable[CommitObjects]) -> Iterator[_Batch]:
                 yield batch
                 batch, seen = _Batch(), set()
         batch.whole.append(
-            CommitObjects(plan.digest, plan.parents, (), plan.placements)  # its objects are done
+            replace(plan, objects=())  # they are done
         )
     if batch.whole or batch.objects:
         yield batch

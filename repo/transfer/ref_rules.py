@@ -1,4 +1,4 @@
-"""Refspecs and their rules: which refs does a fetch or a push set, and may it?
+"""Refspecs, and the rules by which a fetch or a push may set refs.
 
 A spec reads ``[+]SOURCE[:TARGET]``, as git's. Names are completed as git does: a name without a
 space is a branch, else a tag. A branch moves forward only; `force` lets it move anywhere, and what
@@ -16,18 +16,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorrepo.repo.changes.refs import BRANCHES, TAGS, describe_ref
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.names import check_ref
-from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.objects.envelope import EnvelopeReader, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
-REMOTES: Final = "remotes/"
 _INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
 
 
@@ -114,7 +113,7 @@ def tracking_ref(remote: str, ref: str) -> str:
 
 
 def judge(
-    changes: Iterable[RefChange], view: LogView, commits: ObjectSource
+    changes: Iterable[RefChange], view: LogView, commits: EnvelopeReader
 ) -> tuple[MovedRef, ...]:
     """What `changes` move at `view`, those left out that move nothing.
 
@@ -138,7 +137,7 @@ def judge(
     return tuple(moves)
 
 
-def _check_move(change: RefChange, old: Digest | None, commits: ObjectSource) -> bool:
+def _check_move(change: RefChange, old: Digest | None, commits: EnvelopeReader) -> bool:
     """Whether the ref moves other than forward. Raises ConflictError when it must not."""
     new, may = change.new, change.force or change.leased
     if old is None or new is None:
@@ -159,7 +158,7 @@ def _check_move(change: RefChange, old: Digest | None, commits: ObjectSource) ->
     return True
 
 
-def is_descendant(commits: ObjectSource, new: Digest, old: Digest) -> bool:
+def is_descendant(commits: EnvelopeReader, new: Digest, old: Digest) -> bool:
     """Whether `new` has `old` in its history; no, where that history ends before it is known."""
     try:
         return is_ancestor(commits, old, new)

@@ -23,7 +23,7 @@ from tensorrepo.cli.options import (
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.moments import moment_text
-from tensorrepo.repo.changes.refs import BRANCHES
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor, read_commit
@@ -57,6 +57,9 @@ def branch_command(
     merged: Annotated[
         bool, Option("--merged", help="List those that NAME, or else HEAD, has all of.")
     ] = False,
+    remotes: Annotated[
+        bool, Option("-r", "--remotes", help="List branches of remotes, as of the last fetch.")
+    ] = False,
     no_merged: Annotated[
         bool, Option("--no-merged", help="List those that have commits which NAME, or HEAD, lacks.")
     ] = False,
@@ -68,6 +71,7 @@ def branch_command(
     Examples:
         tensorrepo branch -v
         tensorrepo branch --merged main
+        tensorrepo branch -r
         tensorrepo branch cleaning v1
         tensorrepo branch --rename cleaning cleaned
         tensorrepo branch -d cleaned
@@ -75,6 +79,8 @@ def branch_command(
     session = call.session
     if (delete and (move or ref)) or (name is None and (delete or move)):
         raise InvalidInputError("give `branch -d NAME`, or `branch --rename [OLD] NEW`")
+    if remotes and (name or delete or move or merged or no_merged):
+        raise InvalidInputError("--remotes lists all branches of remotes: give it alone")
     if merged and no_merged:
         raise InvalidInputError("give one of --merged and --no-merged")
     if merged or no_merged:
@@ -86,6 +92,8 @@ def branch_command(
             lambda at: is_ancestor(objects, at, tip) is merged,
             verbose=verbose,
         )
+    elif remotes:
+        _list_refs(call, REMOTES, verbose=verbose)
     elif name is None:
         _list_refs(call, refs.BRANCHES, verbose=verbose)
     elif delete:

@@ -32,6 +32,7 @@ from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.history.signatures import commit_signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import Update
+from tensorrepo.repo.transfer.promotion import origin_of
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def names_of(session: WorkspaceSession) -> RefNames:
     head = session.head
     for ref, at in sorted(session.repository.log.refresh().state.refs.items()):
         space, _, name = ref.partition("/")
-        shown = {"heads": name, "tags": f"tag: {name}"}.get(space, ref)
+        shown = {"heads": name, "remotes": name, "tags": f"tag: {name}"}.get(space, ref)
         if head is not None and space == "heads" and name == head.branch:
             shown = f"HEAD -> {name}"
         names.setdefault(at, []).append(shown)
@@ -75,8 +76,11 @@ def whole(digest: Digest, commit: Commit, names: RefNames) -> str:
     lines += [
         f"Author: {output.escape(commit.author)}",
         f"Date:   {moment_text(commit.time_ns)}",
-        "",
     ]
+    if (origin := origin_of(commit)) is not None:
+        told = f"{origin.path} of commit {origin.commit:.12} in repository {origin.repository}"
+        lines.append(f"From:   {output.escape(told)}")
+    lines.append("")
     lines += [f"    {output.escape(line)}" for line in commit.message.splitlines()]
     return "\n".join([*lines, ""])
 

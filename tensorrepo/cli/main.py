@@ -64,14 +64,16 @@ def exit_code(error: Error) -> int:
     return EXIT_CODES[error.kind]
 
 
-START, DAILY, DATA, HISTORY, MODELS, CARE = (
+START, DAILY, DATA, HISTORY, SHARE, MODELS, CARE = (
     "Start a repository", "Add, look at and commit", "Ask and change data",
-    "Branches and history", "Models and trainings", "Look after the repository",
+    "Branches and history", "Exchange with other repositories", "Models and trainings",
+    "Look after the repository",
 )  # fmt: skip
 
 # name, a group's before it: (one line of help, panel, module that is loaded when it is called)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("Make a repository and a workspace here.", START, "setup"),
+    "clone": ("Copy a repository into a new folder, or to a URL.", START, "remotes"),
     "config": ("Show or set your name, address and other settings.", START, "setup"),
     "status": ("Show what is staged, what changed on disk, and where you are.", DAILY, "entries"),
     "add": ("Read a file or folder and stage it as a dataset, model or file.", DAILY, "staging"),
@@ -117,6 +119,17 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "undo": ("Take back your last change of this branch.", HISTORY, "branches"),
     "redo": ("Take back the last undo.", HISTORY, "branches"),
     "reset": ("Move this branch to another commit.", HISTORY, "branches"),
+    "fetch": ("Bring commits of another repository here.", SHARE, "remotes"),
+    "pull": ("Fetch, and merge into this branch.", SHARE, "remotes"),
+    "push": ("Bring commits to another repository, and move its branches.", SHARE, "remotes"),
+    "promote": ("Bring one model or dataset to another repository.", SHARE, "remotes"),
+    "remote ls": ("List the repositories that have a name here.", SHARE, "remotes"),
+    "remote add": ("Give another repository a name.", SHARE, "remotes"),
+    "remote rm": ("Forget a remote.", SHARE, "remotes"),
+    "remote rename": ("Give a remote another name.", SHARE, "remotes"),
+    "bundle create": ("Write commits and all their data to one file.", SHARE, "bundle"),
+    "bundle verify": ("Read all of a bundle, and check it.", SHARE, "bundle"),
+    "bundle unbundle": ("Bring what is in a bundle here.", SHARE, "bundle"),
     "lineage": ("Show what something came from, and what came from it.", MODELS, "runs"),
     "runs ls": ("List trainings, by what they reached.", MODELS, "runs"),
     "runs show": ("Show what a training read, made and logged.", MODELS, "runs"),
@@ -168,20 +181,18 @@ MODULE_OF = {name: f"tensorrepo.cli.{module}" for name, (_, _, module) in COMMAN
 
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
+    "bundle": ("Commits and all their data in one file.", SHARE),
     "catalog": ("Look after the SQL catalog, which is a cache.", CARE),
     "dataset": ("Adopt, describe, compact and stream datasets; change their columns.", DATA),
     "model": ("Describe, compare, cut and combine models.", MODELS),
     "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", MODELS),
     "view": ("Choose rows of datasets by queries, and keep which.", DATA),
+    "remote": ("Name other repositories.", SHARE),
     "registry": ("Number versions of models, and name them by aliases.", MODELS),
     "rule": ("Protect branches: who moves them, signatures, checks.", CARE),
     "signer": ("Look after the keys whose signatures count.", CARE),
 }
 
-_STORE = (
-    "Everybody works on the store itself: `tensorrepo init URL` joins it from another folder or "
-    "machine. Copies between repositories are not there yet."
-)
 _SERVICE = "There is no service yet: open the store by its URL, from the shell or in Python."
 _DATASETS = (
     "`tensorrepo dataset` has what is done to datasets; `add`, `cat` and `sql` stand at the top."
@@ -189,8 +200,7 @@ _DATASETS = (
 
 # What people type that is called otherwise here, or is not there yet.
 ABSENT: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("clone", "push", "pull", "fetch", "remote"), _STORE)
-    | dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
+    dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
     | dict.fromkeys(("datasets", "data"), _DATASETS)
     | {
         word: f"`tensorrepo dataset {word}` does that."

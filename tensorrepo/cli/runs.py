@@ -21,6 +21,7 @@ from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
+from tensorrepo.repo.transfer.promotion import promoted_from, promoted_to
 from tensorrepo.repository import Repository
 from tensorrepo.runs.record import STALE, RunRecord
 from tensorrepo.runs.summary import (
@@ -299,6 +300,8 @@ def lineage_command(
         if down:
             kin["descendants"] = lineage.descendants(depth=depth, relations=relation or ())
         _show_kin(call, kin, dot=dot)
+        if not dot:
+            _show_promotions(call, path, up=up or not down, down=down)
 
 
 def _lineage_of(
@@ -326,6 +329,22 @@ def _show_kin(call: CommandCall, kin: dict[str, Kinship], *, dot: bool) -> None:
         if len(kin) > 1:
             output.line(f"{name}:")
         output.lines(output.printable(text, keep="\n") for text in kinship.lines())
+
+
+def _show_promotions(call: CommandCall, text: str, *, up: bool, down: bool) -> None:
+    """From which repository an entry came, and to which ones it went."""
+    core, path = call.session.repository, text.rpartition(":")[2]
+    branch = call.session.head.branch if call.session.head else None
+    found = promoted_from(core, path, branch or "main") if up else None
+    if found is not None:
+        commit, origin = found
+        value = {"direction": "promoted-from", "commit": commit}
+        told = f"{origin.path} of commit {origin.commit:.12} in repository {origin.repository}"
+        call.answer(value | {"origin": msgspec.to_builtins(origin)}, f"promoted from {told}")
+    for one in promoted_to(core.log.refresh(), path) if down else ():
+        value = {"direction": "promoted-to", "repository": one.repository, "path": one.path}
+        told = f"repository {one.repository}, as {one.path}, of commit {one.commit:.12}"
+        call.answer(value | {"commit": one.commit}, f"promoted to {told}")
 
 
 def _show_deleted(call: CommandCall, lineage: Lineage) -> None:

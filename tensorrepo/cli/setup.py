@@ -30,6 +30,9 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotF
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.verbs.fsck import SHOWN_PARTS, Fault, fsck
+from tensorrepo.verbs.repair import Repairs
+from tensorrepo.verbs.repair import repair as mend_repository
+from tensorrepo.verbs.transfer import Here
 from tensorrepo.workspace.doctor import examine, repair
 from tensorrepo.workspace.session import start_workspace, workspace_around
 from tensorrepo.workspace.state import Workspace
@@ -202,19 +205,24 @@ def fsck_command(
     deep: Annotated[
         bool, Option("--deep", help="Read and verify every byte; else sizes are compared.")
     ] = False,
+    mend: Annotated[
+        bool, Option("--repair", help="First fetch what is damaged from the remotes.")
+    ] = False,
 ) -> None:
     """Check the data of all that branches and tags reach, in every commit.
 
     Metadata is read and verified. Of chunks and packs it is seen that they are there, and of their
-    size; --deep reads them. What is damaged is named by column and rows, or by tensor. Nothing is
-    repaired.
+    size; --deep reads them. What is damaged is named by column and rows, or by tensor. --repair
+    fetches it by its digest from the remotes that have a name here; records of the log from those
+    that are mirrors of this repository.
 
     Examples:
         tensorrepo fsck
         tensorrepo fsck datasets/photos
-        tensorrepo fsck --deep
+        tensorrepo fsck --deep --repair
     """
     session, totals = call.session, ObjectTotals()
+    repairs = _mended(call, deep=deep) if mend else None
     path, tips = "", None
     if name is not None:
         revision, path, _ = session.find(name)
@@ -232,11 +240,26 @@ def fsck_command(
             )
         )
     value = {**asdict(totals), "deep": deep, "faults": [asdict(fault) for fault in faults]}
+    if repairs is not None:
+        value |= {"repaired": asdict(repairs)}
+        output.lines(() if call.as_json else _repair_lines(repairs))
     call.answer(
         value, *chain.from_iterable(map(_fault_lines, faults)), _totals_line(totals, faults)
     )
     if faults:
         raise Exit(CORRUPT)
+
+
+def _mended(call: CommandCall, *, deep: bool) -> Repairs:
+    session = call.session
+    config = session.workspace.config_file if session.workspace is not None else None
+    here = Here(call.machine, session.repository, config)
+    return mend_repository(here, deep=deep, warn=output.warning)
+
+
+def _repair_lines(repairs: Repairs) -> Iterator[str]:
+    yield from (f"log record {one.generation} is back, from {one.url}" for one in repairs.records)
+    yield from (f"{one.kind} {one.digest:.12} is back, from {one.url}" for one in repairs.objects)
 
 
 def _fault_lines(fault: Fault) -> Iterator[str]:

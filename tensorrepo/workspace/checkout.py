@@ -23,7 +23,7 @@ from tensorrepo.formats.exchange.output import new_file
 from tensorrepo.formats.exchange.tables.writers import csv_keeps
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
-from tensorrepo.repo.changes.refs import BRANCHES, create_branch, refuse_taken
+from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, create_branch, refuse_taken
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import (
@@ -96,6 +96,8 @@ def switch(
             "changes are staged. Commit them, put them aside with `tensorrepo stash`, unstage them "
             "with `tensorrepo restore --staged`, or carry them over with --keep."
         )
+    if not (create or detach) and (theirs := _only_remote(session, name)) is not None:
+        create, start = True, theirs
     if create and start is not None:
         at = session.resolve(start).digest
         carry_staging(session, at)
@@ -109,6 +111,16 @@ def switch(
         carry_staging(session, session.tip_of(head))
     workspace.set_head(head)
     return head
+
+
+def _only_remote(session: WorkspaceSession, name: str) -> str | None:
+    """The branch of a remote that `name` means where nothing here is called so, as git guesses."""
+    refs = session.repository.log.refresh().state.refs
+    if any(f"{space}{name}" in refs for space in (BRANCHES, TAGS, REMOTES)):
+        return None
+    theirs = [ref.removeprefix(REMOTES) for ref in refs if ref.startswith(REMOTES)]
+    found = [branch for branch in theirs if branch.partition("/")[2] == name]
+    return found[0] if len(found) == 1 else None
 
 
 def _create_branch(session: WorkspaceSession, name: str) -> None:

@@ -68,7 +68,18 @@ def test_no_other_module_imports_one_that_needs_an_extra(path: str) -> None:
 def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
     found = _foreign(at_load=False)
     allowed = _needed() | _extras(
-        "torch", "jax", "images", "plots", "sql", "aws", "sign", "hdf5", "lance", "lmdb", "tfrecord", "demo"
+        "torch",
+        "jax",
+        "images",
+        "plots",
+        "sql",
+        "aws",
+        "sign",
+        "hdf5",
+        "lance",
+        "lmdb",
+        "tfrecord",
+        "demo",
     )
     assert {place for name, place in found.items() if name not in allowed} == set()
 

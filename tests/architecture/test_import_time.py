@@ -40,6 +40,7 @@ FACE = {
     "tensorrepo.formats.dataset.external",
     "tensorrepo.formats.dataset.external.outside",
     "tensorrepo.repository",
+    "tensorrepo.repository_exchange",
     "tensorrepo.lazy",
     "tensorrepo.sdk",
     "tensorrepo.policy",

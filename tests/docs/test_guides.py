@@ -31,6 +31,7 @@ GUIDES = [
     "sampling",
     "seeing",
     "selecting",
+    "sharing",
     "sql",
     "trust",
 ]

@@ -13,11 +13,33 @@ from tensorrepo.cli.main import COMMANDS, load_command
 from tests.support.processes.shell import Shell
 
 # Of lists that are empty in the repository that is tried.
-MAY_BE_SILENT = {"verify-signatures", "catalog verify", "resolve", "lineage", "model find", "model donors"}
+MAY_BE_SILENT = {
+    "verify-signatures",
+    "catalog verify",
+    "resolve",
+    "lineage",
+    "model find",
+    "model donors",
+}
 OF_A_RUN = {"runs ls", "runs show", "runs compare"}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHhT6fbJlxwiqqHGFUoBrOMD/qtL11+ybF4BAp6cCFQ9"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "init": (("init", "--force"),),
+    "clone": (("clone", ".", "copy"),),
+    "fetch": (("clone", ".", "copy"), ("fetch", "copy")),
+    "pull": (("clone", ".", "copy"), ("pull", "copy/.tensorrepo/store")),
+    "push": (("clone", ".", "copy"), ("push", "copy", "main")),
+    "promote": (("clone", ".", "copy"), ("promote", "net@v1", "copy", "--as", "web")),
+    "remote ls": (("remote", "add", "origin", "../copy"), ("remote", "ls")),
+    "remote add": (("remote", "add", "origin", "../copy"),),
+    "remote rm": (("remote", "add", "origin", "../copy"), ("remote", "rm", "origin")),
+    "remote rename": (
+        ("remote", "add", "origin", "../copy"),
+        ("remote", "rename", "origin", "team"),
+    ),
+    "bundle create": (("bundle", "create", "all.bundle", "--all"),),
+    "bundle verify": (("bundle", "create", "a.bundle"), ("bundle", "verify", "a.bundle")),
+    "bundle unbundle": (("bundle", "create", "a.bundle"), ("bundle", "unbundle", "a.bundle")),
     "config": (("config", "user.name", "Bob"), ("config", "user.name")),
     "add": (("add", "points.npz", "--dataset", "other"),),
     "dataset ls": (("dataset", "ls"),),
@@ -170,6 +192,7 @@ def test_a_command_says_so_in_its_help(command: str) -> None:
         (2, "invalid-input", ("cat", "--no-such-option", "net")),
         (2, "invalid-input", ("cat",)),
         (2, "invalid-input", ("clone",)),
+        (2, "invalid-input", ("remote", "add", "x", "s3://a:b@bucket/c")),
         (3, "not-found", ("sql", "SELECT * FROM pionts")),
         (4, "conflict", ("tag", "v1", "HEAD")),
     ],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,12 @@ from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,
     NotFoundError,
+    StorageError,
+    UnsupportedError,
 )
+from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.incarnations import object_key
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.exchange import TransferReport, clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
@@ -32,8 +38,15 @@ from tests.support.builders.repositories import (
     new_repository,
     tip_of,
 )
-from tests.support.faults.backends import CountingBackend, Crash, CrashBackend
+from tests.support.faults.backends import (
+    CountingBackend,
+    Crash,
+    CrashBackend,
+    Loss,
+    LostReplyBackend,
+)
 from tests.support.servers.object_stores import Bucket, s3_on_ours
+from tests.support.servers.web import web_server
 
 FILES = {"files/a": b"one", "files/deep/b": b"two", "files/large": bytes(5 << 20)}
 Make = Callable[[str], Backend]
@@ -61,7 +74,7 @@ def pair(options: TransferOptions) -> tuple[RepositoryCore, RepositoryCore]:
 
 
 @pytest.mark.parametrize("kinds", [("local", "s3"), ("s3", "local"), ("memory", "local")])
-def test_a_clone_has_all_commits_branches_tags_and_files(
+def test_a_clone_has_all_that_the_origin_has_and_pushes_back(
     kinds: tuple[str, str], tmp_path: Path, bucket: Bucket, options: TransferOptions
 ) -> None:
     def make(kind: str) -> Backend:
@@ -86,6 +99,10 @@ def test_a_clone_has_all_commits_branches_tags_and_files(
     }
     assert files_at(again(here), second.digest) == FILES | {"files/a": b"new"}
     verify(here.backend)
+    mine = commit_files(here, {"files/large": bytes(6 << 20), "files/deep/b": None})
+    push(here, origin, ["main"], options, remote="origin")
+    assert files_at(again(origin), tip_of(again(origin))) == files_at(here, mine.digest)
+    verify(origin.backend)
 
 
 def test_a_push_moves_what_is_new_and_nothing_else(options: TransferOptions) -> None:
@@ -220,6 +237,51 @@ def test_of_two_pushes_at_once_one_wins_and_the_other_is_told(
     verify(origin.backend)
 
 
+@pytest.mark.parametrize("mode", ["before", "after", "twice", "later"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.97])
+def test_a_push_whose_replies_are_lost_is_repeated_and_lands_once(
+    share: float, mode: Loss, options: TransferOptions
+) -> None:
+    here = new_repository()
+    made = commit_files(here, FILES)
+    recorded = CountingBackend(new_repository().backend)
+    push(here, open_repository(recorded, drivers={}), ["main"], options)
+    losing = LostReplyBackend(
+        new_repository().backend, max(4, int(share * len(recorded.operations))), mode
+    )
+    with suppress(StorageError, CommitOutcomeUnknown):
+        push(here, open_repository(losing, drivers={}), ["main"], options)
+    losing.settle()
+    verify(losing.inner)
+    target = open_repository(losing.inner, drivers={})
+    push(here, target, ["main"], options)
+    assert [move.update.new for move in refs.reflog(target, "heads/main")] == [made.digest]
+    assert files_at(target, made.digest) == FILES
+    verify(losing.inner)
+
+
+def test_a_repository_that_a_web_server_publishes_is_cloned(
+    tmp_path: Path, options: TransferOptions
+) -> None:
+    origin, here = new_repository(LocalBackend(tmp_path / "origin")), new_repository()
+    made = commit_files(origin, FILES)
+    with web_server(tmp_path / "origin") as server:
+        source = open_repository(open_backend(server.url, environment={}), drivers={})
+        clone(HistorySource.of(source), here, "origin", options)
+        with pytest.raises(UnsupportedError, match="can only be read"):
+            push(here, source, ["main:other"], options)
+    assert files_at(here, made.digest) == FILES
+
+
+def test_an_empty_repository_is_cloned_and_filled_later(options: TransferOptions) -> None:
+    origin, here = new_repository(), new_repository()
+    branch, report = clone(HistorySource.of(origin), here, "origin", options)
+    assert (branch, report.moves) == ("main", ())
+    made = commit_files(here, FILES)
+    push(here, origin, ["main"], options, remote="origin")
+    assert tip_of(origin) == made.digest
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 0.99])
 def test_a_push_that_dies_anywhere_leaves_no_trace_and_goes_on(
     share: float, options: TransferOptions
@@ -237,3 +299,27 @@ def test_a_push_that_dies_anywhere_leaves_no_trace_and_goes_on(
     assert tip_of(target) == made.digest
     assert files_at(target, made.digest) == FILES
     verify(dying.inner)
+
+
+def test_a_commit_whose_links_lie_is_refused(options: TransferOptions) -> None:
+    origin, here = new_repository(), new_repository()
+    made = commit_files(origin, {"files/a": b"content"})
+    told = origin.objects.get(made.digest)
+    lying = [dataclasses.replace(link, bytes=link.bytes + 1) for link in told.links]
+    writer = ObjectWriter(origin.objects, ())
+    false = writer.put_encoded(encode_object(Kind.COMMIT, told.payload, lying))
+    writer.flush()
+    source = dataclasses.replace(HistorySource.of(origin), refs={"heads/main": false.digest})
+    with pytest.raises(CorruptError, match="is not what the objects say"):
+        clone(source, here, "origin", options)
+    assert not here.log.refresh().state.refs
+
+
+def test_a_repository_with_many_branches_is_pushed_in_one_record(options: TransferOptions) -> None:
+    here, target = new_repository(), new_repository()
+    tip = commit_files(here, FILES).digest
+    names = [f"b{number}" for number in range(400)]
+    push(here, target, [f"main:{name}" for name in names], options)
+    view = target.log.refresh()
+    assert view.generation == 1
+    assert view.state.refs == {f"heads/{name}": tip for name in names}
