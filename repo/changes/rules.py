@@ -77,8 +77,13 @@ class ClientPolicy:
 
 def rules_of(state: State) -> list[BranchRule]:
     """All rules, by pattern."""
-    stored: Any = state.config.get(RULES_KEY, {})
+    stored = _stored_rules(state)
     return [parse_rule(pattern, demands) for pattern, demands in sorted(stored.items())]
+
+
+def _stored_rules(state: State) -> Mapping[str, Any]:
+    stored: Mapping[str, Any] = state.config.get(RULES_KEY, {})  # type: ignore[assignment]
+    return stored
 
 
 def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> None:
@@ -96,7 +101,7 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
                 f"no signer {min(unknown)!r}.{did_you_mean(min(unknown), known)} "
                 "`tensorrepo signer add NAME KEY` makes one known"
             )
-        stored: Any = dict(state.config.get(RULES_KEY, {}))
+        stored = dict(_stored_rules(state))
         features: Any = state.config.get("features", ())
         required = sorted({*features, RULES_FEATURE})
         return {RULES_KEY: stored | {rule.pattern: rule.stored()}, "features": required}
@@ -108,7 +113,7 @@ def remove_rule(repository: AppendsRecords, pattern: str, *, actor: str) -> None
     """Forget the rule of a pattern. Raises NotFoundError where there is none."""
 
     def change(state: State) -> dict[str, Any]:
-        stored: Any = dict(state.config.get(RULES_KEY, {}))
+        stored = dict(_stored_rules(state))
         if pattern not in stored:
             raise NotFoundError(f"no rule for {pattern!r}.{did_you_mean(pattern, list(stored))}")
         del stored[pattern]
@@ -119,7 +124,7 @@ def remove_rule(repository: AppendsRecords, pattern: str, *, actor: str) -> None
 
 def listed_signers(state: State) -> Mapping[str, str]:
     """Names and keys that the repository itself lists."""
-    signers: Any = state.config.get(SIGNERS_KEY, {})
+    signers: Mapping[str, str] = state.config.get(SIGNERS_KEY, {})  # type: ignore[assignment]
     return signers
 
 

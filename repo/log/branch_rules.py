@@ -89,7 +89,9 @@ def parse_rule(pattern: object, demands: Any) -> BranchRule:
         raise InvalidInputError(f"rule of {pattern}: {', '.join(_LISTS)} are lists")
     if not all(isinstance(flag, bool) for flag in flags.values()):
         raise InvalidInputError(f"rule of {pattern}: {' and '.join(_FLAGS)} are true or false")
-    return BranchRule(pattern, **{key: tuple(each) for key, each in lists.items()}, **flags)
+    pushers, signers, checks = (tuple(lists[key]) for key in _LISTS)
+    forward, signed = (flags[key] for key in _FLAGS)
+    return BranchRule(pattern, pushers, forward, signed, signers, checks)
 
 
 def rules_problem(value: object) -> str | None:

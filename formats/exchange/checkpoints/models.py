@@ -36,7 +36,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.suggest import did_you_mean
 
-Chunk = TypeVar("Chunk")
+Chunk = TypeVar("Chunk", bound=Buffer)
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
     "gguf": write_gguf,
@@ -182,7 +182,8 @@ def _watched(model: StoredModel, progress: Callable[[int, int], None]) -> Stored
         done += size
         progress(min(done, total), total)  # headers and names are written, too
 
-    return _WatchedModel(*(getattr(model, each.name) for each in fields(StoredModel)), tell)
+    held: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(StoredModel)}
+    return _WatchedModel(**held, tell=tell)
 
 
 def export_options(options: Mapping[str, object]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_a_branch_that_moves_forward_is_not_reset_renamed_or_deleted(
 ) -> None:
     repository = ruled(BranchRule("main", fast_forward=True))
     before = tip_of(repository)
-    with pytest.raises(PermissionDenied, match="forward|deleted"):
+    with pytest.raises(PermissionDenied, match=r"forward|deleted"):
         move(repository)
     assert tip_of(repository) == before
     commit_files(repository, {"files/a": b"two"}, author=BOB)
