@@ -15,11 +15,9 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, Error, StorageError
 from tensorrepo.repo.log.append import resolve
 from tests.support.builders.histories import CHANGES, copied, harm, snapshot, to_disk, verify, warm
 from tests.support.builders.repositories import ADA, stage_files
-from tests.support.effort import sampled
+from tests.support.effort import check_each, sampled
 from tests.support.faults.backends import Loss, LostReplyBackend, WrappedBackend
 
-HARM = harm()
-HEAD = open_repository(HARM.backend, drivers={}).log.refresh().generation
 LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
 TRIED = ("commit", "commit on a branch that moved", "merge", "branch")
 
@@ -27,7 +25,8 @@ TRIED = ("commit", "commit on a branch that moved", "merge", "branch")
 def records(backend: Backend) -> int:
     """How many records the log has got since the history was made, noops apart."""
     log = open_repository(backend, drivers={}).log
-    found = list(log.records(HEAD + 1, log.refresh().generation + 1))
+    head = open_repository(harm().backend, drivers={}).log.refresh().generation
+    found = list(log.records(head + 1, log.refresh().generation + 1))
     return sum(any(entry.kind != "noop" for entry in record.entries) for record in found)
 
 
@@ -62,44 +61,43 @@ def check(backend: Backend, change: str, at: int, loss: Loss, *, late: bool) -> 
     failing.settle()  # what was still on its way arrives now
     landed = outcome == "landed"
     assert outcome in ("landed", "lost")
-    assert snapshot(backend) == (HARM.after[change] if landed else HARM.before)
+    assert snapshot(backend) == (harm().after[change] if landed else harm().before)
     assert records(backend) == landed
     verify(backend)
     if not landed:
         CHANGES[change](open_repository(backend, drivers={}))
-    assert snapshot(backend) == HARM.after[change]
+    assert snapshot(backend) == harm().after[change]
     assert records(backend) == 1
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), HARM.places(*TRIED))
+@pytest.mark.parametrize("change", TRIED)
 def test_no_commit_is_made_twice_and_none_is_lost_that_was_acknowledged(
-    change: str, at: int, loss: Loss, *, late: bool
+    change: str, loss: Loss
 ) -> None:
-    check(copied(HARM.backend), change, at, loss, late=late)
+    def loses(place: tuple[str, bool, int]) -> None:
+        check(copied(harm().backend), change, place[2], loss, late=place[1])
+
+    check_each(harm().places(change), loses)
 
 
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> LocalBackend:
-    return to_disk(HARM.backend, tmp_path_factory.mktemp("history"))
+    return to_disk(harm().backend, tmp_path_factory.mktemp("history"))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), sampled(HARM.places("commit", disk=True), 4))
-def test_so_it_is_on_a_disk(
-    on_disk: LocalBackend, tmp_path: Path, change: str, at: int, loss: Loss, *, late: bool
-) -> None:
-    check(copied(on_disk, tmp_path / "store"), change, at, loss, late=late)
+def test_so_it_is_on_a_disk(on_disk: LocalBackend, tmp_path: Path, loss: Loss) -> None:
+    def loses(place: tuple[str, bool, int]) -> None:
+        change, late, at = place
+        check(copied(on_disk, tmp_path / f"{late} {at}"), change, at, loss, late=late)
+
+    check_each(sampled(harm().places("commit", disk=True), 4), loses)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize(("change", "late", "at"), HARM.places("commit"))
-def test_a_transaction_that_is_committed_again_is_whole_or_refused(
-    change: str, at: int, loss: Loss, *, late: bool
-) -> None:
+def test_a_transaction_that_is_committed_again_is_whole_or_refused(loss: Loss) -> None:
     """Nobody should, after an error; who does must not get a commit that lacks an object."""
-    backend = copied(HARM.backend)
-    failing = LostReplyBackend(backend, 10**9, loss, late=late)
 
     def act(repository: RepositoryCore) -> None:
         transaction = begin(repository, "main")
@@ -111,15 +109,21 @@ def test_a_transaction_that_is_committed_again_is_whole_or_refused(
                 continue
             return
 
-    attempt(act, failing, at)
-    failing.settle()
-    assert snapshot(backend) in (HARM.before, HARM.after[change])
-    verify(backend)
+    def loses(place: tuple[str, bool, int]) -> None:
+        change, late, at = place
+        backend = copied(harm().backend)
+        failing = LostReplyBackend(backend, 10**9, loss, late=late)
+        attempt(act, failing, at)
+        failing.settle()
+        assert snapshot(backend) in (harm().before, harm().after[change])
+        verify(backend)
+
+    check_each(harm().places("commit"), loses)
 
 
 def test_a_store_that_never_answers_again_leaves_the_outcome_unknown() -> None:
     """Not a conflict: the record may be on its way."""
-    backend = copied(HARM.backend)
+    backend = copied(harm().backend)
 
     class Silent(WrappedBackend):
         deaf = False
@@ -136,4 +140,4 @@ def test_a_store_that_never_answers_again_leaves_the_outcome_unknown() -> None:
     log = open_repository(backend, drivers={}).log
     assert resolve(log, caught.value.txn, caught.value.generation, settle=False) == "unknown"
     assert resolve(log, caught.value.txn, caught.value.generation, settle=True) == "lost"
-    assert snapshot(backend) == HARM.before
+    assert snapshot(backend) == harm().before

@@ -6,7 +6,7 @@ examples a property draws and how many cases a parametrised test has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from hypothesis import settings
@@ -35,3 +35,16 @@ def sampled(cases: Sequence[_Case], dev: int) -> list[_Case]:
         return list(cases)
     last = len(cases) - 1
     return [cases[round(at * last / (dev - 1))] for at in range(dev)] if dev > 1 else [cases[0]]
+
+
+def check_each(cases: Iterable[_Case], check: Callable[[_Case], object]) -> None:
+    """Check cases of one test; what fails says which. For cases that are known as it runs."""
+    checked = 0
+    for case in cases:
+        checked += 1
+        try:
+            check(case)
+        except BaseException as failed:
+            failed.add_note(f"case {case!r}")
+            raise
+    assert checked, "there were no cases"
