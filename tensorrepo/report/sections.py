@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import prod
 from typing import Any, Final
@@ -16,9 +17,10 @@ from typing import Any, Final
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.catalog.drawing import MOST_DRAWN, draw_steps
 from tensorrepo.context import Context
-from tensorrepo.describe import ENTRY_COLUMNS, TENSOR_COLUMNS, describe_entry
+from tensorrepo.describe import ENTRY_COLUMNS, TENSOR_COLUMNS
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.common.provenance import relation_of
+from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.cells import has_pictures
 from tensorrepo.formats.dataset.schema.schema import Column
@@ -41,6 +43,7 @@ from tensorrepo.runs.summary import common_metrics, param_text, took_text
 
 MOST_COLUMNS: Final = 60  # of a dataset
 MOST_TENSORS: Final = 12  # of a model, the largest
+MOST_FILES: Final = 200
 MOST_RUNS: Final = 50
 MOST_METRICS: Final = 12
 MOST_COMMITS: Final = 50
@@ -66,9 +69,11 @@ def files(context: Context, revision: Revision) -> Iterator[str]:
     """One table of the files of the commit."""
     core = context.core
     entries = core.entries(revision.commit.tree, "files/")
-    shown = [describe_entry(core.objects, path, entry) for path, entry in islice(entries, 200)]
+    shown = [list_entry(*each) for each in islice(entries, MOST_FILES)]
     if shown:
-        yield RecordTable.of(shown, ENTRY_COLUMNS).html()
+        columns = {name: ENTRY_COLUMNS[name] for name in ("path", ">size", "digest")}
+        table = RecordTable.of(shown, columns)
+        yield replace(table, more=sum(1 for _ in entries)).html()
 
 
 def runs(context: Context, _revision: Revision) -> Iterator[str]:
@@ -113,7 +118,7 @@ def lineages(context: Context, revision: Revision) -> Iterator[str]:
         yield f'<p class="quiet">lineage could not be asked: {text(str(error), 400)}</p>'
         return
     if not steps:
-        yield '<p class="quiet">nothing is known of what these came from</p>'
+        yield '<p class="quiet">Nothing is known of what these came from.</p>'
         return
     drawn = _nearest(steps)
     yield f'<div class="wide">{draw_steps(None, drawn).svg()}</div>'
@@ -217,9 +222,10 @@ def _model(context: Context, entry: Entry) -> str:
     elements: Counter[str] = Counter()
     for spec in specs:
         elements[spec.type.name] += prod(spec.shape)
+    alone = f" ({next(iter(elements))})" if len(elements) == 1 else ""
     facts = [
         counted(len(model), "tensor"),
-        counted(elements.total(), "parameter"),
+        counted(elements.total(), "parameter") + alone,
         f"{bytes_text(model.size_bytes)} in memory",
         f"version {entry.digest:.12}",
     ]
@@ -235,7 +241,7 @@ def _model(context: Context, entry: Entry) -> str:
             _facts(facts),
             _origins(model, bases),
             _pairs({name: _json(value) for name, value in model.metrics.items()}),
-            charts.shares(elements.most_common()) if elements else "",
+            charts.shares(elements.most_common()) if len(elements) > 1 else "",
             f"<details><summary>{names}</summary>{table}</details>",
         ]
     )

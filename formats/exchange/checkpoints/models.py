@@ -7,7 +7,7 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.suggest import did_you_mean
 
-Chunk = TypeVar("Chunk")
+Chunk = TypeVar("Chunk", bound=Buffer)
 WRITERS: Final[dict[str, Callable[..., None]]] = {
     "safetensors": write_safetensors,
     "gguf": write_gguf,
@@ -182,7 +182,9 @@ def _watched(model: StoredModel, progress: Callable[[int, int], None]) -> Stored
         done += size
         progress(min(done, total), total)  # headers and names are written, too
 
-    return _WatchedModel(*(getattr(model, each.name) for each in fields(StoredModel)), tell)
+    return _WatchedModel(
+        model.entry, model.manifest, model.objects, model.packs, model.tensors, model.aliases, tell
+    )
 
 
 def export_options(options: Mapping[str, object]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _read_head(stream: IO[bytes], where: str, stored: int) -> _Head:
     fields = tuple(
         all_of(
             _FIELD.iter_unpack(described),
-            lambda field: _parse_field(*field, where),
+            lambda field: _parse_field(field[0], field[1], field[2], where),
             "fields cannot be read, so no sample can be found",
         )
     )
