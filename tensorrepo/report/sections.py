@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import prod
 from typing import Any, Final
@@ -42,6 +43,7 @@ from tensorrepo.runs.summary import common_metrics, param_text, took_text
 
 MOST_COLUMNS: Final = 60  # of a dataset
 MOST_TENSORS: Final = 12  # of a model, the largest
+MOST_FILES: Final = 200
 MOST_RUNS: Final = 50
 MOST_METRICS: Final = 12
 MOST_COMMITS: Final = 50
@@ -67,9 +69,11 @@ def files(context: Context, revision: Revision) -> Iterator[str]:
     """One table of the files of the commit."""
     core = context.core
     entries = core.entries(revision.commit.tree, "files/")
-    shown = [list_entry(*each) for each in islice(entries, 200)]
+    shown = [list_entry(*each) for each in islice(entries, MOST_FILES)]
     if shown:
-        yield RecordTable.of(shown, ENTRY_COLUMNS).html()
+        columns = {name: ENTRY_COLUMNS[name] for name in ("path", ">size", "digest")}
+        table = RecordTable.of(shown, columns)
+        yield replace(table, more=sum(1 for _ in entries)).html()
 
 
 def runs(context: Context, _revision: Revision) -> Iterator[str]:
@@ -114,7 +118,7 @@ def lineages(context: Context, revision: Revision) -> Iterator[str]:
         yield f'<p class="quiet">lineage could not be asked: {text(str(error), 400)}</p>'
         return
     if not steps:
-        yield '<p class="quiet">nothing is known of what these came from</p>'
+        yield '<p class="quiet">Nothing is known of what these came from.</p>'
         return
     drawn = _nearest(steps)
     yield f'<div class="wide">{draw_steps(None, drawn).svg()}</div>'
@@ -218,9 +222,10 @@ def _model(context: Context, entry: Entry) -> str:
     elements: Counter[str] = Counter()
     for spec in specs:
         elements[spec.type.name] += prod(spec.shape)
+    alone = f" ({next(iter(elements))})" if len(elements) == 1 else ""
     facts = [
         counted(len(model), "tensor"),
-        counted(elements.total(), "parameter"),
+        counted(elements.total(), "parameter") + alone,
         f"{bytes_text(model.size_bytes)} in memory",
         f"version {entry.digest:.12}",
     ]
@@ -236,7 +241,7 @@ def _model(context: Context, entry: Entry) -> str:
             _facts(facts),
             _origins(model, bases),
             _pairs({name: _json(value) for name, value in model.metrics.items()}),
-            charts.shares(elements.most_common()) if elements else "",
+            charts.shares(elements.most_common()) if len(elements) > 1 else "",
             f"<details><summary>{names}</summary>{table}</details>",
         ]
     )

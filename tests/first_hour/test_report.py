@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.report import sections
 from tensorrepo.sdk import init
 from tests.support.processes.shell import ADA, Shell
 
@@ -184,3 +185,18 @@ def test_a_commit_with_nothing_in_it_has_a_page(tmp_path: Path) -> None:
     assert Page(page).sections == SECTIONS
     assert "This commit has no datasets." in page
     assert "No runs were recorded" in page
+
+
+def test_a_report_of_files_alone_tells_those_that_are_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "MOST_FILES", 2)
+    repo = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    with repo.transaction(message="Files") as tx:
+        for name in "abc":
+            tx.save_file(name, b"x")
+    repo.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("files/") == 2
+    assert "... and 1 more" in page
+    assert "This commit has no datasets." in page

@@ -7,7 +7,7 @@ which weights lie beside their config and tokenizer, as Hugging Face lays them o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -182,8 +182,9 @@ def _watched(model: StoredModel, progress: Callable[[int, int], None]) -> Stored
         done += size
         progress(min(done, total), total)  # headers and names are written, too
 
-    held: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(StoredModel)}
-    return _WatchedModel(**held, tell=tell)
+    return _WatchedModel(
+        model.entry, model.manifest, model.objects, model.packs, model.tensors, model.aliases, tell
+    )
 
 
 def export_options(options: Mapping[str, object]) -> dict[str, Any]:
