@@ -14,10 +14,19 @@ that need it are skipped. `remote_*` bound a link, which needs root. The cases s
 from __future__ import annotations
 
 from harness import run
-from stream_cases import images, loaders, million_runs, million_runs_memory, remote, warm
+from stream_cases import (
+    first_epoch,
+    images,
+    loaders,
+    million_runs,
+    million_runs_memory,
+    remote,
+    warm,
+)
 
 CASES = {
     **warm.CASES,
+    **first_epoch.CASES,
     **loaders.CASES,
     **images.CASES,
     **remote.CASES,

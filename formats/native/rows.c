@@ -2,8 +2,9 @@
  *
  * take_rows copies rows that are named by run and row, copy_rows rows that are named by address;
  * both compare each with its row sum on the way, so that memory is read once instead of twice.
- * copy_spans copies rows of any length. Large jobs let go of the interpreter lock and are shared
- * among threads. The twin in numpy is rows.py beside this.
+ * copy_spans copies rows of any length, check_spans compares spans with their sums where they lie.
+ * Large jobs let go of the interpreter lock and are shared among threads. The twin in numpy is
+ * rows.py beside this.
  *
  * Addresses are taken on trust: they come from gather.InMemory, which keeps alive what they point
  * into. All sizes are checked here. No Python object is made for a row.
@@ -32,7 +33,9 @@ enum {
     MOST_PARTS = 128,
 };
 
-static copy_summed *copy_and_sum; /* set once, when the module is loaded */
+/* Set once, when the module is loaded. */
+static copy_summed *copy_and_sum;
+static sum_row *sum_span;
 
 /* ------------------------------------------------------------------ many rows */
 
@@ -41,6 +44,7 @@ typedef struct {
     const int64_t *sums;      /* address of the sum of each, at most 0 where there is none; or NULL */
     const int64_t *run, *row; /* of each row; NULL: `from` and `sums` are by row */
     const int64_t *lengths;   /* of each row; NULL: all are row_bytes long */
+    const uint64_t *checks;   /* xxh3 of each; then nothing is copied, and `to` is NULL */
     size_t row_bytes, step_bytes; /* from row to row of a run */
     size_t first, last; /* rows [first, last) */
     uint8_t *to;        /* of row `first` */
@@ -116,9 +120,23 @@ static void copy_unequal(job *job)
     }
 }
 
+static void check_unequal(job *job)
+{
+    for (size_t row = job->first; row < job->last; row++) {
+        const uint8_t *from = pointer(job->from[row]);
+        size_t length = (size_t)job->lengths[row];
+        if (sum_span(from, length) != job->checks[row]) {
+            job->wrong = (Py_ssize_t)row;
+            return;
+        }
+    }
+}
+
 static void work(job *one)
 {
-    if (one->lengths)
+    if (one->checks)
+        check_unequal(one);
+    else if (one->lengths)
         copy_unequal(one);
     else if (one->row_bytes == 1)
         copy_short(one, 1);
@@ -141,7 +159,7 @@ static void cut(const job *whole, size_t bytes, job *parts, size_t count)
         size_t goal = bytes / count * (part + 1);
         parts[part] = *whole;
         parts[part].first = row;
-        parts[part].to = whole->to + done;
+        parts[part].to = whole->to ? whole->to + done : NULL;
         if (part + 1 == count) {
             row = whole->last;
         } else if (!whole->lengths) {
@@ -277,7 +295,7 @@ static PyObject *started(job *job, Py_ssize_t bytes, Py_ssize_t threads)
                   (uintptr_t)job->to % 16 == 0;
     job->wrong = -1;
     Py_ssize_t wrong = -1;
-    if (bytes && touched < LOCKED_BYTES) {
+    if (bytes && touched < LOCKED_BYTES && !job->checks) {
         wrong = run(job, (size_t)bytes, 1);
     } else if (bytes) {
         Py_BEGIN_ALLOW_THREADS
@@ -426,7 +444,41 @@ static PyObject *copy_spans(PyObject *Py_UNUSED(module), PyObject *arguments)
     return wrong;
 }
 
+static PyObject *spans_compared(const Py_buffer *from, const Py_buffer *lengths,
+                                const Py_buffer *checks, Py_ssize_t threads)
+{
+    Py_ssize_t rows = items(from, 8, "addresses"), counted = items(lengths, 8, "lengths");
+    Py_ssize_t known = items(checks, 8, "sums"), total = 0;
+    if (rows < 0 || counted < 0 || known < 0)
+        return NULL;
+    const int64_t *addresses = from->buf, *bytes = lengths->buf;
+    bool fits = counted == rows && known == rows;
+    for (Py_ssize_t row = 0; fits && row < rows; row++) {
+        fits = bytes[row] >= LEAST_SUMMED && bytes[row] <= PY_SSIZE_T_MAX - total;
+        total += fits ? bytes[row] : 0;
+    }
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "%zd addresses, %zd lengths, %zd sums of spans", rows,
+                            counted, known);
+    if (!are_addresses(addresses, rows, false))
+        return NULL;
+    job job = {.from = addresses, .lengths = bytes, .checks = checks->buf, .last = (size_t)rows};
+    return started(&job, total, threads);
+}
+
+static PyObject *check_spans(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer buffers[3] = {{0}};
+    Py_ssize_t threads;
+    PyObject *wrong = NULL;
+    if (PyArg_ParseTuple(arguments, "y*y*y*n", &buffers[0], &buffers[1], &buffers[2], &threads))
+        wrong = spans_compared(&buffers[0], &buffers[1], &buffers[2], threads);
+    release(buffers, 3);
+    return wrong;
+}
+
 static PyMethodDef METHODS[] = {
+    {"check_spans", check_spans, METH_VARARGS, NULL},
     {"take_rows", take_rows, METH_VARARGS, NULL},
     {"copy_rows", copy_rows, METH_VARARGS, NULL},
     {"copy_spans", copy_spans, METH_VARARGS, NULL},
@@ -436,5 +488,6 @@ static PyMethodDef METHODS[] = {
 int add_rows(PyObject *module)
 {
     copy_and_sum = best_summed();
+    sum_span = best_sum();
     return PyModule_AddFunctions(module, METHODS);
 }

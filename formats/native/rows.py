@@ -151,6 +151,35 @@ class RowCopier:
         every = np.repeat(first, items) + np.arange(out.size) * item_bytes
         self._copy_small(every, item_bytes, _bytes_of(out))
 
+    def check_spans(
+        self, addresses: Numbers64, lengths: Numbers64, sums: NDArray[np.uint64]
+    ) -> int:
+        """Compare spans of memory with their sums where they lie.
+
+        Args:
+            addresses: address of each span, int64 ``(spans,)``.
+            lengths: bytes of each, int64 ``(spans,)``, at least LEAST_SUMMED_BYTES.
+            sums: their xxh3, uint64 ``(spans,)``.
+
+        Returns:
+            The first span that is not what its sum says, or -1.
+
+        Raises:
+            ValueError: sizes that contradict each other, or an address before the first.
+        """
+        if not addresses.size == lengths.size == sums.size or (lengths < LEAST_SUMMED_BYTES).any():
+            raise ValueError(
+                f"{addresses.size} addresses, {lengths.size} lengths, {sums.size} sums of spans"
+            )
+        _check_addresses(addresses)
+        memory = _memory(1).view(np.uint8)
+        starts = (addresses - _FIRST_ADDRESS).tolist()
+        spans = zip(starts, lengths.tolist(), sums.tolist(), strict=True)
+        for at, (start, length, expected) in enumerate(spans):
+            if xxh3_64_intdigest(memory[start : start + length].data) != expected:
+                return at
+        return -1
+
     def _copy_small(self, addresses: Numbers64, row_bytes: int, out: NDArray[np.uint8]) -> None:
         rows = np.ndarray((addresses.size,), f"V{row_bytes}", out.data)
         memory = _memory(row_bytes)
@@ -190,6 +219,11 @@ class NativeRows(RowCopier):
 
     def copy_spans(self, addresses: Numbers64, lengths: Numbers64, out: NDArray[Any]) -> None:
         kernels.copy_spans(addresses, lengths, _bytes_of(out), self._threads)
+
+    def check_spans(
+        self, addresses: Numbers64, lengths: Numbers64, sums: NDArray[np.uint64]
+    ) -> int:
+        return kernels.check_spans(addresses, lengths, sums, self._threads)
 
 
 def _usable_cores() -> int:

@@ -95,7 +95,7 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
 
 
 def _joined(pages: Sequence[NDArray[np.uint8]]) -> list[memoryview]:
-    """The same bytes in fewer parts: pages that lie one behind the other, a few at a time.
+    """The same bytes in fewer parts: pages that lie one behind the other in memory are joined.
 
     BLAKE3 takes a fifth longer over parts of 256 KiB than over four times as many. Longer ones are
     hashed on all cores, which pages that are encoded on all cores have no use for.

@@ -72,6 +72,16 @@ HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4,
 # Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).
 DIRECTORY = Struct("<" + "QBBHI" * 4)
 assert DIRECTORY.size == 64, "docs/spec/dataset.md promises a 64-byte page directory"
+DIRECTORY_FIELD = np.dtype(
+    [
+        ("stored_bytes", "<u8"),
+        ("codec", "u1"),
+        ("item", "u1"),
+        ("reserved", "<u2"),
+        ("zero", "<u4"),
+    ]
+)
+assert 4 * DIRECTORY_FIELD.itemsize == DIRECTORY.size, "the same, as an array"
 # The four buffers; fixed columns use TABLE for values. What finds and proves single rows comes
 # first, so that one request reads it.
 VALIDITY, TABLE, SUMS, DATA = range(4)

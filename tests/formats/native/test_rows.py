@@ -408,3 +408,28 @@ def test_it_is_built_wherever_it_can_be() -> None:
         f"a compiler is there, but the kernel is not: {why_not_native}. Install again: "
         "pip install --no-build-isolation -e ."
     )
+
+
+# ------------------------------------------------------------------------------ spans with sums
+
+
+@EVERY
+@pytest.mark.parametrize("wrong", [-1, 0, 7, 19])
+def test_the_first_span_that_is_not_what_its_sum_says_is_named(
+    copier: RowCopier, wrong: int
+) -> None:
+    lengths = np.array([LEAST_SUMMED_BYTES, 1000, 70_000, 300_001] * 5)
+    places = somewhere(len(lengths), 300_001)
+    spans = zip(places.tolist(), lengths.tolist(), strict=True)
+    sums = np.array([xxh3_64_intdigest(MEMORY[at : at + size]) for at, size in spans], np.uint64)
+    sums[(np.arange(20) >= wrong) & (wrong >= 0)] ^= np.uint64(1)
+    assert copier.check_spans(BASE + places, lengths, sums) == wrong
+
+
+@EVERY
+@pytest.mark.parametrize("lengths", [[LEAST_SUMMED_BYTES], [LEAST_SUMMED_BYTES, 240], [400, -1]])
+def test_spans_of_other_counts_or_too_short_ones_are_refused(
+    copier: RowCopier, lengths: list[int]
+) -> None:
+    with pytest.raises(ValueError, match="spans"):
+        copier.check_spans(np.full(2, BASE), np.array(lengths), np.zeros(2, np.uint64))
