@@ -31,7 +31,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import Update
-from tensorrepo.repo.transfer.promotion import origin_of
+from tensorrepo.repo.transfer.origins import origin_of
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:
