@@ -8,35 +8,23 @@ promoted, so that both sides can be asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
 
 import msgspec
 
-from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, entry_digests
-from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.transfer.origins import PROMOTED, Origin
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, Receiving, TransferOptions
 from tensorrepo.repo.transfer.ref_rules import RefChange, entries_of, judge
-
-PROMOTED: Final = "promoted"  # key of a commit's metadata, and the space of refs at the origin
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where something was promoted from: repository, commit and path there."""
-
-    repository: str
-    commit: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +42,6 @@ class Promotion:
     origin: Origin
     landed: LandedCommit | None
     totals: TransferTotals
-
-
-@dataclass(frozen=True, slots=True)
-class PromotedTo:
-    """A note at the origin: `source_path` of `commit` went to `path` of another repository."""
-
-    repository: str
-    source_path: str
-    path: str
-    commit: Digest
 
 
 def promote(
@@ -131,38 +109,6 @@ def note_at_origin(source: RepositoryCore, promotion: Promotion, target: str, ac
         return entries_of(moves, writer, actor=actor, note=f"promoted {promotion.origin.path}")
 
     source.append(decide)
-
-
-def promoted_to(view: LogView, path: str) -> Iterator[PromotedTo]:
-    """Where the entry at `path` went, by the notes of this repository."""
-    for ref, commit in sorted(view.state.refs.items()):
-        space, _, rest = ref.partition("/")
-        repository, _, told = rest.partition("/")
-        source_path, renamed, there = told.partition("=")
-        if space == PROMOTED and source_path == path:
-            where = there.replace("+", "/") if renamed else path
-            yield PromotedTo(repository, source_path, where, commit)
-
-
-def promoted_from(
-    repository: RepositoryCore, path: str, branch: str = "main"
-) -> tuple[Digest, Origin] | None:
-    """The newest commit of a branch that brought `path` from elsewhere, and where that was."""
-    tip = repository.log.refresh().state.refs.get(BRANCHES + branch)
-    for digest, commit in walk(repository.objects, [] if tip is None else [tip]):
-        if repository.touches(digest, commit, path):
-            origin = origin_of(commit)
-            return None if origin is None else (digest, origin)
-    return None
-
-
-def origin_of(commit: Commit) -> Origin | None:
-    """Where the content of a commit was promoted from; None where it was not."""
-    told: Any = commit.metadata.get(PROMOTED)
-    try:
-        return None if told is None else msgspec.convert(told, Origin)
-    except msgspec.ValidationError:
-        return None  # another program's words
 
 
 def _current(entry: Entry, target: RepositoryCore) -> Digest | None:

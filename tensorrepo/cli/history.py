@@ -32,7 +32,7 @@ from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.history.signatures import commit_signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import Update
-from tensorrepo.repo.transfer.promotion import origin_of
+from tensorrepo.repo.transfer.origins import origin_of
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
-from tensorrepo.repo.transfer.promotion import promoted_from, promoted_to
+from tensorrepo.repo.transfer.origins import promoted_from, promoted_to
 from tensorrepo.repository import Repository
 from tensorrepo.runs.record import STALE, RunRecord
 from tensorrepo.runs.summary import (

@@ -26,7 +26,9 @@ from tensorrepo.connect import (
 from tensorrepo.formats.common.arguments import byte_size, counted, without_password
 from tensorrepo.policy import check_setting
 from tensorrepo.repo.changes.fsck import ObjectTotals
+from tensorrepo.repo.changes.lost_found import find_lost
 from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import commit_lines
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.verbs.fsck import SHOWN_PARTS, Fault, fsck
@@ -208,6 +210,9 @@ def fsck_command(
     mend: Annotated[
         bool, Option("--repair", help="First fetch what is damaged from the remotes.")
     ] = False,
+    lost_found: Annotated[
+        bool, Option("--lost-found", help="Name commits that no ref leads to: lost-found/DIGITS.")
+    ] = False,
 ) -> None:
     """Check the data of all that branches and tags reach, in every commit.
 
@@ -220,8 +225,12 @@ def fsck_command(
         tensorrepo fsck
         tensorrepo fsck datasets/photos
         tensorrepo fsck --deep --repair
+        tensorrepo fsck --lost-found
     """
     session, totals = call.session, ObjectTotals()
+    if lost_found:
+        _show_lost(call)
+        return
     repairs = _mended(call, deep=deep) if mend else None
     path, tips = "", None
     if name is not None:
@@ -255,6 +264,23 @@ def _mended(call: CommandCall, *, deep: bool) -> Repairs:
     config = session.workspace.config_file if session.workspace is not None else None
     here = Here(call.machine, session.repository, config)
     return mend_repository(here, deep=deep, warn=output.warning)
+
+
+def _show_lost(call: CommandCall) -> None:
+    actor = call.session.author()
+    with output.row_progress("looking for commits", "objects") as advance:
+        found = find_lost(call.session.repository, actor=actor, progress=advance)
+    if call.as_json:
+        output.json_lines(
+            {"commit": one.digest, "ref": one.ref or None, "message": one.commit.message}
+            for one in found
+        )
+        return
+    for one in found:
+        (told, *_) = commit_lines(one.digest, one.commit)
+        output.line(f"{one.ref or 'something of it is gone:'} {told}")
+    if not found:
+        output.note("every commit that is there is reached by a ref")
 
 
 def _repair_lines(repairs: Repairs) -> Iterator[str]:

@@ -20,9 +20,9 @@ from tests.support.builders.repositories import commit_files, files_at, new_repo
 from tests.support.effort import soaking
 
 ROOT = Path(__file__).parents[2]
-KILLS = 4
+KILLS = 3
 SEEDS = range(50 if soaking() else 1)
-LARGE = 9 << 20
+LARGE = 6 << 20
 FILES = {f"files/large{n}": random.Random(n).randbytes(LARGE) for n in range(2)} | {
     f"files/small{n}": random.Random(n).randbytes(10_000) for n in range(30)
 }
