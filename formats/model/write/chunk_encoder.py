@@ -116,7 +116,8 @@ class ChunkEncoder:
             yield list(range(len(chunks)))
             return
         seen = set(self._firsts)
-        first, like = [], []
+        first: list[int] = []
+        like: list[int] = []
         for at, chunk in enumerate(chunks):
             group = group_of(chunk)
             (like if group in seen else first).append(at)
