@@ -356,6 +356,7 @@ class RowDelta(FrameCodec):
     number = 5
     bases = 1
     plane_count = 2
+    needs_look = True
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Tensors of several rows, each of whole numbers."""

@@ -75,6 +75,7 @@ class FrameCodec(ABC):
         base_type: element type of its base, by name, where that is another one; "" else.
         plane_count: number of planes of each frame, where it is the same for all types.
         needs_many_rows: whether only a whole frame shows what it saves.
+        needs_look: whether `seems_better` tells anything.
     """
 
     name: ClassVar[str]
@@ -83,6 +84,7 @@ class FrameCodec(ABC):
     base_type: ClassVar[str] = ""
     plane_count: ClassVar[int] = 1
     needs_many_rows: ClassVar[bool] = False
+    needs_look: ClassVar[bool] = False
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:  # noqa: ARG002
         """Whether it can encode such a tensor, well or badly."""

@@ -250,6 +250,7 @@ class Decay(FrameCodec):
     number = 8
     bases = 1
     plane_count = 4
+    needs_look = True
 
     def fits(self, element: TensorType, shape: tuple[int, ...]) -> bool:
         """Tensors of several rows: in types of fewer digits a decay is lost in rounding."""

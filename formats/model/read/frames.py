@@ -109,7 +109,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             size = frame_bytes(self.type)
             for run in self.runs():
                 room = out[run.start * size : run.stop * size]
-                yield partial(self.run_into, run, room, planes=planes)
+                yield partial(self.run_into, run, room, planes=planes, once=True)
         else:
             for run in _chosen_runs(self, chosen):
                 yield _part_fill(self, run, chosen, out, planes)
@@ -118,15 +118,23 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Fill `buffer` with one frame. Raises CorruptError."""
         self.run_into(range(index, index + 1), buffer)
 
-    def run_into(self, frames: range, buffer: memoryview, *, planes: int | None = None) -> None:
+    def run_into(
+        self,
+        frames: range,
+        buffer: memoryview,
+        *,
+        planes: int | None = None,
+        once: bool = False,
+    ) -> None:
         """Fill `buffer` with frames that lie in one member, as `runs` gives them.
 
-        Of each number only the `planes` most significant bytes are read, the others are 0.
+        Of each number only the `planes` most significant bytes are read, the others are 0. `once`:
+        nobody is going to ask for them again.
         """
         size = frame_bytes(self.type)
         rooms = [buffer[at : at + size] for at in range(0, buffer.nbytes, size)]
         if planes is None:
-            self.decode_into(frames, rooms)
+            self.decode_into(frames, rooms, once=once)
             for index, room in zip(frames, rooms, strict=True):
                 self.check(index, room)
             return
@@ -138,7 +146,12 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
             raise type(error)(f"tensor {self.name!r}: {error}") from error
 
     def decode_into(
-        self, frames: range, rooms: Sequence[memoryview], packs: MappedPacks | None = None
+        self,
+        frames: range,
+        rooms: Sequence[memoryview],
+        packs: MappedPacks | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         """As `MemberReader.frames_into`, which verifies nothing; errors name the tensor."""
         about = [about_frame(self.type, self.shape, index) for index in frames]
@@ -148,7 +161,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
                 packs = self.members.mapped_packs() if packs is None else packs
                 self.members.frame_into(place, about[0], rooms[0], packs)
             else:
-                self.members.frames_into(place, frames, about, rooms)
+                self.members.frames_into(place, frames, about, rooms, once=once)
         except (CorruptError, NotFoundError, UnsupportedError) as error:
             where = f"frame {frames.start} of pack {self.frames[frames.start].pack.digest:.12}"
             raise type(error)(f"tensor {self.name!r}, {where} or of its base: {error}") from error

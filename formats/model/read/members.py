@@ -33,6 +33,7 @@ from tensorrepo.formats.model.layout.pack import (
     decode_directory,
 )
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.cache import LimitedCache
@@ -47,6 +48,7 @@ def truncate(data: memoryview, element: TensorType, planes: int) -> None:
 
 
 CACHE_BYTES: Final = 64 << 20
+_BYTE: Final = np.dtype(np.uint8)
 # A smaller frame is copied from the mapped pack: to open the file for it takes longer than that.
 _READ_BYTES: Final = 256 << 10
 MemberPlace = tuple[int, int]  # pack of the placement, member of the pack
@@ -238,11 +240,13 @@ class MemberReader:
         rooms: Sequence[memoryview],
         *,
         once: bool = False,
+        use: str = "base",
     ) -> None:
         """Decode consecutive frames of one member, each into a room exactly as large as it is.
 
         Nothing is verified but what is on disk. `once` says that the caller reads whole tensors:
-        then decoded frames of a base are kept only where several members need them.
+        then decoded frames of a base are kept only where several members need them, and else lie in
+        memory of the thread; `use` says in which.
         """
         member = self.member(place)
         found = self._inside(place, member, frames, [room.nbytes for room in rooms])
@@ -261,7 +265,8 @@ class MemberReader:
         codec = CODECS[member.codec]
         theirs = [codec.base_shape(one) for one in about] if codec.base_type else about
         bases = [
-            self.base_frames(base, frames, theirs, once=once) for base in self.entries[place].bases
+            self.base_frames(base, frames, theirs, once=once, use=f"{use} {at}")
+            for at, base in enumerate(self.entries[place].bases)
         ]
         for at, room in enumerate(rooms):
             codec.decode(
@@ -277,6 +282,7 @@ class MemberReader:
         about: FrameShape,
         room: memoryview,
         packs: MappedPacks,
+        use: str = "base",
     ) -> None:
         """Decode the one frame of a small member and of its bases, without runs and lists of them.
 
@@ -286,7 +292,7 @@ class MemberReader:
         member, pack = self._members[place], packs[place[0]]
         small = len(member.frames) == 1 and member.frames[0].size_bytes == room.nbytes
         if pack is None or not small or member.codec == RAW:
-            self.frames_into(place, range(1), [about], [room], once=True)
+            self.frames_into(place, range(1), [about], [room], once=True, use=use)
             return
         planes = [
             StoredPlane(plane.codec, pack[plane.offset : plane.offset + plane.size_bytes])
@@ -294,25 +300,30 @@ class MemberReader:
         ]
         codec = CODECS[member.codec]
         theirs = codec.base_shape(about)
-        bases = [self._base_frame(base, theirs, packs) for base in self.entries[place].bases]
+        bases = [
+            self._base_frame(base, theirs, packs, f"{use} {at}")
+            for at, base in enumerate(self.entries[place].bases)
+        ]
         if member.params != about.params:
             about = about._replace(params=member.params)
         codec.decode(planes, bases, about, room)
 
-    def _base_frame(self, place: MemberPlace, about: FrameShape, packs: MappedPacks) -> memoryview:
+    def _base_frame(
+        self, place: MemberPlace, about: FrameShape, packs: MappedPacks, use: str
+    ) -> memoryview:
         member = self._members[place]
         if len(member.frames) == 1:
             frame, pack = member.frames[0], packs[place[0]]
             if member.codec != RAW and place not in self.shared:
-                room = np.empty(about.size_bytes, np.uint8).data
-                self.frame_into(place, about, room, packs)
+                room = buffer_for(use, about.size_bytes, _BYTE).data
+                self.frame_into(place, about, room, packs, use)
                 return room
             if member.codec == RAW and pack is not None and frame.size_bytes == about.size_bytes:
                 start = frame.planes[0].offset
                 data = pack[start : start + frame.size_bytes]
                 if data.nbytes == frame.size_bytes:
                     return data
-        return self.base_frames(place, range(1), [about], once=True)[0]
+        return self.base_frames(place, range(1), [about], once=True, use=use)[0]
 
     def truncated_into(
         self,
@@ -380,9 +391,18 @@ class MemberReader:
         return room
 
     def base_frames(
-        self, place: MemberPlace, frames: range, about: Sequence[FrameShape], *, once: bool = False
+        self,
+        place: MemberPlace,
+        frames: range,
+        about: Sequence[FrameShape],
+        *,
+        once: bool = False,
+        use: str = "base",
     ) -> list[memoryview]:
-        """Frames of a base: mapped where that is possible, else from the cache, else decoded."""
+        """Frames of a base: mapped where that is possible, else from the cache, else decoded.
+
+        With `once` a single one lies in memory of the thread, which `use` names.
+        """
         member = self.member(place)
         mapped = self.objects.map(self._links[place[0]]) if member.codec == RAW else None
         sizes = [one.size_bytes for one in about]
@@ -397,8 +417,11 @@ class MemberReader:
         cached = [frame for key in keys if (frame := self._decoded.get(key)) is not None]
         if len(cached) == len(frames):
             return cached
-        rooms = [np.empty(size, np.uint8).data for size in sizes]
-        self.frames_into(place, frames, about, rooms, once=once)
+        if keys or len(sizes) > 1:
+            rooms = [np.empty(size, np.uint8).data for size in sizes]
+        else:
+            rooms = [buffer_for(use, size, _BYTE).data for size in sizes]
+        self.frames_into(place, frames, about, rooms, once=once, use=use)
         for key, room in zip(keys, rooms, strict=bool(keys)):
             self._decoded.put(key, room, room.nbytes)
         return rooms

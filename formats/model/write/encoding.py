@@ -327,6 +327,8 @@ class _Trial:
             sample = self._sample(way, self._whole(self.runs[0].frame))
             share = way.codec.least_bytes(*sample) / sample.about.size_bytes
             return share < _COSTLY_SAVES * least - _COSTLY_REST
+        if not way.codec.needs_look:
+            return True
         frames = dict.fromkeys(run.frame for run in self.runs)
         looks = (self._sample(way, self._whole(frame)) for frame in frames)
         return any(way.codec.seems_better(*look) for look in looks)

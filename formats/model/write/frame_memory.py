@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_LEAST: Final = 64 << 10  # bytes; malloc has smaller ones at hand
+LEAST_KEPT_BYTES: Final = 64 << 10  # malloc has smaller ones at hand
 
 
 class FrameMemory:
@@ -24,7 +24,7 @@ class FrameMemory:
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """An array of so many bytes, of any value."""
-        if size < _LEAST:
+        if size < LEAST_KEPT_BYTES:
             return np.empty(size, np.uint8)
         whole = 1 << (size - 1).bit_length()
         # A quarter of a power of two: little is wasted, and few sizes differ.
@@ -39,7 +39,11 @@ class FrameMemory:
     def give(self, taken: NDArray[np.uint8]) -> None:
         """Let others use what `take` gave; nobody may look at it any more."""
         whole = taken.base
-        if taken.size < _LEAST or not isinstance(whole, np.ndarray) or self._left < whole.size:
+        if (
+            taken.size < LEAST_KEPT_BYTES
+            or not isinstance(whole, np.ndarray)
+            or self._left < whole.size
+        ):
             return
         self._left -= whole.size
         self._free[whole.size].append(whole)

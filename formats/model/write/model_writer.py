@@ -68,7 +68,7 @@ from tensorrepo.formats.model.write.encoding import (
     read_chunks,
     ways_by_prediction,
 )
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
+from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
     ModelSource,
@@ -364,8 +364,10 @@ class TensorWriter:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
         slot = self._packer.add(draft, large=size >= LARGE_BYTES)
-        if not any(_lies_in(chunk, frame) for frame in draft.frames):
-            self._memory.give(chunk.data)
+        if part.size_bytes >= LEAST_KEPT_BYTES:
+            kept = any(_lies_in(chunk, frame) for frame in draft.frames)
+            if not kept:
+                self._memory.give(chunk.data)
         return slot
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:

@@ -1,0 +1,36 @@
+"""Memory that is given back is used again, as far as it is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+
+SIZE = 2 * LEAST_KEPT_BYTES
+
+
+def test_what_is_given_back_is_taken_again() -> None:
+    memory = FrameMemory(SIZE)
+    taken = memory.take(SIZE - 5)
+    memory.give(taken)
+    again, other = memory.take(SIZE - 9), memory.take(SIZE)
+    assert (taken.size, again.size, other.size) == (SIZE - 5, SIZE - 9, SIZE)
+    assert np.shares_memory(taken, again)
+    assert not np.shares_memory(again, other)
+
+
+def test_no_more_is_kept_than_it_may() -> None:
+    memory = FrameMemory(SIZE)
+    one, two = memory.take(SIZE), memory.take(SIZE)
+    memory.give(one)
+    memory.give(two)
+    found = memory.take(SIZE), memory.take(SIZE)
+    assert np.shares_memory(found[0], one)
+    assert not any(np.shares_memory(each, two) for each in found)
+
+
+def test_memory_of_others_is_never_given_out() -> None:
+    memory = FrameMemory(SIZE)
+    whole = np.empty(SIZE, np.uint8)
+    memory.give(whole)
+    assert not np.shares_memory(memory.take(SIZE), whole)
