@@ -107,6 +107,6 @@ def test_commands_that_look_around_load_no_array_no_engine_and_no_client(tmp_pat
     )
     loaded = set(json.loads(done.stdout))
     assert "A files/words (9 bytes)" in done.stderr
-    assert "datasets/pets  dataset  2 rows x 1 columns" in done.stderr
+    assert "datasets/pets  dataset  2 rows x 1 column" in done.stderr
     assert SPARED & loaded == set()
     assert HANDLES & loaded == set()  # of the SDK: they bring as much again

@@ -234,7 +234,7 @@ def test_paths_of_images_are_taken_where_images_change(tx: Any, tmp_path: Path) 
     assert shown == [(0, 0, 0), (2, 0, 1), (2, 1, 0)]
     with pytest.raises(tr.InvalidInputError, match=r"found the path none\.png"):
         draft.update("n = 1", {"listed": "none.png"})
-    with pytest.raises(tr.InvalidInputError, match="1 values for 3 rows"):
+    with pytest.raises(tr.InvalidInputError, match="1 value for 3 rows"):
         draft.update("n >= 0", {"listed": paths[:1]})
 
 
