@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+    from tensorrepo.formats.model.maintenance.worn_packs import repack_worn, worn_packs
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
@@ -48,8 +49,8 @@ __all__ = [
     "Selection", "add_changed", "begin_transaction", "blame", "catalog_of", "checkpointer_of",
     "collect_garbage", "compare", "compare_entry", "dataset_at", "describe_entry", "every_tree",
     "expire", "handles", "measure_usage", "model_at", "models_at", "no_attribute",
-    "plan_collection", "plan_expiry", "repack_models", "repository_table", "row_selection",
-    "shortened", "sql", "view_at", "write_report",
+    "plan_collection", "plan_expiry", "repack_models", "repack_worn", "repository_table",
+    "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -78,6 +79,7 @@ _NAMES: Final = {
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
+    "formats.model.maintenance.worn_packs": "repack_worn worn_packs",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "hints": "no_attribute",

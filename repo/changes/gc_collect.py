@@ -270,7 +270,8 @@ class _Collection:
         marks = self._list(view.state)
         marks.mark(_roots(view.state, released))
         judged = self._judge(view.state, marks)
-        condemned, deleted = [], 0
+        condemned: list[int] = []
+        deleted = 0
         candidates = self._candidates(view.state, marks)
         while True:
             # What is let go of stands in the first record, for what it led to is in any of them.

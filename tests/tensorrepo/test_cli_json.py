@@ -50,7 +50,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "dataset set": (("dataset", "set", "points", "licence=CC0"),),
     "dataset stream": (("dataset", "stream", "points"),),
     "du": (("du",),),
-    "gc": (("gc",), ("gc", "--dry-run")),
+    "gc": (("gc",), ("gc", "--dry-run", "--compact")),
     "expire": (("expire", "main", "30d"),),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
