@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.comparison import diff_models
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
+    from tensorrepo.formats.model.maintenance.worn_packs import repack_worn, worn_packs
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.formats.model.stored_model import open_model
@@ -76,8 +77,8 @@ __all__ = [
     "expire", "fetch", "fetch_data", "files_in_place", "files_text", "handles", "here_of",
     "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
     "open_dataset", "open_model", "open_view", "plan_collection", "plan_expiry", "promote", "pull",
-    "push", "repack_models", "repository_table", "row_documents", "row_lines", "row_selection",
-    "shortened", "sql", "view_at", "write_report",
+    "push", "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
+    "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -110,6 +111,7 @@ _NAMES: Final = {
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
     "formats.model.merging.recipe": "METHODS",
+    "formats.model.maintenance.worn_packs": "repack_worn worn_packs",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "formats.model.stored_model": "open_model",

@@ -415,6 +415,7 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         grace: str = "3d",
         retention: str | None = None,
         close_leases: bool = False,
+        compact: bool = False,
         dry_run: bool = False,
     ) -> CollectionReport:
         """Delete what no branch, tag or run leads to. Safe while others work.
@@ -424,6 +425,7 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
             retention: span for which deleted and reset refs are kept; None: the repository's, or 14
                 days.
             close_leases: close leases that ran out longer ago than the grace.
+            compact: first store models anew whose packs are used by less than half.
             dry_run: change nothing, and tell what would go and what refs hold.
 
         Raises:
@@ -437,6 +439,9 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         core = self.context.core
         if dry_run:
             return lazy.plan_collection(core, rules=rules)
+        if compact:
+            options = lazy.RepackOptions(self.author, time.time_ns())
+            lazy.repack_worn(core, options, time.thread_time)
         return lazy.collect_garbage(core, actor=self.author, rules=rules)
 
     def expire(self, branch: str, keep: str, *, dry_run: bool = False) -> Expiry:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_branch
 from tensorrepo.repo.changes.expire import Expiry, KeepRule, expire, plan_expiry
@@ -19,6 +20,9 @@ from tensorrepo.repo.changes.gc_collect import (
     plan_collection,
 )
 from tensorrepo.repo.changes.moments import parse_span
+
+if TYPE_CHECKING:
+    from tensorrepo.formats.model.maintenance.worn_packs import WornPack
 
 SHOWN_REFS = 10
 DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
@@ -39,6 +43,9 @@ def gc_command(
     close_leases: Annotated[
         bool, Option("--close-leases", help="Close leases that ran out before the grace.")
     ] = False,
+    compact: Annotated[
+        bool, Option("--compact", help="First store anew what is left of packs that few use.")
+    ] = False,
 ) -> None:
     """Delete what no branch, tag or run leads to.
 
@@ -46,6 +53,9 @@ def gc_command(
     branches and tags named before they were deleted or reset is kept for the retention; what a
     workspace has staged or stashed, as long as its lease is open. SPAN is a number and s, m, h, d
     or w. A collection that was cut off is ended by the next one.
+
+    A pack of tensors stays as a whole while a model needs any of it. --compact stores models anew
+    of whose packs less than half is used, so that the rest goes; commits stay as they are.
 
     Examples:
         tensorrepo gc --dry-run
@@ -57,8 +67,17 @@ def gc_command(
         retention_seconds=None if retention is None else parse_span(retention),
         close_leases=close_leases,
     )
+    worn, repacked = lazy.worn_packs(call.session.repository) if compact else (), None
+    if worn and not dry_run:
+        options = lazy.RepackOptions(call.session.author(), time.time_ns())
+        repacked = lazy.repack_worn(call.session.repository, options, time.thread_time)
     report = _collect(call, rules, dry_run=dry_run)
-    call.answer(_document(report), *_lines(report))
+    value = _document(report)
+    if compact:
+        dead = sum(pack.dead_bytes for pack in worn)
+        stored = repacked.stored_bytes if repacked is not None else 0
+        value["compact"] = {"packs": len(worn), "dead_bytes": dead, "stored_bytes": stored}
+    call.answer(value, *_worn_lines(worn), *_lines(report))
 
 
 def expire_command(
@@ -92,6 +111,13 @@ def expire_command(
     report = _collect(call, rules, dry_run=False) if expiry.ends else None
     value = {**_expiry(expiry), "dry_run": False, "gc": report and _document(report)}
     call.answer(value, *_expiry_lines(expiry), *(_lines(report) if report else ()))
+
+
+def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
+    if worn:
+        dead = output.bytes_text(sum(pack.dead_bytes for pack in worn))
+        packs = output.counted(len(worn), "pack")
+        yield f"{packs} used by less than half, {dead} of no use"
 
 
 def _collect(call: RepoCall, rules: CollectionRules, *, dry_run: bool) -> CollectionReport:

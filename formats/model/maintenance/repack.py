@@ -175,6 +175,7 @@ class RepackOptions:
         alpha: how many times as much as reading it whole reading a model may cost.
         depth: how many bases a read may pass through.
         paths: models below these alone; none: all. In the whole history of every ref.
+        packs: models that have something in these packs alone; none: all.
         dry_run: measure and plan, and store nothing.
         actor: who does it, for the log.
         time_ns: when, for the log.
@@ -188,6 +189,7 @@ class RepackOptions:
     paths: Collection[str] = ()
     dry_run: bool = False
     threads: int = 4
+    packs: frozenset[Digest] = frozenset()
 
     def __post_init__(self) -> None:
         if not 1 <= self.alpha < float("inf"):
@@ -254,8 +256,14 @@ def repack_models(
         CorruptError: a model cannot be read. Nothing changed.
     """
     pin = repository.log.refresh()
-    found = _history(repository, pin, options.paths)
-    entries = [entry for model in found for entry in model.entries]
+    found = models_of_history(repository, pin)
+    chosen = [one for one in found if not options.paths or one.is_below(options.paths)]
+    entries = [
+        entry
+        for model in chosen
+        for entry in model.entries
+        if not options.packs or _is_in(repository, entry, options.packs)
+    ]
     writer = ObjectWriter(repository.objects, pin.state.graves)
     try:
         with ThreadPoolExecutor(options.threads) as pool:
@@ -265,12 +273,18 @@ def repack_models(
         raise
 
 
-def _history(repository: RepositoryCore, pin: LogView, paths: Collection[str]) -> list[Reached]:
+def _is_in(repository: RepositoryCore, entry: Entry, packs: frozenset[Digest]) -> bool:
+    storage = entry.storage
+    return storage is not None and any(
+        link.digest in packs for link in repository.objects.get(storage).links
+    )
+
+
+def models_of_history(repository: RepositoryCore, pin: LogView) -> tuple[Reached, ...]:
     """The models of all commits that refs, or retained values of refs, lead to."""
     tips = {*pin.state.refs.values(), *pin.state.retained}
     commits = {commit.tree: digest for digest, commit in walk(repository.objects, tips)}
-    found = models_at(repository, {str(digest): tree for tree, digest in commits.items()})
-    return [one for one in found if not paths or one.is_below(paths)]
+    return models_at(repository, {str(digest): tree for tree, digest in commits.items()})
 
 
 @dataclass(frozen=True, slots=True)
