@@ -285,12 +285,12 @@ def _receive(
     before = target.log.refresh()
     # Refused before anything is copied; and once more at the end, as others push, too.
     planned = judge(changes(before), before, source.objects)
-    writer = ObjectWriter(target.objects, before.state.graves)
     moves: tuple[MovedRef, ...] = ()
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         nonlocal moves
         moves = judge(changes(view), view, source.objects)
+        writer = ObjectWriter(target.objects, view.state.graves)
         return entries_of(moves, writer, actor=options.actor, note=note)
 
     wants = [move.new for move in planned if move.new is not None]

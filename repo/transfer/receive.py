@@ -23,9 +23,10 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CommitExpired
+from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
@@ -154,9 +155,12 @@ def receive(
     Raises:
         CorruptError: something is damaged at the source. No ref was set.
         CommitExpired: collections at either side took something, again and again.
+        PermissionDenied: the receiver can only be read, or is a mirror. Nothing was copied.
     """
     needed = list(dict.fromkeys(wants))
     totals = TransferTotals()
+    if needed:
+        _refuse_read_only(target)  # before anything is copied
     for attempt in range(_TRIES):
         receiving = Receiving(source, target, options, target.log.refresh(), totals)
         try:
@@ -166,6 +170,15 @@ def receive(
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _refuse_read_only(target: RepositoryCore) -> None:
+    if target.backend.guarantee is Guarantee.READ_ONLY:
+        raise PermissionDenied(f"{target.url} can only be read")
+    if target.log.read_only is not None:
+        raise PermissionDenied(f"{target.url}: {target.log.read_only}")
+    if (reason := target.log.refresh().state.read_only_reason) is not None:
+        raise UnsupportedError(f"{target.url}: {reason}")
 
 
 class Receiving:

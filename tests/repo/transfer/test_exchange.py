@@ -21,8 +21,8 @@ from tensorrepo.repo.errors import (
     ConflictError,
     CorruptError,
     NotFoundError,
+    PermissionDenied,
     StorageError,
-    UnsupportedError,
 )
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tensorrepo.repo.objects.incarnations import object_key
@@ -268,7 +268,7 @@ def test_a_repository_that_a_web_server_publishes_is_cloned(
     with web_server(tmp_path / "origin") as server:
         source = open_repository(open_backend(server.url, environment={}), drivers={})
         clone(HistorySource.of(source), here, "origin", options)
-        with pytest.raises(UnsupportedError, match="can only be read"):
+        with pytest.raises(PermissionDenied, match="can only be read"):
             push(here, source, ["main:other"], options)
     assert files_at(here, made.digest) == FILES
 

@@ -17,6 +17,7 @@ from tensorrepo.repo.changes.repository import (
     open_repository,
 )
 from tensorrepo.repo.errors import ConflictError, PermissionDenied, RepositoryRewound
+from tensorrepo.repo.transfer.exchange import push
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import TransferOptions
 from tests.support.builders.histories import copied, history, snapshot, verify
@@ -61,6 +62,12 @@ def test_a_mirror_takes_no_commit(options: TransferOptions) -> None:
     mirror = mirrored(origin, MemoryBackend(), options)
     with pytest.raises(PermissionDenied, match="this is a mirror"):
         commit_files(mirror, {"files/a": b"two"})
+    keys = [stored.key for stored in mirror.backend.list("")]
+    made = commit_files(origin, {"files/a": b"two"})
+    with pytest.raises(PermissionDenied, match="this is a mirror"):
+        push(origin, mirror, ["main"], options)
+    assert [stored.key for stored in mirror.backend.list("")] == keys
+    assert tip_of(mirror) != made.digest
 
 
 def test_a_mirror_that_lags_is_not_taken_for_a_rewound_repository(
