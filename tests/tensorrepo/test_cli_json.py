@@ -80,7 +80,6 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "signer add": (("signer", "add", "ann", PUBLIC_KEY),),
     "signer rm": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "rm", "ann")),
     "verify-signatures": (("verify-signatures", "v1..main"),),
-    "gc": (("gc",), ("gc", "--dry-run")),
     "gc": (("gc",), ("gc", "--dry-run", "--compact")),
     "expire": (("expire", "main", "30d"),),
     "lineage": (("lineage", "models/net"),),
