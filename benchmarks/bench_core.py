@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,14 @@ from tensorrepo.formats.dataset.read import column_index, open_dataset, page_byt
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
 from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.ids import Digest, object_digest
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object, stored_form
+from tensorrepo.repo.objects.incarnations import object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 
@@ -201,6 +205,58 @@ def ingest(place: Path, width: int, size: int) -> None:
     print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
 
 
+def mark(folder: Path, count: int = 200_000, rounds: int = 3) -> dict[str, Any]:
+    """Listing and marking of a collection, of objects of which 10% have links, in turns with a
+    bare read and hash of those; seconds of processor time, all warm.
+    """
+    root = many_objects(folder, count)
+    backend = open_backend(str(folder), environment={})
+    ours, floor, listed, opened = [], [], [], 0
+    for _ in range(rounds):
+        begun = time.process_time()
+        table = ObjectTable(backend)
+        listed.append(time.process_time() - begun)
+        marks = Marks(ObjectStore(backend), table, State(), lambda _done, _total: None)
+        begun = time.process_time()
+        marks.mark([root])
+        ours.append(time.process_time() - begun)
+        opened = marks.opened
+        assert next(marks.unmarked(), None) is None, "all of them are led to"
+        keys = [row.key for row in (table[at] for at in range(0, len(table), 10))]
+        begun = time.process_time()
+        for key in keys:
+            object_digest((backend.read(key),))
+        floor.append(time.process_time() - begun)
+    mine = statistics.median(ours)
+    return {
+        "objects": len(table),
+        "marked_per_s": round(len(table) / mine),
+        "with_links_per_s": round(opened / mine),
+        "read_and_hash_per_s": round(len(keys) / statistics.median(floor)),
+        "listed_per_s": round(len(table) / statistics.median(listed)),
+        "goal": "marked_per_s >= 100000, with_links_per_s >= 15000",
+    }
+
+
+def many_objects(folder: Path, count: int) -> Digest:
+    """Objects in folders, not synced, each tenth with nine leaves; gives what leads to all."""
+    for first in range(256):
+        (folder / f"objects/{first:02x}").mkdir(parents=True)
+
+    def put(kind: Kind, payload: bytes, links: Sequence[ObjectLink] = ()) -> ObjectLink:
+        encoded = encode_object(kind, payload, links)
+        (folder / object_key(encoded.link.digest)).write_bytes(b"".join(stored_form(encoded)))
+        return encoded.link
+
+    top = [
+        put(Kind.LEAF, b"%d" % at * 40, [put(Kind.BLOB, b"%d %d" % (at, n)) for n in range(9)])
+        for at in range(count // 10)
+    ]
+    while len(top) > 1:
+        top = [put(Kind.DATASET, b"%d" % at, top[at : at + 500]) for at in range(0, len(top), 500)]
+    return top[0].digest
+
+
 def start_up(folder: Path, rounds: int = 11) -> dict[str, Any]:
     """`import tensorrepo` over a bare interpreter, `tensorrepo --help` over a bare typer app."""
     bare = folder / "bare.py"
@@ -261,6 +317,7 @@ CASES: dict[str, Case] = {
     "page_write": alone(page_write),
     "page_scan": alone(page_scan),
     "ingest_memory": alone(ingest_memory),
+    "mark": alone(mark),
     "start_up": alone(start_up),
 }
 
