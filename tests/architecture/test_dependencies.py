@@ -74,6 +74,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "plots",
         "sql",
         "aws",
+        "gcp",
         "sign",
         "hdf5",
         "lance",
