@@ -25,7 +25,6 @@ HOSTS = {
     "semver.org",
     "tensorrepo.readthedocs.io",
     "www.apache.org",
-    "www.googleapis.com",  # the name of what a token is good for
     "www.w3.org",  # the name of SVG
 }
 _HOST = re.compile(r"https?://(?:[^/\s@'\"]*@)?([A-Za-z0-9.-]+)")
