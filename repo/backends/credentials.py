@@ -2,15 +2,13 @@
 
 S3: profiles, single sign-on, assumed roles, processes, containers and instances, as botocore finds
 and renews them, where there are files of AWS or a profile is named; else what obstore finds by
-itself. Google: the file of ``gcloud auth application-default login``, found by obstore; those
-of external accounts (workload identity) and of impersonation, as google-auth reads and renews them.
-Azure: what ``az login`` left. Nobody is asked, no library is loaded and no network is used before a
-request is made, nor where keys are given.
+itself. Google: the file of ``gcloud auth application-default login``, found by obstore. Azure: what
+``az login`` left. Nobody is asked, no library is loaded and no network is used before a request is
+made, nor where keys are given.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,18 +28,11 @@ _KEYS: Final = re.compile(
 )
 _GIVEN: Final[Mapping[str, frozenset[str]]] = {
     "s3": frozenset({"access_key_id", "skip_signature"}),
-    "gs": frozenset(
-        {"service_account", "service_account_key", "bearer_token", "skip_signature", "emulator"}
-    ),
     "az": frozenset(
         {"account_key", "client_id", "federated_token_file", "msi_endpoint", "sas_key"}
         | {"skip_signature", "token"}
     ),
 }
-_GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
-_GOOGLE_TYPES: Final = frozenset(
-    {"external_account", "external_account_authorized_user", "impersonated_service_account"}
-)
 ADVICE: Final[Mapping[str, str]] = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure` (or `aws sso "
     "login`) and install tensorrepo[aws]; `aws configure export-credentials --format env` gives "
@@ -72,88 +63,9 @@ class AwsChain:
         return session.keys if session.is_there else None
 
 
-@dataclass(frozen=True, slots=True)
-class GoogleChain:
-    """A file of Google's application default credentials that obstore cannot read; its `type`."""
-
-    path: str
-    type: str
-
-    def settings(self) -> dict[str, str]:
-        """None: such a file tells of a login alone."""
-        return {}
-
-    def provider(self) -> Callable[[], dict[str, Any]]:
-        """What obstore asks for a token, whenever the one that it has is about to expire.
-
-        Raises:
-            UnsupportedError: google-auth is not installed.
-            InvalidInputError: the file cannot be used.
-        """
-        try:
-            from google.auth.exceptions import GoogleAuthError
-            from google.auth.transport.requests import Request
-        except ImportError:
-            raise UnsupportedError(
-                f"{self.path}, of type {self.type}, is not read without google-auth: pip install "
-                "'tensorrepo[gcp]'. Or name the key file of a service account in "
-                "GOOGLE_APPLICATION_CREDENTIALS"
-            ) from None
-        try:
-            found = self._loaded()
-        except (GoogleAuthError, OSError, ValueError, KeyError) as error:
-            raise InvalidInputError(f"{self.path}, of type {self.type}: {error}") from None
-        request = Request()
-
-        def token() -> dict[str, Any]:
-            try:
-                found.refresh(request)
-            except GoogleAuthError as error:
-                # What is in braces is the server's answer, which may repeat what it was asked.
-                reason = str(error.args[0] if error.args else error).partition("{")[0]
-                raise PermissionDenied(
-                    f"{self.path}, of type {self.type}, gives no token: {reason.rstrip(' (,:')}. "
-                    f"To mend it, {ADVICE['gs']}."
-                ) from None
-            expires = found.expiry
-            return {
-                "token": found.token,
-                "expires_at": None if expires is None else expires.replace(tzinfo=UTC),
-            }
-
-        return token
-
-    def _loaded(self) -> Any:
-        """Credentials as google-auth has them. Its own loader asks the network for the project."""
-        from google.auth import (
-            aws,
-            external_account_authorized_user,
-            identity_pool,
-            impersonated_credentials,
-            pluggable,
-        )
-
-        told: dict[str, Any] = json.loads(Path(self.path).read_bytes())
-        scopes = [_GOOGLE_SCOPE]
-        kind: Any
-        if self.type == "impersonated_service_account":
-            kind = impersonated_credentials.Credentials
-            return kind.from_impersonated_service_account_info(told, scopes=scopes)
-        if self.type == "external_account_authorized_user":
-            kind = external_account_authorized_user.Credentials
-            return kind.from_info(told).with_scopes(scopes)
-        source = told.get("credential_source") or {}
-        made: Any = identity_pool
-        if str(source.get("environment_id", "")).startswith("aws"):
-            made = aws
-        elif "executable" in source:
-            made = pluggable
-        return made.Credentials.from_info(told, scopes=scopes)
-
-
 def find_chain(
     kind: str, settings: dict[str, str], environment: Mapping[str, str]
-) -> AwsChain | GoogleChain | None:
+) -> AwsChain | None:
     """Where to find a login that `settings` do not hold.
 
     Takes ``profile`` out of `settings`, and may put in where obstore shall look.
@@ -169,8 +81,6 @@ def find_chain(
         ).is_file()
     ):
         settings.setdefault("use_azure_cli", "true")
-    if kind == "gs":
-        return _google_chain(settings, environment, home)
     if kind != "s3":
         return None
     profile = profile or environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE")
@@ -182,23 +92,6 @@ def find_chain(
     if profile or there or any(map(environment.get, others)):
         return AwsChain(profile, config, shared)
     return None
-
-
-def _google_chain(
-    settings: dict[str, str], environment: Mapping[str, str], home: Path
-) -> GoogleChain | None:
-    """The file that obstore would refuse, if it is one; then `settings` name it no more."""
-    folder = Path(environment.get("CLOUDSDK_CONFIG") or home / ".config/gcloud")
-    usual = str(folder / "application_default_credentials.json")
-    path = settings.get("application_credentials") or usual
-    try:
-        found = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(found, dict) or found.get("type") not in _GOOGLE_TYPES:
-        return None
-    settings.pop("application_credentials", None)
-    return GoogleChain(path, found["type"])
 
 
 @lru_cache(maxsize=16)

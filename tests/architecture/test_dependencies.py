@@ -74,7 +74,6 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "plots",
         "sql",
         "aws",
-        "gcp",
         "sign",
         "hdf5",
         "lance",

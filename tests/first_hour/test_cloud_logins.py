@@ -6,12 +6,9 @@ import json
 import os
 import stat
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
@@ -208,95 +205,3 @@ def test_the_file_of_gcloud_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (folder / "application_default_credentials.json").write_text('{"type": "authorized_user"}')
     with pytest.raises(credentials.InvalidInputError, match="client_id"):
         open_backend("gs://bucket/x", environment=environment(tmp_path))
-
-
-class Google(BaseHTTPRequestHandler):
-    """The services for security tokens and for service accounts, and a bucket with one object."""
-
-    answers: ClassVar[dict[str, dict[str, Any]]] = {
-        "/v1/token": {
-            "access_token": "federated",
-            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
-            "token_type": "Bearer",
-            "expires_in": 3600,
-        },
-        "/v1/projects/-/serviceAccounts/robot:generateAccessToken": {
-            "accessToken": "of-robot",
-            "expireTime": "2099-01-01T00:00:00Z",
-        },
-    }
-    told: ClassVar[list[tuple[str, str]]] = []
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.told.append((self.path, self.headers.get("Authorization", "")))
-        found = self.answers.get(self.path)
-        self._answer(200 if found else 403, json.dumps(found or {"error": "denied"}).encode())
-
-    def do_GET(self) -> None:
-        self.told.append(("GET", self.headers.get("Authorization", "")))
-        self._answer(200, b"content")
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
-        self.send_header("ETag", '"1"')
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def google() -> Iterator[str]:
-    Google.told.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Google) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def workload(home: Path, url: str, **more: str) -> str:
-    """A file of workload identity: a token of another cloud is exchanged for one of Google's."""
-    (home / "subject").write_text("token-of-another-cloud")
-    account = {
-        "type": "external_account",
-        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p",
-        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        "token_url": f"{url}/v1/token",
-        "credential_source": {"file": str(home / "subject")},
-    }
-    (home / "account.json").write_text(json.dumps(account | more))
-    return str(home / "account.json")
-
-
-def read_google(home: Path, url: str, file: str) -> bytes:
-    names = {"GOOGLE_APPLICATION_CREDENTIALS": file, "GOOGLE_BASE_URL": url}
-    return open_backend("gs://bucket/x", environment=environment(home, **names)).read("a")
-
-
-def test_an_external_account_of_google_is_exchanged_for_a_token(
-    tmp_path: Path, google: str
-) -> None:
-    assert read_google(tmp_path, google, workload(tmp_path, google)) == b"content"
-    assert Google.told[-1] == ("GET", "Bearer federated")
-
-
-def test_an_external_account_acts_as_the_service_account_that_it_names(
-    tmp_path: Path, google: str
-) -> None:
-    robot = f"{google}/v1/projects/-/serviceAccounts/robot:generateAccessToken"
-    file = workload(tmp_path, google, service_account_impersonation_url=robot)
-    assert read_google(tmp_path, google, file) == b"content"
-    assert Google.told[-1] == ("GET", "Bearer of-robot")
-
-
-def test_an_external_account_that_is_refused_is_named_with_what_to_do(
-    tmp_path: Path, google: str
-) -> None:
-    file = workload(tmp_path, google, token_url=f"{google}/v1/other")
-    with pytest.raises(PermissionDenied, match=r"account\.json.*application-default login"):
-        read_google(tmp_path, google, file)
