@@ -41,7 +41,7 @@ from tensorrepo.repo.backends.base import (
     check_key,
     check_length,
 )
-from tensorrepo.repo.backends.credentials import ADVICE, AwsChain, find_chain
+from tensorrepo.repo.backends.credentials import ADVICE, LoginChain, find_chain
 from tensorrepo.repo.backends.urls import SCHEMES
 from tensorrepo.repo.errors import (
     Error,
@@ -82,7 +82,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
 _LOGIN = re.compile(r"(https?://)[^\s/@]*@")
-_NO_KEYS = re.compile(r"External AWS credential provider: \w+: (.*)")
+_NO_KEYS = re.compile(r"External \w+ credential provider: \w+: (.*)")
 _NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|metadata\.google|\bIMDS\b|169\.254\.170")
 # What the debug text of a failed connection says: for people, whether it may pass, what to do.
 _CONNECTION = (
@@ -389,7 +389,7 @@ class StoreLocation:
     url: str
     config: Mapping[str, str] = field(repr=False)
     client: Mapping[str, Any] = field(repr=False)
-    chain: AwsChain | None = None
+    chain: LoginChain | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:

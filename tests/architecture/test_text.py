@@ -23,8 +23,10 @@ HOSTS = {
     "localhost",
     "s3.amazonaws.com",
     "semver.org",
+    "storage.azure.com",  # what a token of Azure is for
     "tensorrepo.readthedocs.io",
     "www.apache.org",
+    "www.googleapis.com",  # what a token of Google is for
     "www.w3.org",  # the name of SVG
 }
 _HOST = re.compile(r"https?://(?:[^/\s@'\"]*@)?([A-Za-z0-9.-]+)")
