@@ -43,7 +43,7 @@ from tensorrepo.formats.model.read.loading import (
     memory_of,
     open_tensors,
 )
-from tensorrepo.formats.model.read.selection import ElementIndex
+from tensorrepo.formats.model.read.selection import ElementIndex, row_numbers
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
@@ -187,6 +187,33 @@ class StoredModel:
         with ThreadPoolExecutor(threads) as pool:
             read = TensorRead([(name, self.tensor(name))], options, pool, index=index)
             return next(read.results())[1]
+
+    def rows(
+        self,
+        name: str,
+        ids: Any,
+        *,
+        output: TensorOutput = "numpy",
+        planes: int | None = None,
+        threads: int = DEFAULT_THREADS,
+    ) -> Any:
+        """``model[name][ids]``, of which only the frames that hold those rows are read, once each.
+
+        Args:
+            name: name of a tensor of at least one dimension.
+            ids: numbers of rows, in any order, several times, negative from the end; of any shape.
+            output: as for `load`, like the rest.
+            planes: as for `load`.
+            threads: number of runs of frames that are read at a time.
+
+        Raises:
+            InvalidInputError: `ids` are no whole numbers, or the tensor lacks one of them.
+        """
+        try:
+            rows = row_numbers(self.tensors[self._target(name)].shape, ids)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"tensor {name!r}: {error}") from error
+        return self.slice(name, rows, output=output, planes=planes, threads=threads)
 
     def load(
         self,

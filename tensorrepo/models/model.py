@@ -34,7 +34,7 @@ from tensorrepo.formats.model.maintenance.usage import every_tree, models_at
 from tensorrepo.formats.model.merging.adapters import Adapter, adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, remake
 from tensorrepo.formats.model.merging.recipe import recipe_of
-from tensorrepo.formats.model.read.selection import ElementIndex
+from tensorrepo.formats.model.read.selection import BasicIndex
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.formats.model.verification import VerificationReport, verify_model
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -75,7 +75,7 @@ class ModelTensor:
             raise TypeError(f"tensor {self.name!r} is one number: it has no length")
         return self.shape[0]
 
-    def __getitem__(self, index: ElementIndex) -> Any:
+    def __getitem__(self, index: BasicIndex) -> Any:
         return self.stored.slice(self.name, index, output=self.output, planes=self.planes)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -139,6 +139,26 @@ class Model(Shown):
             NotFoundError: no such tensor; says which are near.
         """
         return ModelTensor(self.stored, self.spec(name), _output(output), planes)
+
+    def rows(self, name: str, ids: Any, *, output: str = "numpy", planes: int | None = None) -> Any:
+        """Rows of a tensor by their numbers, such as an embedding table's: ``model[name][ids]``.
+
+        Only what holds those rows is read, each part of it once, and verified.
+
+        Args:
+            name: name of the tensor.
+            ids: numbers of rows in any order, also several times; negative ones count from the end.
+                A list, an array or a torch tensor of any shape, which the result has before that
+                of a row.
+            output: library of the result: "numpy" or "torch".
+            planes: as of `load`.
+
+        Raises:
+            NotFoundError: no such tensor; says which are near.
+            InvalidInputError: `ids` are no whole numbers, or the tensor lacks one of them.
+        """
+        asked = text("the name of a tensor", name)
+        return self.stored.rows(asked, ids, output=_output(output), planes=planes)
 
     def load(
         self,

@@ -226,6 +226,9 @@ def test_a_model_is_read_whole_by_tensor_and_by_slice(filled: tr.Repository) -> 
         (2, 3), "F32", 2
     )  # fmt: skip
     assert np.asarray(model.tensor("w")).tolist() == model["w"].tolist()
+    assert model.rows("w", [-1, 0]).tolist() == model["w"][[-1, 0]].tolist()
+    with pytest.raises(tr.InvalidInputError, match="tensor 'w': row 9"):
+        model.rows("w", [0, 9])
     assert set(model.load(["b"], output="numpy")) == {"b"}
     assert model.spec("w").shape == (2, 3)
     assert model.metrics == {"accuracy": 0.5}

@@ -40,6 +40,7 @@ from tensorrepo.formats.model.read.members import (
 from tensorrepo.formats.model.read.selection import (
     ElementIndex,
     ElementSelection,
+    RowNumbers,
     index_ranges,
     select,
 )
@@ -250,6 +251,9 @@ class PiecedTensor:
         self, index: ElementIndex | None, out: memoryview, planes: int | None
     ) -> Iterator[Fill]:
         """What fills `out` with ``tensor[index]``, all of it for None; a piece at a time."""
+        if isinstance(index, RowNumbers):
+            yield from self._row_fills(index, out, planes)
+            return
         ranges = index_ranges(self.shape, () if index is None else index)
         lengths = [len(picked) for picked in ranges]
         if not all(lengths):
@@ -268,6 +272,23 @@ class PiecedTensor:
                     for low, high, picked, start in inner
                 )
                 yield self._fill(part, local, items, tuple(outer), planes)
+
+    def _row_fills(self, rows: RowNumbers, out: memoryview, planes: int | None) -> Iterator[Fill]:
+        if not out.nbytes:
+            return
+        items = np.frombuffer(out, _item_of(self.type))
+        items = items.reshape(self._in_blocks([len(rows.numbers), *self.shape[1:]]))
+        for offset, part in self.parts:
+            ends = (offset[0], offset[0] + part.shape[0])
+            low, high = (int(at) for at in np.searchsorted(rows.numbers, ends))
+            if low < high and part.size_bytes:
+                numbers = rows.numbers[low:high] - offset[0]
+                local = RowNumbers((high - low,), numbers, np.arange(high - low))
+                outer = [
+                    slice(start, start + size)
+                    for start, size in zip(offset[1:], part.shape[1:], strict=True)
+                ]
+                yield self._fill(part, local, items, (rows.places[low:high], *outer), planes)
 
     def read_into(self, start_byte: int, buffer: memoryview) -> None:
         """Fill `buffer` with bytes from `start_byte`: the rows that hold them are read."""
@@ -293,21 +314,25 @@ class PiecedTensor:
     def _fill(
         self,
         part: StoredFrames,
-        local: tuple[slice, ...],
+        local: ElementIndex,
         items: NDArray[Any],
-        outer: tuple[slice, ...],
+        outer: tuple[slice | NDArray[np.int64], ...],
         planes: int | None,
     ) -> Fill:
         def fill() -> None:
-            lengths = [place.stop - place.start for place in outer]
+            lengths = [
+                place.stop - place.start if isinstance(place, slice) else len(place)
+                for place in outer
+            ]
             shape = self._in_blocks(lengths)
             found = np.empty(shape, items.dtype)
             for one in part.fills(local, found.reshape(-1).view(np.uint8).data, planes):
                 one()
             *before, last = outer
             block = self.type.block_elements
-            places = (*before, slice(last.start // block, -(-last.stop // block)))
-            items[places] = found
+            if isinstance(last, slice):
+                last = slice(last.start // block, -(-last.stop // block))
+            items[(*before, last)] = found
 
         return fill
 

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from tensorrepo.formats.common.tensors import TYPES, ArrayTensor, TensorType
 from tensorrepo.formats.model.layout.manifest import Manifest, encode_manifest
 from tensorrepo.formats.model.layout.placement import Placement, decode_placement, encode_placement
+from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import SMALLEST_BUDGET_BYTES, write_model
@@ -104,6 +105,29 @@ def test_a_slice_reads_the_frames_that_it_touches_and_no_others() -> None:
     part = opened.slice("x", np.s_[3:5, 10:20])
     assert [stop - start for _, start, stop in objects.reads] == [FRAME * 4] * 2
     assert np.array_equal(part, whole[3:5, 10:20])
+
+
+def test_rows_read_their_frames_and_those_of_a_base_once_and_no_others() -> None:
+    objects = MemoryObjects()
+    base = np.random.default_rng(5).normal(size=(4096, 1024)).astype("f4")
+    tuned = base * (1 + np.float32(1e-6) * np.random.default_rng(6).random(base.shape, "f4"))
+    known = stored({"table": base}, objects).entry
+    opened = stored({"table": tuned}, objects, known=[known])
+    opened.rows("table", [-1])  # reads the directories
+    objects.reads.clear()
+    ids = np.array([[3000, 5, -1096], [3001, 5, 4]])
+    found = opened.rows("table", ids)
+    assert np.array_equal(found, tuned[ids])
+    tensor = opened.tensor("table")
+    assert isinstance(tensor, StoredFrames)
+    (base_of,) = opened.packs.members.entries[tensor.frames[0].place].bases
+    under = opened.packs.members.placed(base_of)
+    rows = tensor.frames[0].frame.size_bytes // (1024 * 4)
+    numbers = {4 // rows, 3000 // rows}
+    needed = [one.frame for at in numbers for one in (tensor.frames[at], under[at])]
+    stored_bytes = sum(plane.size_bytes for frame in needed for plane in frame.planes)
+    assert sum(stop - start for _, start, stop in objects.reads) == stored_bytes
+    assert stored_bytes < tuned.nbytes / 3
 
 
 @pytest.mark.parametrize("sink", SINKS)

@@ -256,6 +256,8 @@ def test_a_tensor_of_many_pieces_is_read_as_the_one_that_it_is(grid: Any, data: 
     assert np.array_equal(opened.load()["x"], values)
     assert np.array_equal(opened["x"], values)
     assert np.array_equal(opened.slice("x", index), values[index])
+    ids = data.draw(st.lists(st.integers(-shape[0], shape[0] - 1), max_size=9))
+    assert np.array_equal(opened.rows("x", ids), values[np.array(ids, int)])
     assert b"".join(map(bytes, opened.tensor_chunks("x"))) == values.tobytes()
     again = write_model(MemoryObjects(), {"x": opened.tensor("x")})
     assert again.digest == stored({"x": values}).entry.digest
@@ -272,6 +274,7 @@ def test_pieces_of_packed_types_are_joined_between_blocks() -> None:
     opened = pieced(MemoryObjects(), tensor, [[0, 2, 6], [0, 40, 100]], raw)
     assert opened["x"].tobytes() == raw.tobytes()
     assert opened.slice("x", np.s_[1:5, 30:60]).tobytes() == raw[1:5, 15:30].tobytes()
+    assert opened.rows("x", [5, 0, 5]).tobytes() == raw[[5, 0, 5]].tobytes()
 
 
 def test_large_pieces_are_read_frame_by_frame() -> None:

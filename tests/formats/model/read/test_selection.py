@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tensorrepo.formats.model.read.selection import select
+from tensorrepo.formats.model.read.selection import row_numbers, select
 from tensorrepo.repo.errors import InvalidInputError
 
 
@@ -36,6 +36,42 @@ def test_any_basic_index_selects_what_numpy_selects(
     index = data.draw(arrays.basic_indices(shape).filter(forward))
     frame_items = data.draw(st.integers(1, 40))
     assert np.array_equal(gathered(array, index, frame_items), array[index])
+
+
+@given(st.data(), arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=9))
+def test_rows_by_number_are_those_that_numpy_takes(
+    data: st.DataObject, shape: tuple[int, ...]
+) -> None:
+    array = np.arange(prod(shape), dtype=np.int64).reshape(shape)
+    ids = data.draw(
+        arrays.arrays(np.int8, arrays.array_shapes(min_dims=0, min_side=0, max_side=6),
+                      elements=st.integers(-shape[0], shape[0] - 1))
+    )  # fmt: skip
+    frame_items = data.draw(st.integers(1, 40))
+    assert np.array_equal(gathered(array, row_numbers(shape, ids), frame_items), array[ids])
+
+
+def test_rows_need_the_frames_that_hold_them_once_each() -> None:
+    rows = row_numbers((10, 100), [9, -1, 0, 5, 9])
+    assert select((10, 100), rows).frames(250) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("shape", "ids", "told"),
+    [
+        ((10, 2), [3, 10], r"row 10 \(number 1 of those asked for\): it has 10 rows"),
+        ((10, 2), [-11], "row -11"),
+        ((10, 2), np.array([1 << 63], np.uint64), "row 9223372036854775808"),
+        ((10, 2), [1.0], "found float64 in list"),
+        ((10, 2), [True], "found bool"),
+        ((10, 2), "ab", "found str"),
+        ((10, 2), [[1], [2, 3]], "ids: "),
+        ((), [0], "no rows"),
+    ],
+)
+def test_what_numbers_no_row_is_refused(shape: tuple[int, ...], ids: Any, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        row_numbers(shape, ids)
 
 
 def test_long_runs_are_copied_across_frames() -> None:
