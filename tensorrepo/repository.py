@@ -286,7 +286,7 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         """The SQL catalog over everything committed; made when it is first asked."""
         return lazy.catalog_of(self.context)
 
-    def diff(self, old: str, new: str, paths: Iterable[str] = ()) -> Comparison:
+    def diff(self, old: str, new: str = "main", paths: Iterable[str] = ()) -> Comparison:
         """What differs between two commits: entries, columns and rows, tensors.
 
         ``diff(...).datasets["datasets/photos"]`` compares rows, too: `rows` and `to_arrow` give
