@@ -1,7 +1,6 @@
 """What a new user does in the first hour, a friction that was found there in each file.
 
-The frictions by their numbers, with the files that name them; the others are tested elsewhere or
-in passing:
+The frictions by their numbers, with the files that name them:
 
     F1   fsck
     F2   nightly_sync
@@ -35,4 +34,7 @@ in passing:
     F37  urls
     F38  progress_totals
     F39  words
+
+Elsewhere: F6 formats/exchange/tables/test_partitions, F13 docs/test_guides, F25
+tensorrepo/test_cli_json, F31 architecture/test_import_time. F21, F23 and F30 have no file that names them.
 """
