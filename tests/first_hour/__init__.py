@@ -36,5 +36,6 @@ The frictions by their numbers, with the files that name them:
     F39  words
 
 Elsewhere: F6 formats/exchange/tables/test_partitions, F13 docs/test_guides, F25
-tensorrepo/test_cli_json, F31 architecture/test_import_time. F21, F23 and F30 have no file that names them.
+tensorrepo/test_cli_json, F31 architecture/test_import_time. F21, F23 and F30 have no
+file that names them.
 """
