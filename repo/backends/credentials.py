@@ -334,17 +334,19 @@ def _google_login(chain: GoogleChain) -> Any:
 
     told = json.loads(Path(chain.path).read_bytes())
     scopes = [_GOOGLE_SCOPE]
+    kind: Any  # google-auth tells the types of some of its calls only
     if chain.kind == "impersonated_service_account":
-        account = impersonated_credentials.Credentials
-        return account.from_impersonated_service_account_info(told, scopes=scopes)
+        kind = impersonated_credentials.Credentials
+        return kind.from_impersonated_service_account_info(told, scopes=scopes)
     if chain.kind == "external_account_authorized_user":
-        return external_account_authorized_user.Credentials.from_info(told, scopes=scopes)
-    source = told.get("credential_source") or {}
-    if told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
-        return aws.Credentials.from_info(told, scopes=scopes)
-    if "executable" in source:
-        return pluggable.Credentials.from_info(told, scopes=scopes)
-    return identity_pool.Credentials.from_info(told, scopes=scopes)
+        kind = external_account_authorized_user.Credentials
+    elif told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
+        kind = aws.Credentials
+    elif "executable" in (told.get("credential_source") or {}):
+        kind = pluggable.Credentials
+    else:
+        kind = identity_pool.Credentials
+    return kind.from_info(told, scopes=scopes)
 
 
 @lru_cache(maxsize=16)

@@ -245,5 +245,7 @@ def _moved(text: str, ref: str | None) -> str:
 
 def _unknown(name: str, view: LogView) -> str:
     known = [ref.split("/", 1)[1] for ref in view.state.refs if ref.startswith((BRANCHES, TAGS))]
+    if not known:
+        return f"{name!r:.100}: the repository has no commit yet. Make one by `tensorrepo commit`."
     hint = did_you_mean(name, known, "`tensorrepo branch` lists them.")
     return f"no branch, tag or commit {name!r:.100}.{hint}"

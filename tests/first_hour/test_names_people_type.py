@@ -136,3 +136,12 @@ def test_a_word_of_another_library_says_what_it_is_called_here(
 def test_a_repository_knows_other_words_too(repo: tr.Repository) -> None:
     with pytest.raises(AttributeError, match=r"repo.transaction"):
         repo.commit  # noqa: B018
+
+
+def test_a_diff_of_one_commit_is_against_main(repo: tr.Repository) -> None:
+    assert [*repo.diff("v1").datasets] == ["datasets/people"]
+
+
+def test_a_ref_of_a_repository_without_commits_says_so() -> None:
+    with pytest.raises(tr.NotFoundError, match=r"no commit yet.*tensorrepo commit"):
+        tr.init("memory://").resolve("main")
