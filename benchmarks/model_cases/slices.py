@@ -1,4 +1,4 @@
-"""How many bytes come from afar for one tensor, and for a tenth of its rows?
+"""How many bytes come from afar for one tensor, for a tenth of its rows, and for rows by number?
 
 The objects lie where nothing is mapped, and every request for a range is counted: planes, and the
 directories of packs apart from them. The bound is 1.2 times what is stored of the rows, bases
@@ -50,6 +50,39 @@ def slices(how: str) -> Case:
     return case
 
 
+def rows(how: str) -> Case:
+    def case(folder: Path, options: Options) -> dict[str, Any]:  # noqa: ARG001
+        import numpy as np
+
+        name, length = "table", int(65536 * options.scale)
+        table = np.random.default_rng(1).standard_normal((length, 384), "f4")
+        backend = MemoryBackend()
+        writer = ObjectWriter(CountingStore(backend), ())
+        against = AS_THEY_ARE if how == "raw" else DeltaOptions()
+        entry = write_model(writer, {name: table}, against=against)
+        writer.flush()
+        model = open_model(CountingStore(backend), entry)
+        spec = model.spec(name)
+        ids = np.random.default_rng(0).integers(0, spec.shape[0] // 8, 1000)
+        members, chain = _needed(model, spec.fingerprint or "")
+        read = _read(open_model(model.objects, model.entry), name, ids)
+        touched = np.unique(ids * (spec.size_bytes // spec.shape[0]) // frame_bytes(spec.type))
+        frames = -(-spec.size_bytes // frame_bytes(spec.type))
+        return {
+            "rows": len(ids),
+            "table_rows": spec.shape[0],
+            "frames_of_ids": len(touched),
+            "frames": frames,
+            "members_in_chain": chain,
+            "read_to_stored": round(read["bytes"] / members, 3),
+            "read_to_frames_of_ids": round(read["bytes"] / members * frames / len(touched), 3),
+            "requests": read["requests"],
+            "goal": "read_to_frames_of_ids <= 1.2",
+        }
+
+    return case
+
+
 def _stored(how: str, mib: float) -> StoredModel:
     backend = MemoryBackend()
     objects = CountingStore(backend)
@@ -88,14 +121,18 @@ def _needed(model: StoredModel, fingerprint: str) -> tuple[int, int]:
     return total, depth + 1
 
 
-def _read(model: StoredModel, name: str, rows: slice) -> dict[str, int]:
+def _read(model: StoredModel, name: str, rows: Any) -> dict[str, int]:
     objects = model.objects
     assert isinstance(objects, CountingStore)
     for one in model.keys():  # noqa: SIM118  # a Model is no dict; directories are read once
         model.tensor(one)
     objects.requests = objects.bytes = 0
-    model.slice(name, (rows,))
+    if isinstance(rows, slice):
+        model.slice(name, (rows,))
+    else:
+        model.rows(name, rows)
     return {"bytes": objects.bytes, "requests": objects.requests}
 
 
 CASES: dict[str, Case] = {f"slice_{how}": slices(how) for how in ("raw", "planes", "delta")}
+CASES |= {f"rows_{how}": rows(how) for how in ("raw", "planes")}
