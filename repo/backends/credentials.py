@@ -107,15 +107,20 @@ class GoogleChain:
 
 @dataclass(frozen=True, slots=True)
 class AzureChain:
-    """The environment of this process, which says that azure-identity is to look for a login."""
+    """The environment of this process, which says that azure-identity is to look for a login.
+
+    `has_plain` tells that obstore finds one, too, if azure-identity is not installed.
+    """
 
     variable: str
+    has_plain: bool = False
 
     def settings(self) -> dict[str, str]:
         return {}
 
     def provider(self) -> Provider | None:
-        return _azure_tokens(self).token
+        tokens = _azure_tokens(self)
+        return None if tokens is None else tokens.token
 
 
 def find_chain(
@@ -177,14 +182,15 @@ def _find_google(
 def _find_azure(
     settings: dict[str, str], environment: Mapping[str, str], home: Path
 ) -> AzureChain | None:
+    has_plain = bool(_AZURE_PLAIN & settings.keys())
+    folder = Path(environment.get("AZURE_CONFIG_DIR", home / ".azure"))
+    if not has_plain and (folder / "azureProfile.json").is_file():
+        settings.setdefault("use_azure_cli", "true")
+        has_plain = True
     for variable in _AZURE_OTHERS:
         if environment.get(variable):
-            return AzureChain(variable)
-    if _AZURE_PLAIN & settings.keys():
-        return None
-    folder = Path(environment.get("AZURE_CONFIG_DIR", home / ".azure"))
-    if (folder / "azureProfile.json").is_file():
-        settings.setdefault("use_azure_cli", "true")
+            return AzureChain(variable, has_plain)
+    if has_plain:
         return None
     azd = Path(environment.get("AZD_CONFIG_DIR", home / ".azd"), "auth")
     return AzureChain(str(azd)) if azd.is_dir() else None
@@ -350,11 +356,13 @@ def _google_login(chain: GoogleChain) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _azure_tokens(chain: AzureChain) -> _Tokens:
+def _azure_tokens(chain: AzureChain) -> _Tokens | None:
     try:
         from azure.core.exceptions import AzureError
         from azure.identity import DefaultAzureCredential
     except ImportError:
+        if chain.has_plain:
+            return None
         raise UnsupportedError(
             f"{chain.variable} tells of a login of Azure that is not read without "
             "azure-identity: pip install 'tensorrepo[azure]'"
