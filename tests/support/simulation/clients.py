@@ -110,7 +110,11 @@ class Client:
             for name in chance.sample("abcd", 2)
         }
         with begin(self.opened, chance.choice(BRANCHES)) as transaction:
+            before = {path: transaction.entry(path) for path in self.files}
             stage_files(transaction, self.files)
+            # What it writes as it was is no change, and the merge keeps what others made of it.
+            changed = {path for path in before if transaction.entry(path) != before[path]}
+            self.files = {path: self.files[path] for path in changed}
             if late:
                 transaction.objects.flush()
                 self.store.world.sleep(chance.choice([1.0, 60.0]))

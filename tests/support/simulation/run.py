@@ -20,6 +20,7 @@ from tests.support.simulation.store import FaultyStore, Rates
 from tests.support.simulation.world import Actor, World, simulated
 
 DAY_SECONDS = 86_400.0
+OFTEN = Rates()
 SINGLE = frozenset(  # of these each appends at most one record
     ["commit", "late_commit", "merge", "revert", "branch", "tag", "reset", "undo", "redo", "delete"]
 )
@@ -35,7 +36,7 @@ class Simulated:
 
 
 def simulate(
-    seed: int, actions: int, *, clients: int = 4, skew: bool = False, rates: Rates = Rates()
+    seed: int, actions: int, *, clients: int = 4, skew: bool = False, rates: Rates = OFTEN
 ) -> Simulated:
     """So many actions of some clients.
 

@@ -112,7 +112,7 @@ class World:
         self._hand_on(None)
 
     def _hand_on(self, me: Actor | None) -> None:
-        if not self.actors or self.failure is not None and me is None:
+        if not self.actors or (self.failure is not None and me is None):
             self._over.release()
             return
         awake = [actor for actor in self.actors if actor.wakes_at <= self.now]
