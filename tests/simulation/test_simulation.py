@@ -1,0 +1,25 @@
+"""Clients over a store that fails in every way: whatever the order, no promise is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.simulation.run import simulate
+
+
+def test_one_seed_gives_one_trace() -> None:
+    first, second = simulate(1, 60), simulate(1, 60)
+    assert first.trace == second.trace
+    assert first.trace != simulate(2, 60).trace
+
+
+def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
+    for seed in range(30):
+        simulate(seed, 12, clients=2 + seed % 4, skew=seed % 2 == 1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_so_it_is_at_length_and_with_clocks_that_are_wrong_by_a_day() -> None:
+    for seed in range(2000):
+        simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)

@@ -1,0 +1,1 @@
+"""Deterministic simulation of clients over a store that fails."""

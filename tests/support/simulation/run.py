@@ -1,0 +1,151 @@
+"""One simulation: seed in, trace out, and whatever promise was broken raised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.log.log_slots import slot_key
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import files_at, new_repository
+from tests.support.simulation.clients import Client
+from tests.support.simulation.store import FaultyStore, Rates
+from tests.support.simulation.world import Actor, World, simulated
+
+DAY_SECONDS = 86_400.0
+OFTEN = Rates()
+SINGLE = frozenset(  # of these each appends at most one record
+    ["commit", "late_commit", "merge", "revert", "branch", "tag", "reset", "undo", "redo", "delete"]
+)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What happened: every operation and every action, and how often each ended how."""
+
+    trace: list[tuple[object, ...]]
+    outcomes: Counter[tuple[str, str]]
+    records: int
+
+
+def simulate(
+    seed: int, actions: int, *, clients: int = 4, skew: bool = False, rates: Rates = OFTEN
+) -> Simulated:
+    """So many actions of some clients.
+
+    Args:
+        seed: of all chance.
+        actions: of all clients together.
+        clients: number of them.
+        skew: whether the clocks of clients and store are wrong by up to a day.
+        rates: of faults.
+    """
+    world = World(seed)
+
+    def skewed() -> float:
+        return world.chance.choice([-DAY_SECONDS, 0.0, DAY_SECONDS]) if skew else 0.0
+
+    stored_skew = skewed()
+    backend = MemoryBackend(clock=lambda: world.now + stored_skew)
+    with simulated(world):
+        new_repository(backend)
+    people = [
+        Client(
+            Actor(f"c{number}", skewed()),
+            FaultyStore(backend, world, f"c{number}", rates),
+            actions // clients,
+        )
+        for number in range(clients)
+    ]
+    world.run([(client.actor, client.live) for client in people])
+    with simulated(world):
+        world.current = None
+        check(backend, world, people)
+    told = [each for client in people for each in client.told]
+    outcomes = Counter((each.what, each.outcome) for each in told)
+    return Simulated(world.trace, outcomes, len(entries_of(backend)))
+
+
+def entries_of(backend: Backend) -> list[list[dict[str, object]]]:
+    """Entries of all records, read as plain JSON: by none of the product's code."""
+    found = []
+    for stored in backend.list("log/"):
+        if stored.key == slot_key(len(found) + 1):
+            found.append(msgspec.json.decode(backend.read(stored.key))["entries"])
+    return found
+
+
+def check(backend: Backend, world: World, clients: list[Client]) -> None:
+    """What must hold when all are done, before and after the last request has arrived."""
+    fresh = open_repository(backend, drivers={})
+    told_before = {}
+    for client in clients:
+        for told in client.told:
+            if told.outcome == "unknown":
+                client.ask(told, fresh)
+        told_before.update(client.resolved)
+    world.land(all_of_them=True)
+    fresh = open_repository(backend, drivers={})
+    landed = check_log(backend, fresh)
+    for client in clients:
+        check_told(client, landed)
+    verify(backend)
+    state = fresh.log.refresh().state
+    assert [*check_objects(fresh.objects, state, ObjectTotals(), deep=True)] == []
+    check_commits(fresh, clients)
+
+
+def check_log(backend: Backend, fresh: RepositoryCore) -> set[str]:
+    """Refs are the fold of the log, and no transaction is there twice; gives those that count."""
+    records = entries_of(backend)
+    assert fresh.log.refresh().generation == len(records)
+    folded: dict[str, object] = {}
+    landed: set[str] = set()
+    seen: set[str] = set()
+    for entries in records:
+        here = {str(entry["txn"]) for entry in entries}
+        assert not here & seen, f"{here & seen} is there twice"
+        seen |= here
+        for entry in entries:
+            updates = entry.get("updates") or []
+            assert isinstance(updates, list)
+            moves = [(one["ref"], one.get("old"), one.get("new")) for one in updates]
+            if all(folded.get(ref) == old for ref, old, _ in moves):
+                landed.add(str(entry["txn"]))
+                folded |= {ref: new for ref, _, new in moves}
+    assert dict(fresh.log.refresh().state.refs) == {r: c for r, c in folded.items() if c}
+    return landed
+
+
+def check_told(client: Client, landed: set[str]) -> None:
+    """What was acknowledged is there, what was refused is not, what was unknown has one truth."""
+    for told in client.told:
+        there = [txn for txn in told.txns if txn in landed]
+        if told.commit is not None:
+            assert there, f"{told} was acknowledged and is not there"
+        if told.what in SINGLE and told.outcome.startswith("refused"):
+            assert not there, f"{told} was refused and is there"
+        assert told.what not in SINGLE or len(there) <= 1, f"{told} was done twice"
+    for txn, outcome in client.resolved:
+        assert (outcome == "landed") == (txn in landed), f"{txn} was said to be {outcome}"
+
+
+def check_commits(fresh: RepositoryCore, clients: list[Client]) -> None:
+    """Acknowledged commits that anything still leads to hold what was written."""
+    kept = {digest for digest, _ in walk(fresh.objects, _commits(fresh))}
+    for client in clients:
+        for told in client.told:
+            if told.commit is not None and told.commit.digest in kept and told.files:
+                assert told.files.items() <= files_at(fresh, told.commit.digest).items()
+
+
+def _commits(fresh: RepositoryCore) -> set[str]:
+    state = fresh.log.refresh().state
+    return {*state.refs.values(), *state.retained}
