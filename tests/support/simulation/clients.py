@@ -39,6 +39,7 @@ class Told:
         commit: the commit that it was told of.
         files: what that commit wrote.
         generation: of the slot whose content is unknown.
+        unknown: transaction that slot may hold, of several that an action made.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Told:
     commit: LandedCommit | None = None
     files: dict[str, bytes] | None = None
     generation: int = 0
+    unknown: str = ""
 
 
 class Client:
@@ -71,11 +73,11 @@ class Client:
 
     def act(self, action: Callable[[], LandedCommit | None]) -> None:
         first, self.files = len(self.actor.tokens), {}
-        made, outcome, generation = None, "done", 0
+        made, outcome, generation, txn = None, "done", 0, ""
         try:
             made = action()
         except CommitOutcomeUnknown as unknown:
-            outcome, generation = "unknown", unknown.generation
+            outcome, generation, txn = "unknown", unknown.generation, unknown.txn
         except Crash:
             outcome = "died"
         except Error as error:
@@ -87,7 +89,7 @@ class Client:
         name = action.__name__
         self.store.world.trace.append((self.store.name, name, outcome))
         txns = tuple(self.actor.tokens[first:])
-        self.told.append(Told(name, outcome, txns, made, self.files, generation))
+        self.told.append(Told(name, outcome, txns, made, self.files, generation, txn))
 
     @property
     def opened(self) -> RepositoryCore:
@@ -204,10 +206,9 @@ class Client:
             self.ask(self.chance.choice(asked), self.opened)
 
     def ask(self, told: Told, repository: RepositoryCore) -> None:
-        for txn in told.txns:
-            outcome = resolve(repository.log, txn, told.generation, settle=True)
-            if outcome != "unknown":
-                self.resolved.append((txn, outcome))
+        outcome = resolve(repository.log, told.unknown, told.generation, settle=True)
+        if outcome != "unknown":
+            self.resolved.append((told.unknown, outcome))
 
     def _some(self) -> Digest:
         seen = self.seen()
