@@ -13,6 +13,7 @@ import secrets
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ import msgspec
 from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.external.outside import Nothing, parse_address
+from tensorrepo.repo.backends.sql_log import SQLITE
 from tensorrepo.repo.backends.urls import open_folder
 from tensorrepo.repo.changes.repository import (
     LocalState,
@@ -47,6 +49,7 @@ CONFIG_KEYS = {
     "user.email": "your address in commits",
     "cache.limit": "bytes that the cache of remote objects may take, and that of streams likewise",
     "catalog.url": "where the SQL catalog is; {id} in it stands for the repository's id",
+    "log.url": "where the log is of repositories that have it in SQL; {id} stands for their id",
     "user.signingkey": "private Ed25519 key file that signs commits",
     "commit.sign": "true: every commit is signed",
     "signers.file": "file of keys that you trust, as ssh's allowed signers; else the repository's",
@@ -172,6 +175,30 @@ def catalog_url(machine: Machine, repository_id: str, given: str | None = None) 
     return f"sqlite:///{machine.cache_folder / 'catalog' / repository_id}.db"
 
 
+def log_setting(repository_id: str) -> str:
+    """The setting that says in which database the log of one repository is; `init` writes it."""
+    return f"log.{repository_id}.url"
+
+
+def log_database(machine: Machine, repository_id: str) -> str | None:
+    """The database that has the log of a repository, where it is in one; None: nobody said.
+
+    First comes TENSORREPO_LOG, then what `init` noted for this repository, then ``log.url``.
+    Nothing in a repository says it. ``{id}`` stands for the repository's id.
+    """
+    settings = read_config(machine.config_file)
+    told = machine.environment.get("TENSORREPO_LOG") or settings.get(log_setting(repository_id))
+    told = told or settings.get("log.url")
+    return _database(told, machine).replace("{id}", repository_id) if told else None
+
+
+def _database(url: str, machine: Machine) -> str:
+    """A database's URL, that of a SQLite file with its whole path."""
+    if not url.startswith(SQLITE):
+        return url
+    return SQLITE + str(machine.path(Path(url.removeprefix(SQLITE))))
+
+
 def _expanded(path: Path, machine: Machine) -> Path:
     """A path in which a leading ``~`` means the home of this user."""
     return machine.home.joinpath(*path.parts[1:]) if path.parts[:1] == ("~",) else path
@@ -229,7 +256,9 @@ def connect(
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
-        repository = open_repository(backend, drivers=drivers, local=local)
+        repository = open_repository(
+            backend, drivers=drivers, local=local, database=partial(log_database, machine)
+        )
     except NotFoundError as error:
         workspace = None if is_url(url) else find_workspace(Path(url).absolute())
         if workspace is None:
@@ -294,12 +323,30 @@ def _remote_urls(file: Path | None, prefix: str) -> list[str]:
 
 
 def create(
-    url: str, options: Mapping[str, str] | None, machine: Machine, *, pending: Path | None = None
+    url: str,
+    options: Mapping[str, str] | None,
+    machine: Machine,
+    *,
+    pending: Path | None = None,
+    log: str | None = None,
 ) -> RepositoryCore:
-    """Make a repository at `url`. Raises ConflictError when there is one."""
+    """Make a repository at `url`. Raises ConflictError when there is one.
+
+    With `log` its log is in that SQL database, which is noted in this user's settings.
+    """
     backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    return create_repository(backend, drivers=_Drivers(machine), local=local)
+    database = None if log is None else _database(log, machine)
+    made = create_repository(backend, drivers=_Drivers(machine), local=local, database=database)
+    if database is not None:
+        note_log(machine, made.id, database)
+    return made
+
+
+def note_log(machine: Machine, repository_id: str, database: str) -> None:
+    """Remember for this user where the log of a repository is."""
+    settings = read_config(machine.config_file)
+    write_config(machine.config_file, settings | {log_setting(repository_id): database})
 
 
 def _open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:

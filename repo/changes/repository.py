@@ -16,14 +16,21 @@ import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
-from tensorrepo.repo.errors import ConflictError, CorruptError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import Commit, read_commit, some_changed, touches, walk
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.history.trees import Entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended, append
-from tensorrepo.repo.log.log_slots import COPY_KEY, LogSlot
+from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, LogSlot
 from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
@@ -35,6 +42,7 @@ from tensorrepo.repo.objects.store import ObjectStore
 IDENTITY_KEY = "repo.json"
 _FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
 FORMAT = 1
+SQL_FORMAT = 2  # the log is in a database: whoever does not know that must not open it
 _MIRROR = (
     "this is a mirror, which takes no changes: `tensorrepo fetch` follows its origin. Change the "
     "origin, or `tensorrepo clone` the mirror."
@@ -47,11 +55,15 @@ class _Format(msgspec.Struct, frozen=True):
     format: int
 
 
-class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`repo.json`: which format, and which repository this is, for ever."""
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`repo.json`: which format, and which repository this is, for ever.
+
+    `log` is ``sql`` where the log is in a database. In which one, the user's settings say.
+    """
 
     format: int
     id: str
+    log: Literal["sql"] | None = None
 
 
 class CopyKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,13 +179,16 @@ class RepositoryCore:
         return old.parents == new.parents
 
 
-def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) -> RepositoryCore:
+def create_repository(
+    backend: Backend, *, drivers: Drivers, local: LocalState, database: str | None = None
+) -> RepositoryCore:
     """Make a repository where there is none.
 
     Args:
         backend: where.
         drivers: how entries of each kind are merged.
         local: where this client remembers things.
+        database: URL of the SQL database that its log is to be in; None: the log is in `backend`.
 
     Raises:
         ConflictError: there is one already.
@@ -188,16 +203,31 @@ def create_repository(backend: Backend, *, drivers: Drivers, local: LocalState) 
             f"{backend.url} let two writers create the same key: commits would get lost. Whatever "
             "serves it ignores conditional writes; use another server, or a local folder."
         )
+    conflict = ConflictError(
+        f"there is a repository at {backend.url} already. Use it as it is, or name another URL."
+    )
+    if not is_empty:
+        raise conflict
     identity = Identity(FORMAT, secrets.token_hex(16))
-    if not backend.create(IDENTITY_KEY, (msgspec.json.encode(identity) + b"\n",)):
-        raise ConflictError(
-            f"there is a repository at {backend.url} already. Use it as it is, or name another URL."
-        )
-    return open_repository(backend, drivers=drivers, local=local)
+    if database is not None:
+        identity = Identity(SQL_FORMAT, identity.id, "sql")
+    data = msgspec.json.encode(identity) + b"\n"
+    log = None if database is None else SqlLogBackend(backend, database, identity.id)
+    if log is not None:
+        log.prepare(data)  # first: a repository whose log has no place would be of no use
+    if not backend.create(IDENTITY_KEY, (data,)):
+        if log is not None:
+            log.forget()
+        raise conflict
+    return open_repository(backend, drivers=drivers, local=local, database=lambda _: database)
 
 
 def open_repository(
-    backend: Backend, *, drivers: Drivers, local: LocalState | None = None
+    backend: Backend,
+    *,
+    drivers: Drivers,
+    local: LocalState | None = None,
+    database: Callable[[str], str | None] = lambda _: None,
 ) -> RepositoryCore:
     """The repository that lies at `backend`.
 
@@ -205,9 +235,12 @@ def open_repository(
         backend: where it lies.
         drivers: how entries of each kind are merged.
         local: where this client remembers things; None remembers nothing.
+        database: URL of the SQL database that has the log of the repository of an id; asked only
+            where the log is in one.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or the database has no log of it.
+        InvalidInputError: the log is in a database, and nothing says in which.
         UnsupportedError: its format is newer than this tensorrepo.
     """
     try:
@@ -220,6 +253,10 @@ def open_repository(
     identity = _identity(data, backend.url)
     copy = None if copied is None else _copy_kind(copied, backend.url)
     is_mirror = copy is not None and copy.kind == "mirror"
+    store = backend
+    if identity.log == "sql" and not is_mirror:  # a mirror keeps its copy of the log itself
+        backend = log = SqlLogBackend(store, _database(identity, store.url, database), identity.id)
+        hint = log.open_log(data, [HINT_KEY])[HINT_KEY]
     remembered = local or LocalState()
     memory = remembered.memory
     if memory is not None and copy is not None and is_mirror:
@@ -240,7 +277,7 @@ def open_repository(
     log.read_only = _MIRROR if is_mirror else None
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(
-        backend,
+        store,
         condemned=lambda: log.latest.state.graves if log.latest else (),
         refresh=lambda: log.refresh().state.graves,
         cache=remembered.cache,
@@ -250,18 +287,29 @@ def open_repository(
     return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
 
 
+def _database(identity: Identity, url: str, database: Callable[[str], str | None]) -> str:
+    found = database(identity.id)
+    if found is None:
+        raise InvalidInputError(
+            f"the log of {url} is in a SQL database, and nothing here says in which. Set "
+            f"TENSORREPO_LOG, or `tensorrepo config --global log.url`, to its URL, such as "
+            "postgresql://user@host/database; who made the repository knows it."
+        )
+    return found
+
+
 def _identity(data: bytes, url: str) -> Identity:
     try:
         found = msgspec.json.decode(data, type=_Format).format
-        if found > FORMAT:
+        if found > SQL_FORMAT:
             raise UnsupportedError(
-                f"{url} has repository format {found}, this tensorrepo knows {FORMAT}. "
+                f"{url} has repository format {found}, this tensorrepo knows {SQL_FORMAT}. "
                 "Update tensorrepo."
             )
         identity = msgspec.json.decode(data, type=Identity)
     except (ValueError, RecursionError) as error:
         raise _damaged(url, str(error)) from error
-    if identity.format != FORMAT:
+    if identity.format != (FORMAT if identity.log is None else SQL_FORMAT):
         raise _damaged(url, f"format {found} never was")
     return identity
 

@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Final, TypeVar
 
 from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Digest, record_digest
 from tensorrepo.repo.log.records import LogRecord, canonical_json, decode_record, parse_canonical
@@ -120,6 +121,8 @@ class LogSlots:
         """Values of `keys`, None for the absent, read side by side."""
         wanted = list(dict.fromkeys(keys))
         self.rounds += 1
+        if isinstance(self.backend, SqlLogBackend) and all(map(self.backend.holds, wanted)):
+            return self.backend.read_many(wanted)
         return dict(zip(wanted, self.side_by_side(self._read_one, wanted), strict=True))
 
     def side_by_side(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:

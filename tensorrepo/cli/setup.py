@@ -48,18 +48,26 @@ def init_command(
     force: Annotated[
         bool, Option("--force", help="Make a workspace inside of another one, or anew.")
     ] = False,
+    log: Annotated[
+        str | None,
+        Option("--log", metavar="DATABASE", help="Keep its log in PostgreSQL or SQLite."),
+    ] = None,
 ) -> None:
     """Make a repository at URL and a workspace here, on branch main.
 
     Without URL the repository lies in .tensorrepo/store. Where there is a repository at URL
     already, only the workspace is made: that is how a second person joins.
 
+    With --log the log lies in a SQL database, for many commits a second; your settings remember
+    which. Others who use the repository say so by TENSORREPO_LOG or the setting log.url.
+
     Examples:
         tensorrepo init
+        tensorrepo init s3://bucket/team --log postgresql://user@host/database
         tensorrepo init s3://bucket/team
         tensorrepo init /mnt/data/repository
     """
-    made = start_workspace(call.machine, url, force=force)
+    made = start_workspace(call.machine, url, force=force, log=log)
     url, root = made.repository.url, str(made.workspace.root)
     call.answer(
         {"url": url, "workspace": root, "created": made.created, "branch": "main"},

@@ -15,6 +15,7 @@ from tensorrepo.formats.native.rows import NATIVE
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.local import Mount, mount_of
 from tensorrepo.repo.backends.probe import probe
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
@@ -182,6 +183,7 @@ def _log(session: WorkspaceSession) -> _Found:
     judged = log.judged(1, view.generation + 1)
     void = sum(not verdict.applied for _, verdicts in judged for verdict in verdicts)
     reason = view.state.read_only_reason
+    where = f" in {log.backend.place}" if isinstance(log.backend, SqlLogBackend) else ""
     if reason:
         return "warning", f"{counted(view.generation, 'record')}; {reason}", ""
     note = (
@@ -189,7 +191,7 @@ def _log(session: WorkspaceSession) -> _Found:
         if void
         else ""
     )
-    return "ok", f"{counted(view.generation, 'record')}, their chain is whole{note}", ""
+    return "ok", f"{counted(view.generation, 'record')}{where}, their chain is whole{note}", ""
 
 
 def _caches(session: WorkspaceSession) -> _Found:

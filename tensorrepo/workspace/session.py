@@ -248,8 +248,12 @@ class Started:
     created: bool
 
 
-def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -> Started:
+def start_workspace(
+    machine: Machine, url: str | None, *, force: bool = False, log: str | None = None
+) -> Started:
     """Make a repository at `url`, or join the one that is there, and a workspace here.
+
+    With `log` a new repository has its log in that SQL database.
 
     Raises:
         ConflictError: this folder lies in a workspace already.
@@ -265,7 +269,8 @@ def start_workspace(machine: Machine, url: str | None, *, force: bool = False) -
     made = _make_folder(root)
     try:
         try:
-            repository, created = create(place, None, machine, pending=pending), True
+            repository = create(place, None, machine, pending=pending, log=log)
+            created = True
         except ConflictError:
             repository, created = connect(place, None, machine, pending=pending), False
     except BaseException:

@@ -86,6 +86,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "hdf5",
         "lance",
         "lmdb",
+        "postgres",
         "tfrecord",
         "demo",
     )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 
 import pytest
@@ -16,6 +17,7 @@ from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,
@@ -34,6 +36,7 @@ from tests.support.servers.object_stores import (
     s3_on_moto,
     s3_on_ours,
 )
+from tests.support.servers.postgres import server
 
 KEY = "objects/ab/cdef"
 VALUE = bytes(range(256)) * 40
@@ -44,7 +47,8 @@ CLOUD = {
     "gcs": lambda path: gcs_on_ours(path / "gcs"),
     "azure": lambda path: azure_on_ours(path / "azure"),
 }
-ATOMIC = ["memory", "local", *CLOUD]
+SQL = ["sqlite-log", "postgres-log"]
+ATOMIC = ["memory", "local", *SQL, *CLOUD]
 WRITABLE = [*ATOMIC, "fsspec-memory", "fsspec-dir"]
 
 
@@ -55,6 +59,7 @@ class Places:
     path: Callable[[], str]
     buckets: dict[str, Bucket]
     start: Callable[[str], Bucket]
+    postgres: Callable[[], str]
 
     def bucket(self, name: str) -> Bucket:
         return self.buckets.get(name) or self.start(name)
@@ -66,6 +71,13 @@ class Places:
             return open_backend(f"{bucket.url}/{fresh}", environment=bucket.environment)
         if name == "memory":
             return open_backend(f"memory://{fresh}", environment={})
+        if name in SQL:
+            is_file = name == "sqlite-log"
+            database = f"sqlite:///{self.path()}/log.db" if is_file else self.postgres()
+            store = open_backend(f"{self.path()}/{fresh}", environment={})
+            log = SqlLogBackend(store, database, fresh)
+            log.prepare(b"identity")
+            return log
         if name == "local":
             return open_backend(f"{self.path()}/{fresh}", environment={})
         if name == "fsspec-memory":
@@ -83,7 +95,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
             buckets[name] = stack.enter_context(CLOUD[name](path))
             return buckets[name]
 
-        yield Places(lambda: str(tmp_path_factory.mktemp("backends")), buckets, start)
+        @cache
+        def postgres() -> str:
+            return stack.enter_context(server()).url("postgres")
+
+        yield Places(lambda: str(tmp_path_factory.mktemp("backends")), buckets, start, postgres)
 
 
 @pytest.fixture(params=WRITABLE)

@@ -24,7 +24,7 @@ MAY_BE_SILENT = {
 OF_A_RUN = {"runs ls", "runs show", "runs compare"}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHhT6fbJlxwiqqHGFUoBrOMD/qtL11+ybF4BAp6cCFQ9"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "init": (("init", "--force"),),
+    "init": (("init", "--force"), ("init", "there", "--force", "--log", "sqlite:///log.db")),
     "clone": (("clone", ".", "copy"),),
     "fetch": (("clone", ".", "copy"), ("fetch", "copy")),
     "pull": (("clone", ".", "copy"), ("pull", "copy/.tensorrepo/store")),

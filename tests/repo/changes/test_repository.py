@@ -125,7 +125,7 @@ def test_a_repo_json_that_is_none_is_corrupt_and_says_where(data: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"format":2,"id":"x"}', b'{"format":99,"id":"x","hash":"other","id2":[1]}']
+    "data", [b'{"format":3,"id":"x"}', b'{"format":99,"id":"x","hash":"other","id2":[1]}']
 )
 def test_a_newer_format_is_unsupported_whatever_else_it_says(data: bytes) -> None:
     with pytest.raises(UnsupportedError, match="Update tensorrepo"):
