@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tensorrepo.repo.backends.base import (
     Backend,
@@ -43,6 +43,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Buffer
 
 T = TypeVar("T")
+_Rows: TypeAlias = list[tuple[Any, ...]]
 
 LOG_PREFIX: Final = "log/"
 IDENTITY_KEY: Final = "repo.json"  # its bytes say that a log of this repository is here
@@ -245,7 +246,7 @@ class SqlLogBackend(CommonBackend):
                 raise
         return ask()
 
-    def _ask(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def _ask(self, query: str, values: Sequence[object] = ()) -> _Rows:
         """The rows of one statement, committed by itself."""
         session = self._current()
         with session.lock:

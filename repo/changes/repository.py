@@ -255,8 +255,9 @@ def open_repository(
     is_mirror = copy is not None and copy.kind == "mirror"
     store = backend
     if identity.log == "sql" and not is_mirror:  # a mirror keeps its copy of the log itself
-        backend = log = SqlLogBackend(store, _database(identity, store.url, database), identity.id)
-        hint = log.open_log(data, [HINT_KEY])[HINT_KEY]
+        table = SqlLogBackend(store, _database(identity, store.url, database), identity.id)
+        hint = table.open_log(data, [HINT_KEY])[HINT_KEY]
+        backend = table
     remembered = local or LocalState()
     memory = remembered.memory
     if memory is not None and copy is not None and is_mirror:

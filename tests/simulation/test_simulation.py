@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tensorrepo.repo.changes.transaction import CommitAttempt
 from tests.support.simulation.run import simulate
 
 
@@ -16,6 +17,15 @@ def test_one_seed_gives_one_trace() -> None:
 def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
     for seed in range(30):
         simulate(seed, 12, clients=2 + seed % 4, skew=seed % 2 == 1)
+
+
+@pytest.mark.soak  # what is gone is waited for, by clocks that no simulation holds
+@pytest.mark.parametrize("seed", [22, 30])
+def test_a_writer_without_its_fence_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)
+    monkeypatch.setattr(CommitAttempt, "_pass_fence", lambda *_: None)
+    with pytest.raises(AssertionError, match="leads to what is gone"):
+        simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)
 
 
 @pytest.mark.soak
