@@ -20,12 +20,15 @@ The frictions by their numbers, with the files that name them:
     F18  sql_prompt
     F19  cat sql_prompt
     F20  sql_prompt
+    F21  bare_names_and_formats
     F22  history
+    F23  bare_names_and_formats
     F24  cat
     F26  words
     F27  selection_lineage stream_words
     F28  stream_words
     F29  messy_csv
+    F30  bare_names_and_formats
     F32  run_metrics
     F33  casts
     F34  words
