@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
 from pathlib import Path
+from threading import Lock
 from typing import Final, TypeVar
 
 from tensorrepo.repo.errors import (
@@ -17,6 +18,10 @@ from tensorrepo.repo.errors import (
     StorageError,
     UnsupportedError,
 )
+
+# Held where Python parses a literal, as headers of npy files are: CPython counts its depth for all
+# threads together, and two at once may end in "AST constructor recursion depth mismatch".
+LITERALS: Final = Lock()
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

@@ -29,6 +29,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import compute as pc
+from tensorrepo.formats.common.damage import LITERALS
 from tensorrepo.formats.common.dtypes import Ints, element_dtype
 from tensorrepo.formats.dataset.external.outside import Outside, Stat, hide_secrets
 from tensorrepo.formats.dataset.external.outside_read import OutsideFile
@@ -313,9 +314,10 @@ def _npy(member: bytes) -> NDArray[Any]:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an npy file of version {version}")
     read = np.lib.format.read_array_header_1_0
-    shape, fortran, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(
-        stream
-    )
+    if version == (2, 0):
+        read = np.lib.format.read_array_header_2_0
+    with LITERALS:
+        shape, fortran, dtype = read(stream)
     rest = memoryview(member)[stream.tell() :]
     if dtype.hasobject or prod(shape) * dtype.itemsize != rest.nbytes:
         raise ValueError(f"{rest.nbytes} bytes for an array of {dtype} and shape {shape}")

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.damage import damage, refusals
+from tensorrepo.formats.common.damage import LITERALS, damage, refusals
 from tensorrepo.formats.dataset.schema.arrow import from_arrow_array
 from tensorrepo.formats.dataset.schema.schema import (
     ClassLabel,
@@ -222,7 +222,8 @@ def _reading(
 
 
 def _parse_literal(text: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    form = ast.literal_eval(text.strip())
+    with LITERALS:
+        form = ast.literal_eval(text.strip())
     if not isinstance(form, dict) or set(form) != _KEYS:
         raise ValueError(text)
     shape, fortran_order = form["shape"], form["fortran_order"]
