@@ -94,6 +94,7 @@ _NAMES: Final = {
     "datasets.sql_edit": "row_selection",
     "describe": "describe_entry repository_table",
     "datasets.stream": "Mix Stream",
+    "formats.common.summaries": "decoded_bytes",
     "formats.dataset.external.outside_read": "AllowedOutside",
     "formats.dataset.merge": "DatasetMergeDriver",
     "formats.dataset.read": "open_dataset",
@@ -124,6 +125,7 @@ _NAMES: Final = {
     "repo.backends.registry": "open_backend",
     "repo.changes.disk_usage": "measure_trees",
     "repo.changes.expire": "KeepRule expire plan_expiry",
+    "repo.changes.owner_usage": "Owners measure_owners",
     "repo.changes.gc_collect": "CollectionRules collect_garbage plan_collection",
     "repo.errors": (
         "CollectedError CommitExpired CommitOutcomeUnknown ConflictError CorruptError Error "

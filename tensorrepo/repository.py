@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.changes.disk_usage import StoreUsage
     from tensorrepo.repo.changes.expire import Expiry
     from tensorrepo.repo.changes.gc_collect import CollectionReport
+    from tensorrepo.repo.changes.owner_usage import OwnersUsage
     from tensorrepo.repo.changes.transaction import LandedCommit
     from tensorrepo.repo.history.commits import Commit
     from tensorrepo.report.page import WrittenReport
@@ -370,6 +371,14 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         core = self.context.core
         trees = lazy.every_tree(core) if every_ref else {ref: self.resolve(ref).commit.tree}
         return lazy.measure_trees(core, trees, path.strip("/"))
+
+    def storage_usage(self, by: Literal["ref", "dataset", "model"] = "ref") -> OwnersUsage:
+        """What refs, datasets or models take with all their history: `tensorrepo du --by`.
+
+        Example:
+            ``repo.storage_usage("dataset")["datasets/photos"].reclaimable_bytes``
+        """
+        return lazy.measure_owners(self.context.core, lazy.Owners(by), lazy.decoded_bytes)
 
     def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
         """What the models of a commit, or of every ref, take: by model, by codec and in all.

@@ -73,6 +73,11 @@ def view_summary(*, rows: int, view_bytes: int, path: str) -> bytes:
     return VIEW_SUMMARY.pack(rows, view_bytes) + path.encode("ascii")[:_PATH_BYTES]
 
 
+def decoded_bytes(path: str, entry: Entry) -> int:
+    """Bytes of the content of the entry at `path` when decoded; see `list_entry`."""
+    return list_entry(path, entry).bytes
+
+
 def list_entry(path: str, entry: Entry) -> ListedEntry:
     """What the tree says of the entry at `path`; nothing is read for it.
 

@@ -1,32 +1,25 @@
 """Disk usage of entries: bytes that each reaches, shares with others, and keeps for its history.
 
 Sizes come by listing the store once, never by a request each; what links to others is read, as it
-says what an entry reaches. An object takes some 24 bytes of memory while it is counted.
+says what an entry reaches (`reach`).
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from tensorrepo.repo.changes.reach import Reach, Root
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit, walk
-from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff
+from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, PathChange, diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, bytes_text, counted
-from tensorrepo.repo.threads import ordered_map
-
-READING_THREADS: Final = 8  # of objects in a store, where each read waits for an answer
-KEY_DIGITS: Final = 16  # of a digest: 64 random bits tell the objects of one repository apart
-NOBODY, HISTORY, SEVERAL = 0, (1 << 32) - 2, (1 << 32) - 1  # owners that are no entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +180,14 @@ def measure_entries(
         shown: whether the entry of a path is told of.
         progress: callback that receives the objects counted so far, and those there are.
     """
-    count = _Count(store, state.supersedes, progress)
-    count.list_objects()
-    stored = [count.add(entry, owner) for owner, (_, _, entry) in enumerate(entries, 1)]
-    unique = count.unique_bytes(len(entries))
-    reached = count.owned_bytes()
-    older, commits = count.add_history(state.refs.values())
-    total, every = sum(count.sizes), sum(older.values())
+    with Reach(store, state, progress) as reach:
+        stored = [
+            reach.add(entry_roots(entry), owner) for owner, (_, _, entry) in enumerate(entries, 1)
+        ]
+        unique = reach.unique_bytes(len(entries))
+        reached = reach.owned_bytes()
+        older, commits = _add_history(store, reach, state.refs.values())
+        (objects, total), every = reach.totals(), sum(older.values())
     return StoreUsage(
         tuple(
             EntryUsage(ref, path, entry.kind, stored[at], unique[at], older.pop(path, 0))
@@ -204,134 +198,39 @@ def measure_entries(
         every,
         commits,
         total - reached - every - commits,
-        len(count.keys),
+        objects,
         total,
     )
 
 
-@dataclass(slots=True)
-class _Count:
-    """Objects by the first digits of their digests, ascending, with sizes, owners and marks.
-
-    The owner is the number of the one entry that reaches an object, or NOBODY, HISTORY or SEVERAL.
-    The mark is that of the newest walk that came by.
-    """
-
-    store: ObjectStore
-    supersedes: Mapping[Digest, Digest]
-    progress: Callable[[int, int], None]
-    keys: array[int] = field(default_factory=lambda: array("Q"))
-    sizes: array[int] = field(default_factory=lambda: array("Q"))
-    owners: array[int] = field(default_factory=lambda: array("I"))
-    marks: array[int] = field(default_factory=lambda: array("I"))
-    _done: int = 0
-
-    def list_objects(self) -> None:
-        """Learn which objects there are; incarnations of one object count as one."""
-        for stored in self.store.backend.list("objects/"):
-            parsed = parse_object_key(stored.key)
-            if parsed is None:
-                continue
-            key = int(parsed[0][:KEY_DIGITS], 16)
-            if self.keys and self.keys[-1] == key:
-                self.sizes[-1] += stored.bytes
-            else:
-                self.keys.append(key)
-                self.sizes.append(stored.bytes)
-        self.owners = array("I", bytes(4 * len(self.keys)))
-        self.marks = array("I", bytes(4 * len(self.keys)))
-
-    def add(self, entry: Entry, owner: int) -> int:
-        """Bytes that an entry reaches."""
-        found = 0
-        for at in self._walk(_roots(entry), lambda at: self.marks[at] != owner):
-            self.marks[at] = owner
-            self.owners[at] = owner if self.owners[at] in (NOBODY, owner) else SEVERAL
-            found += self.sizes[at]
-        return found
-
-    def unique_bytes(self, entries: int) -> list[int]:
-        """Bytes that one entry alone reaches, of each."""
-        found = [0] * (entries + 1)
-        for owner, size in zip(self.owners, self.sizes, strict=True):
-            if NOBODY < owner <= entries:
-                found[owner] += size
-        return found[1:]
-
-    def owned_bytes(self) -> int:
-        """Bytes that any entry reaches."""
-        pairs = zip(self.owners, self.sizes, strict=True)
-        return sum(size for owner, size in pairs if owner != NOBODY)
-
-    def add_history(self, tips: Iterable[Digest]) -> tuple[dict[str, int], int]:
-        """Bytes that nothing counted so far reaches: by path of versions, and of commits."""
-        older: dict[str, int] = {}
-        commits = 0
-        for digest, commit in walk(self.store, sorted(set(tips))):
-            commits += self._claim([(digest, False)], only=Kind.TREE_PAGE)
-            # Each version of an entry is new in some commit: what a commit left alone is not read.
-            parent = commit.parents[0] if commit.parents else None
-            before = EMPTY_TREE if parent is None else read_commit(self.store, parent).tree
-            for change in diff(self.store, before, commit.tree):
-                if change.new is not None and (more := self._claim(_roots(change.new))):
-                    older[change.path] = older.get(change.path, 0) + more
-        return older, commits
-
-    def _claim(self, roots: Sequence[tuple[Digest, bool]], only: Kind | None = None) -> int:
-        """Bytes of what nobody owns, which is history now."""
-        found = 0
-        for at in self._walk(roots, lambda at: self.owners[at] == NOBODY, only):
-            self.owners[at] = HISTORY
-            found += self.sizes[at]
-        return found
-
-    def _walk(
-        self,
-        roots: Sequence[tuple[Digest, bool]],
-        is_new: Callable[[int], bool],
-        only: Kind | None = None,
-    ) -> Iterator[int]:
-        """Numbers of objects that roots lead to; the caller marks each before it takes the next.
-
-        Args:
-            roots: digests, each with whether it links to nothing.
-            is_new: whether an object was not come by. What was is not followed again.
-            only: kind of the links that are followed; None: all.
-        """
-        threads = READING_THREADS if self.store.backend.local_root is None else 0
-        while roots:
-            opened = []
-            for given, leaf in roots:
-                digest = self._current(given)
-                at = self._number(digest)
-                if at is None or not is_new(at):
-                    continue
-                yield at
-                self._done += 1
-                if not leaf:
-                    opened.append(digest)
-            self.progress(min(self._done, len(self.keys)), len(self.keys))
-            links = (each.links for each in ordered_map(opened, self.store.get, threads=threads))
-            roots = [
-                (child.digest, child.leaf)
-                for each in links
-                for child in each
-                if only is None or child.kind is only
-            ]
-
-    def _current(self, digest: Digest) -> Digest:
-        while (newer := self.supersedes.get(digest)) is not None:
-            digest = newer
-        return digest
-
-    def _number(self, digest: Digest) -> int | None:
-        """The number of an object; None where it is not in the store, which is for `fsck`."""
-        key = int(digest[:KEY_DIGITS], 16)
-        at = bisect_left(self.keys, key)
-        return at if at < len(self.keys) and self.keys[at] == key else None
+def _add_history(
+    store: ObjectStore, reach: Reach, tips: Iterable[Digest]
+) -> tuple[dict[str, int], int]:
+    """Bytes that nothing counted so far reaches: by path of versions, and of commits."""
+    older: dict[str, int] = {}
+    commits = 0
+    for digest, change in versions(store, tips):
+        if change is None:
+            commits += reach.claim([(digest, False)], only=Kind.TREE_PAGE)
+        elif change.new is not None and (more := reach.claim(entry_roots(change.new))):
+            older[change.path] = older.get(change.path, 0) + more
+    return older, commits
 
 
-def _roots(entry: Entry) -> list[tuple[Digest, bool]]:
+def versions(
+    store: ObjectStore, tips: Iterable[Digest]
+) -> Iterator[tuple[Digest, PathChange | None]]:
+    """Every commit with None, then with each entry that is new in it."""
+    for digest, commit in walk(store, sorted(set(tips))):
+        yield digest, None
+        # Each version of an entry is new in some commit: what a commit left alone is not read.
+        parent = commit.parents[0] if commit.parents else None
+        before = EMPTY_TREE if parent is None else read_commit(store, parent).tree
+        for change in diff(store, before, commit.tree):
+            yield digest, change
+
+
+def entry_roots(entry: Entry) -> list[Root]:
     """What an entry leads to first; files may be larger than memory, and link to nothing."""
     stored = [] if entry.storage is None else [(entry.storage, False)]
     return [(entry.digest, entry.kind is Kind.BLOB), *stored]

@@ -300,7 +300,7 @@ class _Collection:
         others = {"dropped refs": [each for each in state.retained if each not in released]}
         others["leases"] = [each for lease in state.leases.values() for each in lease.keep]
         owners = {ref: [digest] for ref, digest in sorted(state.refs.items())} | others
-        owners["the log"] = [*_log_roots(state)]
+        owners["the log"] = [*log_roots(state)]
         for number, roots in enumerate(owners.values(), 1):
             marks.mark(roots, number)
         judged = self._judge(state, marks)
@@ -396,7 +396,8 @@ class _Judgement:
         )
 
 
-def _log_roots(state: State) -> Iterator[Digest]:
+def log_roots(state: State) -> Iterator[Digest]:
+    """What the log itself keeps."""
     yield from state.bulks
     for grave in state.graves:
         yield grave.graves
@@ -409,7 +410,7 @@ def _roots(state: State, released: Mapping[Digest, int]) -> list[Digest]:
     gone = {each for each, dropped in released.items() if state.retained.get(each) == dropped}
     kept = [each for each in state.retained if each not in gone]
     leased = [each for lease in state.leases.values() for each in lease.keep]
-    return list(dict.fromkeys([*state.refs.values(), *kept, *leased, *_log_roots(state)]))
+    return list(dict.fromkeys([*state.refs.values(), *kept, *leased, *log_roots(state)]))
 
 
 @dataclass(slots=True)

@@ -250,12 +250,7 @@ class Marks:
         return late
 
     def _links_of(self, number: int) -> tuple[bytes, list[RawLink]]:
-        row = self.table[number]
-        raw = bytes.fromhex(row.digest)
-        with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
-            data = expand(self._store.backend.read(row.key), row.digest)
-            return raw, raw_links(data, row.digest)
-        return self._links_of_late(raw)
+        return read_links(self._store, self.table[number])
 
     def _links_of_late(self, raw: bytes) -> tuple[bytes, list[RawLink]]:
         return raw, pack_links(self._store.fetch(Digest(raw.hex())).links)
@@ -278,6 +273,15 @@ class Marks:
                 previous, owner = raw, self.owners[number]
             found[min(owner, owners + 1)] += size
         return found
+
+
+def read_links(store: ObjectStore, row: StoredRow) -> tuple[bytes, list[RawLink]]:
+    """Digest of an object and what it links to, read past every cache and verified."""
+    raw = digest_bytes(row.digest)
+    with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
+        data = expand(store.backend.read(row.key), row.digest)
+        return raw, raw_links(data, row.digest)
+    return raw, pack_links(store.fetch(row.digest).links)
 
 
 def _kind(backend: Backend, row: StoredRow) -> str:

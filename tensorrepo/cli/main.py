@@ -207,6 +207,7 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         for word in ("adopt", "column", "compact", "set", "stream")
     }
     | {
+        "storage": "`tensorrepo du` tells of entries, `du --by ref|dataset|model` of history.",
         "prune": "`tensorrepo gc` deletes what nothing leads to, `expire` gives up old commits.",
         "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_place
+from tensorrepo.formats.common.summaries import decoded_bytes
 from tensorrepo.formats.model.maintenance.usage import (
     DiskUsage,
     every_tree,
@@ -16,6 +17,7 @@ from tensorrepo.formats.model.maintenance.usage import (
     models_at,
 )
 from tensorrepo.repo.changes.disk_usage import USAGE_COLUMNS, measure_trees
+from tensorrepo.repo.changes.owner_usage import OWNER_COLUMNS, Owners, measure_owners
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.session import WorkspaceSession
 
@@ -30,6 +32,9 @@ def du_command(
     codecs: Annotated[
         bool, Option("--codecs", help="Tensors of models instead, also by codec.")
     ] = False,
+    by: Annotated[
+        Owners | None, Option("--by", help="Whole refs, datasets or models, with their history.")
+    ] = None,
 ) -> None:
     """Show what entries take in the store: shared with others, theirs alone, and older versions.
 
@@ -37,13 +42,22 @@ def du_command(
     older commits need, under the same path. Bytes count as they lie in the store, compressed. With
     --codecs they are those of tensors, and of the bases that deltas are read through.
 
+    --by tells of all refs, or of all versions of datasets or models that any commit has: bytes when
+    decoded, bytes in the store, and what `gc` would delete if one of them were gone.
+
     Examples:
         tensorrepo du
         tensorrepo du photos
         tensorrepo du v1:models --all
         tensorrepo du --codecs
+        tensorrepo du --by ref
     """
     session = call.session
+    if by is not None:
+        if what is not None or every_ref or codecs:
+            raise InvalidInputError("--by counts all of the repository: give nothing beside it")
+        _show_owners(call, by)
+        return
     trees, path = _meant(session, what, every_ref=every_ref)
     if codecs:
         _show_codecs(call, session, trees, path)
@@ -57,6 +71,17 @@ def du_command(
     output.show(taken.entries, {**USAGE_COLUMNS, **named}, empty="")
     if not path:
         output.lines(["", *taken.part_lines()])
+
+
+def _show_owners(call: RepoCall, by: Owners) -> None:
+    """Storage of refs, datasets or models."""
+    with output.row_progress("counting", "objects") as advance:
+        taken = measure_owners(call.session.repository, by, decoded_bytes, advance)
+    if call.as_json:
+        output.json_value(taken.to_json())
+        return
+    output.show(taken.owners, {by.value: "owner", **OWNER_COLUMNS}, empty=f"no {by} is there")
+    output.lines(["", *taken.part_lines()])
 
 
 def _meant(

@@ -272,6 +272,8 @@ def start_workspace(
             repository = create(place, None, machine, pending=pending, log=log)
             created = True
         except ConflictError:
+            if log is not None:
+                raise  # where the log of a repository is was said when it was made
             repository, created = connect(place, None, machine, pending=pending), False
     except BaseException:
         if made:  # leave no half of a workspace behind

@@ -20,7 +20,14 @@ ROW = re.compile(
     r"^\| `(?P<long>--[\w-]+)`(?:, `(?P<short>-\w)`)? \|(?P<value>[^|]*)\|(?P<meaning>[^|]+)\|$"
 )
 OPTION = re.compile(r"^(--[a-z][\w-]*|-[a-zA-Z])", re.MULTILINE)
-KINDS = {"str": "text", "int": "whole number", "float": "number", "bool": "", "Path": "path"}
+KINDS = {
+    "Owners": "text",
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "",
+    "Path": "path",
+}
 
 
 @dataclass(frozen=True)

@@ -130,3 +130,24 @@ def test_sizes_come_by_listing_and_not_by_a_request_each(
 
     monkeypatch.setattr(LocalBackend, "size", refuse)
     assert work.json("du")["entries"]
+
+
+def test_storage_by_owner_tells_what_would_go(work: Shell) -> None:
+    work("branch", "old", "HEAD~1")
+    refs = {one["owner"]: one for one in work.json("du", "--by", "ref")["owners"]}
+    work("branch", "-d", "old")
+    main, old = refs["heads/main"], refs["heads/old"]
+    assert old["unique_bytes"] == 0
+    assert main["shared_bytes"] == old["stored_bytes"]
+    data = {one["owner"]: one for one in work.json("du", "--by", "dataset")["owners"]}
+    assert list(data) == ["datasets/a", "datasets/b", "datasets/gone"]
+    assert data["datasets/a"]["shared_bytes"] > 60_000 * 16
+    # Only a commit has it; the branch that was deleted keeps that for the retention.
+    assert data["datasets/gone"]["unique_bytes"] > 60_000 * 16
+    assert data["datasets/gone"]["reclaimable_bytes"] == 0
+    alone = work.repository().storage_usage("ref")["heads/main"]
+    assert alone.stored_bytes == alone.unique_bytes == main["stored_bytes"]
+    assert 3000 < alone.reclaimable_bytes < alone.unique_bytes - 60_000 * 16
+    assert alone.logical_bytes > 3000
+    assert work("du", "--by", "model").splitlines()[-1].startswith("store")
+    assert "give nothing beside it" in work.fails(2, "du", "a", "--by", "ref")

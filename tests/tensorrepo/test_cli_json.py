@@ -72,7 +72,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "cat": (("cat", "points"),),
     "dataset set": (("dataset", "set", "points", "licence=CC0"),),
     "dataset stream": (("dataset", "stream", "points"),),
-    "du": (("du",),),
+    "du": (("du",), ("du", "--by", "ref")),
     "rule ls": (("rule", "set", "side", "--forward"), ("rule", "ls")),
     "rule set": (("rule", "set", "side", "--forward"),),
     "rule rm": (("rule", "set", "side", "--forward"), ("rule", "rm", "side")),
