@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.sql_edit import row_selection
     from tensorrepo.describe import describe_entry, repository_table
+    from tensorrepo.formats.common.summaries import decoded_bytes
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.dataset.read import open_dataset
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         collect_garbage,
         plan_collection,
     )
+    from tensorrepo.repo.changes.owner_usage import Owners, measure_owners
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
@@ -70,15 +72,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
-    "KeepRule", "Lineage", "ModelMergeDriver", "PinnedRepository", "Registry", "RepackOptions",
-    "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
-    "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
-    "condition_rows", "dataset_at", "describe_entry", "diff_models", "diff_views", "every_tree",
-    "expire", "fetch", "fetch_data", "files_in_place", "files_text", "handles", "here_of",
-    "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
-    "open_dataset", "open_model", "open_view", "plan_collection", "plan_expiry", "promote", "pull",
-    "push", "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
-    "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
+    "KeepRule", "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "Registry",
+    "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame",
+    "bundle", "catalog_of", "checkpointer_of", "collect_garbage", "compare", "compare_contents",
+    "compare_entry", "condition_rows", "dataset_at", "decoded_bytes", "describe_entry",
+    "diff_models", "diff_views", "every_tree", "expire", "fetch", "fetch_data", "files_in_place",
+    "files_text", "handles", "here_of", "measure_owners", "measure_trees", "measure_usage",
+    "model_at", "models_at", "no_attribute", "open_backend", "open_dataset", "open_model",
+    "open_view", "plan_collection", "plan_expiry", "promote", "pull", "push", "repack_models",
+    "repack_worn", "repository_table", "row_documents", "row_lines", "row_selection", "shortened",
+    "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
