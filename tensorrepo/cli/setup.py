@@ -31,7 +31,7 @@ from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotF
 from tensorrepo.repo.history.commits import commit_lines
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
-from tensorrepo.verbs.fsck import SHOWN_PARTS, Fault, fsck
+from tensorrepo.verbs.fsck import RECORD, SHOWN_PARTS, Fault, fsck
 from tensorrepo.verbs.repair import Repairs
 from tensorrepo.verbs.repair import repair as mend_repository
 from tensorrepo.verbs.transfer import Here
@@ -298,7 +298,8 @@ def _repair_lines(repairs: Repairs) -> Iterator[str]:
 
 def _fault_lines(fault: Fault) -> Iterator[str]:
     where = fault.path or "commit"
-    yield f"ERROR   {where} (commit {fault.commit:.12}): {fault.problem}"
+    commit = "" if fault.kind == RECORD else f" (commit {fault.commit:.12})"
+    yield f"ERROR   {where}{commit}: {fault.problem}"
     yield from (f"        {part}" for part in fault.parts[:SHOWN_PARTS])
     if len(fault.parts) > SHOWN_PARTS:
         yield f"        and {len(fault.parts) - SHOWN_PARTS:,} more with --json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -28,9 +29,13 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.log_check import damaged_records
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 SHOWN_PARTS = 8
+
+
+RECORD: Final = "log record"  # kind of a fault that is of no object
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ class Fault:
         path: path of the entry; "" where a commit or its tree is damaged.
         commit: newest commit that needs the object.
         digest: digest of the object.
-        kind: kind of the object, in words.
+        kind: kind of the object, in words; `RECORD`: a record of the log, whose digests are those of
+            `repo.json`.
         problem: what is wrong with the object.
         parts: what of the entry is gone: columns with rows, or tensors.
     """
@@ -76,6 +82,10 @@ def fsck(
         progress: callback that receives the counters now and then.
     """
     state = core.log.refresh().state
+    if not path and tips is None:
+        for gen, problem in damaged_records(core.log):
+            origin = core.log.digest_of(0)
+            yield Fault(f"log record {gen}", origin, origin, RECORD, problem, ())
     faults = check_objects(
         core.objects,
         state,
