@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from tensorrepo.connect import REMOTE_PREFIX, Machine, is_url, read_config, write_config
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
-from tensorrepo.repo.suggest import did_you_mean
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.workspace.state import config_beside, find_workspace
 
 ORIGIN: Final = "origin"
@@ -94,7 +94,8 @@ class Remotes:
         known = self.urls()
         if name not in known:
             none = "There is none yet: `tensorrepo remote add origin URL`."
-            raise NotFoundError(f"no remote {name!r:.100}.{did_you_mean(name, known, none)}")
+            names = there_are(known, none)
+            raise NotFoundError(f"no remote {name!r:.100}.{did_you_mean(name, list(known), names)}")
         return known[name]
 
     def default(self) -> str:

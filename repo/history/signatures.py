@@ -153,6 +153,11 @@ def key_text(text: str) -> str:
             return f"{KEY_TYPE.decode()} {found[1]}"
     except (ValueError, binascii.Error):
         pass
+    if "PRIVATE KEY" in text:  # and none of it is repeated here
+        raise InvalidInputError(
+            "that is a private key, which nobody else may see: name the public one, the file that "
+            "ends in .pub"
+        )
     raise InvalidInputError(
         f"{text.strip()[:60]!r} is no Ed25519 key: expected 'ssh-ed25519 AAAA...', as in a file "
         "that ends in .pub"

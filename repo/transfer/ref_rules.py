@@ -25,7 +25,7 @@ from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.envelope import EnvelopeReader, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.suggest import did_you_mean
+from tensorrepo.repo.suggest import did_you_mean, there_are
 
 _INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
 
@@ -92,9 +92,8 @@ def named_ref(refs: Mapping[str, Digest], name: str, where: str) -> str:
     if (found := full_ref(refs, name)) is not None:
         return found
     known = [ref.partition("/")[2] for ref in refs if ref.startswith((BRANCHES, TAGS))]
-    raise NotFoundError(
-        f"no branch or tag {name!r:.100} in {where}.{did_you_mean(name, known, 'It has none.')}"
-    )
+    near = did_you_mean(name, known, there_are(known, "It has none."))
+    raise NotFoundError(f"no branch or tag {name!r:.100} in {where}.{near}")
 
 
 def target_ref(refs: Mapping[str, Digest], source: str, target: str) -> str:

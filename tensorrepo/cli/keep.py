@@ -149,9 +149,9 @@ def _lines(report: CollectionReport) -> Iterator[str]:
         yield f"  for the grace  {size(report.young_bytes):>10}, {young}"
     if report.retained:
         yield f"  for the retention: {output.counted(report.retained, 'dropped commit')}"
-    if report.refs:
+    held = [(ref, count) for ref, count in report.refs.items() if count]
+    if held:
         yield "held by one alone:"
-        held = [(ref, count) for ref, count in report.refs.items() if count]
         for ref, count in held[:SHOWN_REFS]:
             yield f"  {size(count):>10}  {ref}"
         if len(held) > SHOWN_REFS:

@@ -52,7 +52,14 @@ class CellOrigin(Shown):
 
     def to_table(self) -> RecordTable:
         """Which commit, by whom, when and why, in a line."""
-        return RecordTable((f"{self.digest:.12} by {self.by}, {self.time[:10]}: {self.subject}",))
+        before = " or before (history ends there)" if self.or_before else ""
+        who = f"by {self.by}, {self.time[:10]}: {self.subject}"
+        return RecordTable((f"{self.digest:.12}{before} {who}",))
+
+    @property
+    def or_before(self) -> bool:
+        """Whether history ends at it, so that a commit before it may have been the one."""
+        return bool(self.commit.beyond)
 
     @property
     def by(self) -> str:
@@ -66,7 +73,7 @@ class CellOrigin(Shown):
             "author": self.commit.author,
             "time": self.time,
             "message": self.commit.message,
-        }
+        } | ({"or_before": True} if self.or_before else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,7 @@ class Blame(Shown):
         columns: dict[str, Cell] = {
             "column": "column",
             "value": "text",
-            "commit": lambda cell: cell.origin.digest[:12],
+            "commit": lambda cell: "^" * cell.origin.or_before + cell.origin.digest[:12],
             "author": "origin.by",
             "date": lambda cell: cell.origin.time[:10],
             "message": "origin.subject",
@@ -142,6 +149,8 @@ class Blame(Shown):
         lines = [f"{self.path}, {row}, id {self.row_id}", f"added in {self.added}"]
         if self.deleted is not None:
             lines.append(f"deleted in {self.deleted}")
+        if any(cell.origin.or_before for cell in self.cells):
+            lines.append("^: there or before; the history that is here ends at that commit")
         return RecordTable.of(self.cells, columns, *lines)
 
 

@@ -95,6 +95,12 @@ def test_what_is_no_public_key_is_refused(text: str) -> None:
         key_text(text)
 
 
+def test_a_private_key_given_for_a_public_one_is_not_repeated() -> None:
+    with pytest.raises(InvalidInputError, match="private key") as error:
+        key_text("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA\n")
+    assert "b3Blbn" not in str(error.value)
+
+
 def test_a_file_of_allowed_signers_gives_names_and_keys() -> None:
     text = f"# ours\n\nann@x.org,bob {SIGNER.public_key} laptop\nold ssh-rsa AAAA\n"
     assert allowed_signers(text) == dict.fromkeys(("ann@x.org", "bob"), SIGNER.public_key)
