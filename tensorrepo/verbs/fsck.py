@@ -46,8 +46,8 @@ class Fault:
         path: path of the entry; "" where a commit or its tree is damaged.
         commit: newest commit that needs the object.
         digest: digest of the object.
-        kind: kind of the object, in words; `RECORD`: a record of the log, whose digests are those of
-            `repo.json`.
+        kind: kind of the object, in words; `RECORD`: a record of the log, whose digests here are
+            that of `repo.json`.
         problem: what is wrong with the object.
         parts: what of the entry is gone: columns with rows, or tensors.
     """

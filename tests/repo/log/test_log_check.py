@@ -11,7 +11,7 @@ from tests.support.builders.log import append_many, new_backend, open_log
 from tests.support.effort import sampled
 from tests.support.faults.damage import flipped
 
-RECORDS = 70  # past the first checkpoint
+RECORDS = 70  # past the first checkpoint, with which opening begins
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_a_log_in_order_has_no_damaged_records(filled: MemoryBackend) -> None:
     assert list(damaged_records(open_log(filled))) == []
 
 
-@pytest.mark.parametrize("gen", sampled(range(1, RECORDS), 4))
+@pytest.mark.parametrize("gen", sampled(range(1, 64), 4))
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
 def test_a_flipped_byte_of_any_older_record_is_told(
     filled: MemoryBackend, gen: int, at: float
