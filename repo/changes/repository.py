@@ -125,7 +125,7 @@ class RepositoryCore:
 
         def allowed(view: LogView) -> tuple[LogEntry, ...]:
             entries = decide(view)
-            refuse_forbidden(self.policy, self.objects, view, entries)
+            refuse_forbidden(self.policy, self.objects, view, entries, self.log.read_bulk)
             return entries
 
         return append(self.log, allowed, commits=self._introduced)

@@ -165,9 +165,15 @@ def remove_signer(repository: AppendsRecords, name: str, *, actor: str) -> None:
 
 
 def refuse_forbidden(
-    policy: ClientPolicy, objects: ObjectSource, view: LogView, entries: Iterable[LogEntry]
+    policy: ClientPolicy,
+    objects: ObjectSource,
+    view: LogView,
+    entries: Iterable[LogEntry],
+    read_bulk: Callable[[Digest], tuple[Update, ...]],
 ) -> None:
     """Raise where a rule forbids what `entries` would do to a branch at `view`.
+
+    `read_bulk` gives the updates that an entry keeps in an object, when they are many.
 
     Raises:
         PermissionDenied: names the branch, the rule and what it demands. Nothing was written.
@@ -176,7 +182,8 @@ def refuse_forbidden(
     if not rules:
         return
     for entry in entries:
-        for update in entry.updates:
+        bulk = () if entry.bulk is None else read_bulk(entry.bulk)
+        for update in (*entry.updates, *bulk):
             for rule in rules if update.ref.startswith(BRANCHES) else ():
                 if rule.matches(update.ref.removeprefix(BRANCHES)):
                     _Judge(policy, objects, view.state, rule, entry, update).judge()

@@ -15,6 +15,9 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionD
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.signatures import SshSigner, commit_signatory
 from tensorrepo.repo.log.branch_rules import BranchRule, rules_problem
+from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.repositories import ADA, BOB, commit_files, new_repository, tip_of
 
 ADAS, BOBS = (
@@ -165,3 +168,16 @@ def test_tags_are_signed_and_told_from_others() -> None:
     assert refs.tag_signatory(repository, "plain").state == "none"
     found = refs.tag_signatory(repository, "v1")
     assert (found.state, found.name) == ("good", "ada")
+
+
+def test_updates_that_lie_in_an_object_are_looked_at_as_others_are() -> None:
+    repository = ruled(BranchRule("main", fast_forward=True))
+    before = tip_of(repository)
+    update = Update("heads/main", before, None)
+    writer = ObjectWriter(repository.objects, ())
+    bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates([update]))
+    writer.flush()
+    entry = LogEntry("many", "ref-delete", ADA, 1, bulk=bulk.digest)
+    with pytest.raises(PermissionDenied, match="deleted"):
+        repository.append(lambda _: (entry,))
+    assert tip_of(repository) == before
