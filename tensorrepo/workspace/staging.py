@@ -356,7 +356,8 @@ def amend_staged(session: WorkspaceSession, message: str | None) -> CommitResult
     told = old.message if message is None else clean_message(message)
     if not told.strip():
         raise InvalidInputError("a commit needs a message: `tensorrepo commit --amend -m MESSAGE`")
-    if not staging.entries and told == old.message:
+    signs = session.repository.policy.signer is not None and old.signature is None
+    if not staging.entries and told == old.message and not signs:
         return CommitResult()
     if staging.entries:
         staging = rebased(objects, staging, head)

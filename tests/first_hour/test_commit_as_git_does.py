@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.support.processes.shell import Shell
 
@@ -148,3 +150,13 @@ def test_a_head_that_moved_is_not_amended(full: Shell) -> None:
     full("reset", "v1")
     full("commit", "--amend", "-m", "First without a net")
     assert [entry["path"] for entry in full.records("ls")] == ["datasets/points", "files/notes.txt"]
+
+
+def test_a_commit_is_signed_afterwards(full: Shell) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    form = (Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (full.folder / "key").write_bytes(key.private_bytes(*form))
+    full("config", "user.signingkey", "key")
+    full("commit", "--amend", "--no-edit", "-S")
+    assert "by a key that nobody is known to have" in full("log", "--show-signature")
+    assert "nothing to amend" in full.fails(1, "commit", "--amend", "--no-edit", "-S")
