@@ -159,7 +159,9 @@ def epoch_of(batches: BatchStream | DataLoader, epoch: int) -> Seconds:
     """One epoch whose batches are taken and dropped; every row must have come."""
     if isinstance(batches, BatchStream):
         batches.set_epoch(epoch)
-    rows = len(batches.dataset)
+        rows = batches.rows
+    else:
+        rows = len(batches.dataset)
     found = timed(lambda: sum_of_labels(batches))
     return found(epoch, expected=rows * (rows - 1) // 2)
 
