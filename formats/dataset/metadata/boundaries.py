@@ -264,6 +264,7 @@ def part_of(pages: ColumnPages, start: int, stop: int) -> ColumnPages:
         entries=pages.entries[start:stop],
         tags=pages.tags[start:stop],
         chunk=pages.chunk[start:stop],
+        bounds=pages.bounds[start:stop],
         tiles=pages.tiles[start:stop],
     )
 
@@ -315,8 +316,8 @@ def column_part(index: PageIndex, pages: ColumnPages) -> ColumnPart:
     """
     if None in index.chunks and index.chunks[int(pages.chunk[0])] is None:
         waiting = [
-            inline_page(entry, tag, index.inline, _tile_digests(index, pages, at))
-            for at, (entry, tag) in enumerate(zip(pages.entries, pages.tags, strict=True))
+            inline_page(pages, at, index.inline, _tile_digests(index, pages, at))
+            for at in range(len(pages.entries))
         ]
         return ColumnPart(pages.id, pages.storage, waiting)
     used = sorted({*np.unique(pages.chunk).tolist(), *(n for each in pages.tiles for n in each)})
@@ -337,12 +338,14 @@ def _tile_digests(index: PageIndex, pages: ColumnPages, at: int) -> list[Callabl
 
 
 def inline_page(
-    entry: Any, tag: Any, inline: memoryview, tiles: Sequence[Callable[[], Digest]] = ()
+    pages: ColumnPages, at: int, inline: memoryview, tiles: Sequence[Callable[[], Digest]] = ()
 ) -> WaitingPage:
-    """A page that stands in an index, to be laid into a chunk anew."""
+    """The page at a place that stands in an index, to be laid into a chunk anew."""
+    entry = pages.entries[at]
     offset, stored_bytes = int(entry["offset"]), int(entry["stored_bytes"])
     data = np.frombuffer(inline, np.uint8)[offset : offset + stored_bytes]
-    page = EncodedPage(data, entry.copy(), tag.tobytes())
+    bounds = pages.bounds[at : at + 1].tobytes()
+    page = EncodedPage(data, entry.copy(), pages.tags[at].tobytes(), bounds)
     first_row = int(entry["first_row"])
     return WaitingPage(first_row, lambda: page, stored_bytes, is_new=False, tiles=tiles)
 

@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     encode_sections,
     section_array,
 )
+from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS
 from tensorrepo.formats.dataset.schema.types import Storage
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
@@ -90,7 +91,8 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
         offset += int(ends[-1]) if len(ends) else 0
         chunk = np.full(len(entries), chunk_number, np.uint32)
         tags = tags.reshape(-1, TAG_BYTES)
-        laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk))
+        bounds = np.frombuffer(bytearray().join(page.bounds for page in column.pages), TEXT_BOUNDS)
+        laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk, bounds=bounds))
     return LaidChunk(tuple(parts), tuple(laid))
 
 

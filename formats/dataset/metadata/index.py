@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     encode_sections,
     section_array,
 )
+from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS, no_text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -32,8 +33,8 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
-COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS = range(1, 9)
-KNOWN = frozenset(range(1, 9))
+COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS, BOUNDS = range(1, 10)
+KNOWN = frozenset(range(1, 10))
 
 # Which chunks hold the tiles of a page: several records for one entry, in the order in which the
 # tiles' records number them.
@@ -59,7 +60,10 @@ _INLINE_DIGEST = bytes(DIGEST_BYTES)  # stands for "the pages are in this index'
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnPages:
-    """The pages of one column in one page index, in row order."""
+    """The pages of one column in one page index, in row order.
+
+    `bounds` are those of each page where rows are bytes, else there are none.
+    """
 
     id: str
     storage: Storage
@@ -67,6 +71,13 @@ class ColumnPages:
     tags: NDArray[np.uint8]  # (pages, 16)
     chunk: NDArray[np.uint32]  # (pages,), a place in PageIndex.chunks
     tiles: tuple[tuple[int, ...], ...] = ()  # per page, if tiled: places of chunks with its tiles
+    bounds: NDArray[Any] = field(default_factory=lambda: no_text_bounds(0))  # TEXT_BOUNDS
+
+    def __post_init__(self) -> None:
+        pages = len(self.entries) if self.storage.layout is ColumnLayout.BINARY else 0
+        if not len(self.bounds):
+            object.__setattr__(self, "bounds", no_text_bounds(pages))
+        assert len(self.bounds) == pages, "each page of bytes has bounds, others have none"
 
 
 def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
@@ -77,6 +88,7 @@ def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
         tags=np.concatenate([part.tags for part in parts]),
         chunk=np.concatenate([part.chunk for part in parts]),
         tiles=tuple(each for part in parts for each in part.tiles),
+        bounds=np.concatenate([part.bounds for part in parts]),
     )
 
 
@@ -108,7 +120,8 @@ class PageIndex:
         """Bytes of memory, about."""
         pages = sum(len(column.entries) for column in self.columns)
         per_page = PAGE_ENTRY.itemsize + TAG_BYTES + 4
-        return pages * per_page + len(self.columns) * _COLUMN_BYTES + self.inline.nbytes
+        bounds = sum(column.bounds.nbytes for column in self.columns)
+        return pages * per_page + bounds + len(self.columns) * _COLUMN_BYTES + self.inline.nbytes
 
     @property
     def links(self) -> tuple[Digest, ...]:
@@ -138,6 +151,7 @@ class ColumnIndex:
         default: one row, which rows without a page have; None where every row has a page.
         patches: values that replace those in the pages; None where there are none.
         tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
+        bounds: TEXT_BOUNDS ``(pages,)`` where rows are bytes, else ``(0,)``.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
     `read.page_bytes` gives them proved, `page.decode_page` turns them into values.
@@ -156,6 +170,7 @@ class ColumnIndex:
     default: ColumnValues | None = None
     patches: Patches | None = None
     tiles: tuple[tuple[int, ...], ...] = ()
+    bounds: NDArray[Any] = field(default_factory=lambda: no_text_bounds(0))
 
     @property
     def is_plain(self) -> bool:
@@ -231,6 +246,7 @@ def encode_index(index: PageIndex, more: Mapping[int, NDArray[Any]] | None = Non
         ),
         INLINE: np.frombuffer(index.inline, np.uint8),
         TILE_CHUNKS: _tile_records(index.columns),
+        BOUNDS: np.concatenate([column.bounds for column in index.columns]),
     }
     return encode_sections(INDEX_MAGIC, sections | dict(more or {}))
 
@@ -290,6 +306,8 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
     columns = []
     tags = tags.reshape(-1, TAG_BYTES)
     tiles = _tiles(sections, len(entries), len(chunks), what)
+    bounds = section_array(sections, BOUNDS, TEXT_BOUNDS, what)
+    bounded = 0  # pages whose bounds stand before those of the column
     for record, storage in decode_columns(sections, what):
         part = slice(record["first_entry"], record["first_entry"] + record["entries"])
         if part.stop > len(entries):
@@ -303,9 +321,19 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
         of_pages: tuple[tuple[int, ...], ...] = ()
         if storage.layout is ColumnLayout.TILED:
             of_pages = tuple(tuple(tiles.get(at, ())) for at in range(part.start, part.stop))
+        of_bytes = bounds[:0]
+        if storage.layout is ColumnLayout.BINARY:
+            of_bytes = bounds[bounded : bounded + record["entries"]]
+            bounded += record["entries"]
+            if len(of_bytes) != record["entries"]:
+                raise CorruptError(f"{what}: fewer bounds of text than pages of it")
         columns.append(
-            ColumnPages(name, storage, entries[part], tags[part], chunk_of[part], of_pages)
+            ColumnPages(
+                name, storage, entries[part], tags[part], chunk_of[part], of_pages, of_bytes
+            )
         )
+    if bounded != len(bounds):
+        raise CorruptError(f"{what}: {len(bounds)} bounds of text for {bounded} pages of it")
     return PageIndex(tuple(columns), chunks, sections.get(INLINE, memoryview(b"")))
 
 
@@ -431,6 +459,7 @@ def join_indexes(
         default if joined.has_default else None,
         patches,
         tuple(joined.tiles),
+        _concatenated(joined.bounds, no_text_bounds(0)),
     )
 
 
@@ -445,6 +474,7 @@ class _Joined:
         self.stored_as: list[NDArray[np.uint8]] = []
         self.chunks: list[ObjectLink | memoryview | None] = []
         self.tiles: list[tuple[int, ...]] = []
+        self.bounds: list[NDArray[Any]] = []
         self.has_default = False
 
     def add(self, pages: ColumnPages, index: PageIndex, links: Mapping[Digest, ObjectLink]) -> None:
@@ -459,6 +489,9 @@ class _Joined:
         place = self.storages.index(pages.storage)
         self.entries.append(pages.entries)
         self.tags.append(pages.tags)
+        if self.storages[0].layout is ColumnLayout.BINARY:
+            known = len(pages.bounds) == len(pages.entries)
+            self.bounds.append(pages.bounds if known else no_text_bounds(len(pages.entries)))
         self.chunk_of.append(pages.chunk - np.uint32(first) + np.uint32(before))
         self.stored_as.append(np.full(len(pages.entries), place, np.uint8))
         self.chunks += [_place(each, index, links) for each in index.chunks[first:stop]]
@@ -472,6 +505,8 @@ class _Joined:
         self.tags.append(np.zeros((len(rows), TAG_BYTES), np.uint8))
         self.chunk_of.append(np.full(len(rows), len(self.chunks), np.uint32))
         self.stored_as.append(np.zeros(len(rows), np.uint8))
+        if self.storages[0].layout is ColumnLayout.BINARY:
+            self.bounds.append(no_text_bounds(len(rows)))
         self.chunks.append(None)
         if self.storages[0].layout is ColumnLayout.TILED:
             self.tiles += [()] * len(rows)

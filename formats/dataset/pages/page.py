@@ -27,6 +27,7 @@ from tensorrepo.formats.common.buffer_codecs import (
     encode_chosen,
 )
 from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.pages.text_bounds import text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Image, Storage
 from tensorrepo.formats.dataset.schema.values import (
     NO_RANGE,
@@ -92,12 +93,14 @@ class EncodedPage:
     """One page ready to be placed in a chunk.
 
     `entry` is a PAGE_ENTRY record whose first_row, offset and column are still 0; `tag` is the
-    truncated BLAKE3 that proves `data` against a hostile store.
+    truncated BLAKE3 that proves `data` against a hostile store; `bounds` is a TEXT_BOUNDS record
+    where rows are bytes, else empty.
     """
 
     data: NDArray[np.uint8]
     entry: NDArray[Any]
     tag: bytes
+    bounds: bytes = b""
 
 
 def _fresh(size: int) -> NDArray[np.uint8]:
@@ -153,7 +156,8 @@ def encode_page(
     entry["codec"] = PAGE_COMPRESSED if any(codecs) else PAGE_PLAIN
     entry["flags"] = HAS_ROW_SUMS if is_summed else 0
     _describe(entry, values, storage)
-    return EncodedPage(data, entry, content_tag(data.data))
+    bounds = text_bounds(values).tobytes() if isinstance(values, BinaryValues) else b""
+    return EncodedPage(data, entry, content_tag(data.data), bounds)
 
 
 def _items(storage: Storage) -> list[int]:

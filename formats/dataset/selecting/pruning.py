@@ -5,13 +5,14 @@ some are NaN. For each part of a predicate that tells which outcomes are possibl
 page: true, false, null. Outcomes of parts are combined as Arrow combines values, for all pages at
 once; where "true" is not among them, no page need be read. What is not understood may be anything.
 
-Text has no bounds: 8 bytes of a page entry would hold the first letters alone, and they hold the
-sizes of rows instead. Its pages are skipped by their nulls only.
+Of text and bytes a page index keeps the first 32 bytes of the smallest and the largest value, which
+bound it all the same.
 """
 
 from __future__ import annotations
 
 import decimal
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +25,22 @@ from tensorrepo.formats.common import compute as pc
 from tensorrepo.formats.common.dtypes import Bools, Ints, is_float
 from tensorrepo.formats.dataset.metadata.index import ColumnIndex
 from tensorrepo.formats.dataset.pages.page import HAS_NAN, HAS_RANGE
+from tensorrepo.formats.dataset.pages.text_bounds import low_and_high, successor, text_bounds
+from tensorrepo.formats.dataset.schema.arrow_forms import is_bytes, is_text
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import (
+    Bytes,
     ClassLabel,
+    ColumnLayout,
     Date,
     Decimal,
     Duration,
     Scalar,
+    Text,
     Time,
     Timestamp,
 )
+from tensorrepo.formats.dataset.schema.values import BinaryValues
 from tensorrepo.formats.dataset.selecting.expression import (
     ArrowCall,
     ColumnRef,
@@ -56,7 +63,7 @@ class PageBounds:
     """What is known of each of n runs of rows of one column.
 
     Attributes:
-        low: numbers ``(n,)``: no value but NaN is smaller. Says nothing where not `bounded`.
+        low: numbers or bytes ``(n,)``: no value but NaN is smaller. Nothing where not `bounded`.
         high: likewise the largest.
         bounded: whether `low` and `high` hold.
         has_value: whether some row may hold a value that is no NaN.
@@ -135,6 +142,9 @@ def _entry_bounds(column: Column, index: ColumnIndex) -> PageBounds:
     entries = index.entries
     nulls = entries["nulls"].astype(np.int64)
     some = nulls < entries["rows"]
+    if has_text_bounds(column):
+        low, high, bounded = low_and_high(index.bounds)
+        return PageBounds(low, high, bounded, some, nulls > 0, np.zeros(len(entries), np.bool_))
     if not has_bounds(column):
         none = np.zeros(len(entries), np.float64)
         return PageBounds(none, none, ~some, some, nulls > 0, some)
@@ -151,8 +161,16 @@ def _entry_bounds(column: Column, index: ColumnIndex) -> PageBounds:
 _COUNTED = Date | Time | Duration | Decimal
 
 
+def has_text_bounds(column: Column) -> bool:
+    """Whether rows are compared as bytes of any number."""
+    is_bytes = isinstance(column.type, Text | Bytes)
+    return is_bytes and column.storage.layout is ColumnLayout.BINARY
+
+
 def has_bounds(column: Column) -> bool:
     """Whether pages of a column carry their smallest and largest value."""
+    if has_text_bounds(column):
+        return True
     kind = column.type
     is_scalar = isinstance(kind, Scalar | ClassLabel | Timestamp | _COUNTED)
     return is_scalar and not column.storage.shape and column.storage.element.kind != "c"
@@ -192,12 +210,17 @@ def _with_default(column: Column, index: ColumnIndex, bounds: PageBounds) -> Pag
             np.where(absent, is_null, bounds.has_null),
             np.where(absent, not is_null and not has_bounds(column), bounds.has_nan),
         )  # fmt: skip
-    value = default.values[0].astype(bounds.low.dtype)
-    is_nan = bool(value != value)  # noqa: PLR0124 - NaN alone differs from itself
+    is_nan, is_bounded = False, True
+    if isinstance(default, BinaryValues):
+        low, high, known = low_and_high(text_bounds(default).reshape(1))
+        is_bounded = bool(known[0])
+    else:
+        low = high = default.values[0].astype(bounds.low.dtype)
+        is_nan = bool(low != low)  # noqa: PLR0124 - NaN alone differs from itself
     return PageBounds(
-        np.where(absent, value, bounds.low),
-        np.where(absent, value, bounds.high),
-        bounds.bounded | absent,
+        np.where(absent, low, bounds.low),
+        np.where(absent, high, bounds.high),
+        np.where(absent, is_bounded, bounds.bounded),
         np.where(absent, not is_nan, bounds.has_value),
         np.where(absent, False, bounds.has_null),
         np.where(absent, is_nan, bounds.has_nan),
@@ -216,8 +239,8 @@ def _with_patches(bounds: PageBounds, patches: PageBounds, index: ColumnIndex) -
     fresh = ~bounds.has_value[page] & patches.has_value[patch]
     low[page[fresh]], high[page[fresh]] = patches.low[patch[fresh]], patches.high[patch[fresh]]
     held = patches.has_value[patch]
-    np.minimum.at(low, page[held], patches.low[patch[held]])
-    np.maximum.at(high, page[held], patches.high[patch[held]])
+    low = _extremes(np.minimum, low, page[held], patches.low[patch[held]])
+    high = _extremes(np.maximum, high, page[held], patches.high[patch[held]])
     bounded = bounds.bounded.copy()
     np.logical_and.at(bounded, page, patches.bounded[patch])
     flags = []
@@ -226,6 +249,23 @@ def _with_patches(bounds: PageBounds, patches: PageBounds, index: ColumnIndex) -
         np.logical_or.at(flag, page, getattr(patches, name)[patch])
         flags.append(flag)
     return PageBounds(low, high, bounded, *flags)
+
+
+def _extremes(
+    extreme: np.ufunc, values: NDArray[Any], at: Ints, others: NDArray[Any]
+) -> NDArray[Any]:
+    """The smaller, or larger, of `values` and of all `others` that are for the same place.
+
+    Numbers are changed in place.
+    """
+    if values.dtype.kind != "S":
+        extreme.at(values, at, others)
+        return values
+    # numpy has no smaller of two texts, but an order of many.
+    ranked, rank = np.unique(np.concatenate([values, others]), return_inverse=True)
+    found = rank[: len(values)]
+    extreme.at(found, at, rank[len(values) :])
+    return ranked[found]
 
 
 def _on_runs(bounds: PageBounds, index: ColumnIndex, starts: Ints) -> PageBounds:
@@ -291,6 +331,8 @@ class _Evaluation:
             return Outcomes(bounds.has_nan, bounds.has_value, bounds.has_null)
         if function == "is_in":
             return self._among(name, options.get("value_set"))
+        if function in _OF_PREFIXES and has_text_bounds(self._columns[name]):
+            return self._prefixed(name, _OF_PREFIXES[function](options))
         return self._anything()
 
     def _among(self, name: str, values: pa.ListScalar | None) -> Outcomes:
@@ -299,21 +341,36 @@ class _Evaluation:
             return self._anything()
         bounds = self._bounds[name]
         found = [self._number(name, each) for each in values.values if each.is_valid]
+        if None in found:
+            return self._anything()  # some of them are not compared so
         try:
-            wanted = np.array(sorted(found), bounds.low.dtype)
+            kind: Any = "S" if has_text_bounds(self._columns[name]) else bounds.low.dtype
+            wanted = np.array(sorted(found), kind)  # texts as long as they are
         except (OverflowError, ValueError, TypeError):
-            return self._anything()  # some of them are not compared by number
+            return self._anything()  # not all of them are of one kind
         hit = np.searchsorted(wanted, bounds.low) < np.searchsorted(wanted, bounds.high, "right")
         maybe = np.ones(self._runs, np.bool_)
         some = bounds.has_value & (hit | ~bounds.bounded)
         return Outcomes(some | (bounds.has_null & (values.values.null_count > 0)), maybe, maybe)
+
+    def _prefixed(self, name: str, prefix: bytes) -> Outcomes:
+        """Whether text begins so: it may where it lies between the prefix and its successor."""
+        bounds, after = self._bounds[name], successor(prefix)
+        if not prefix or b"\0" in prefix:
+            return self._anything()
+        may = bounds.high >= prefix
+        if after:
+            may &= bounds.low < after
+        true = bounds.has_value & (may | ~bounds.bounded)
+        return Outcomes(true, bounds.has_value, bounds.has_null)
 
     def _compared(self, function: str, name: str, value: pa.Scalar) -> Outcomes:
         bounds = self._bounds[name]
         number = self._number(name, value)
         if number is None or function not in _COMPARED or not has_bounds(self._columns[name]):
             return self._anything()
-        if pa.types.is_string(value.type) and function not in _OF_NAMES:
+        is_name = isinstance(self._columns[name].type, ClassLabel) and is_text(value.type)
+        if is_name and function not in _OF_NAMES:
             return self._anything()  # classes are numbered in their order, not that of their names
         may, may_not = _COMPARED[function](bounds.low, bounds.high, number)
         unsure = ~bounds.bounded
@@ -323,8 +380,10 @@ class _Evaluation:
         return Outcomes(true, false | bounds.has_nan, bounds.has_null)
 
     def _number(self, name: str, value: pa.Scalar) -> Any:
-        """A literal as bounds of a column count, or None: it is not compared by number."""
+        """A literal as bounds of a column count, or None: it is not compared so."""
         kind, element = self._columns[name].type, self._columns[name].storage.element
+        if has_text_bounds(self._columns[name]):
+            return _letters(kind, value)
         if isinstance(kind, Timestamp) or pa.types.is_timestamp(value.type):
             return _moment(kind, value)
         if isinstance(kind, _COUNTED):
@@ -339,6 +398,14 @@ class _Evaluation:
             # Arrow compares whole numbers with floats as floats.
             return float(number) if is_float(element) else number
         return number if isinstance(number, float) and number == number else None  # noqa: PLR0124
+
+
+def _letters(kind: Any, value: pa.Scalar) -> bytes | None:
+    """A literal as the bytes of text; None where zeros would be lost from its end."""
+    if not value.is_valid or not (is_text if isinstance(kind, Text) else is_bytes)(value.type):
+        return None
+    letters: bytes = value.as_buffer().to_pybytes()
+    return None if b"\0" in letters else letters
 
 
 def _moment(kind: Any, value: pa.Scalar) -> int | None:
@@ -397,6 +464,27 @@ _COMPARED: dict[str, Callable[[Any, Any, Any], tuple[Bools, Bools]]] = {
 
 
 _OF_NAMES = ("equal", "not_equal")
+
+
+def _like_prefix(options: Mapping[str, Any]) -> bytes:
+    """The letters that whatever fits a LIKE pattern begins with."""
+    if options["ignore_case"].as_py():
+        return b""
+    pattern: str = _text_option(options)
+    return b"" if "\\" in pattern else re.split("[%_]", pattern, maxsplit=1)[0].encode()
+
+
+def _text_option(options: Mapping[str, Any]) -> str:
+    pattern = options["pattern"].as_py()
+    return pattern.decode() if isinstance(pattern, bytes) else pattern
+
+
+_OF_PREFIXES: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
+    "match_like": _like_prefix,
+    "starts_with": lambda options: (
+        b"" if options["ignore_case"].as_py() else _text_option(options).encode()
+    ),
+}
 
 
 def _and(one: Outcomes, two: Outcomes) -> Outcomes:

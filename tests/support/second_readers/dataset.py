@@ -89,6 +89,29 @@ class Column:
             data = chunks[unpack_from("<I", parts[5], 4 * at)[0]][entry[2] :][: entry[3]]
             tiles = [chunks[c] for e, c in iter_unpack("<II", parts[8]) if e == at]
             self.add_page(entry, proved(data, entry[5], parts[4][16 * at :][:16]), tiles)
+            if self.layout == 2:
+                bounds = parts[9][65 * (at + self.bounds_at(parts[1], first)) :][:65]
+                self.prove_bounds(bounds, self.rows[len(self.rows) - entry[1] :])
+
+    def bounds_at(self, table: bytes, first: int) -> int:
+        """From the place of this column's entries to that of its bounds of text."""
+        others = [unpack_from("<8xB11xI8x", table, at) for at in range(0, len(table), 32)]
+        starts = [unpack_from("<I", table, at + 16)[0] for at in range(0, len(table), 32)]
+        return -sum(
+            count
+            for (layout, count), start in zip(others, starts, strict=True)
+            if start < first and layout != 2
+        )
+
+    def prove_bounds(self, record: bytes, rows: list[bytes | None]) -> None:
+        values = sorted(each for each in rows if each is not None)
+        expected = [bytes(65)]
+        if values:
+            ends = (values[0], values[-1])
+            cut = [len(each) > 32 or each.endswith(b"\0") for each in ends]
+            parts = [each[:32].ljust(32, b"\0") for each in ends]
+            expected = [b"".join(parts) + bytes([1 + 2 * cut[0] + 4 * cut[1]])]
+        assert [record] == expected
 
     def add_page(self, entry: tuple[int, ...], data: bytes, tiles: list[bytes]) -> PageParts:
         """Put its rows behind the others; gives its buffers, and bytes and shape of each row."""

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.dataset.evolve import add_column, widen_column
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.schema import Column, Scalar, Schema, Text, Timestamp
+from tensorrepo.formats.dataset.pages.text_bounds import PREFIX_BYTES
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Bytes, Column, Scalar, Schema, Text, Timestamp
 from tensorrepo.formats.dataset.selecting.select_rows import find_rows, ranges_where
 from tensorrepo.formats.dataset.update import delete_rows, update_rows
 from tests.support.builders.datasets import stored
@@ -135,8 +136,58 @@ def test_deleted_rows_are_not_counted_among_those_found() -> None:
     assert find_rows(dataset, a == 50).tolist() == [30]
 
 
+# ------------------------------------------------------------------------------ text
+
+t = pc.field("t")
+# 32 bytes of a key are all but its last digit.
+KEYS = [f"s3://bucket/train/{number:015d}.jpg" for number in range(160)]
+
+
+@pytest.fixture(scope="module")
+def keyed() -> StoredDataset:
+    whole = {"t": [key.replace("s3", "gs", 1)[:20] + key[-8:] for key in KEYS], "u": KEYS}
+    schema = Schema((Column("t", Text()), Column("u", Bytes(), nullable=True)))
+    coded = [None if at < 20 else key.encode() for at, key in enumerate(whole["u"])]
+    return stored(MemoryObjects(), schema, [whole | {"u": coded}], page_bytes=64 * PAGE)
+
+
+@pytest.mark.parametrize(
+    ("where", "pages"),
+    [
+        (t == "gs://bucket/train/000050.jpg", 1),
+        (t < "gs://bucket/train/000001.jpg", 1),
+        (t > "gs://bucket/train/0001", 3),
+        (t >= "h", 0),
+        (t.isin(["gs://bucket/train/000000.jpg", "gs://bucket/train/000159.jpg"]), 2),
+        (t.isin(pa.array([], pa.string())), 0),
+        (pc.match_like(t, "gs://bucket/train/00015%"), 1),
+        (pc.starts_with(t, "s3"), 0),
+        (pc.match_like(t, "%.jpg"), 7),
+        (pc.match_like(t, "GS%", ignore_case=True), 7),
+        (t == "a\0", 7),  # zeros at an end are not told from padding
+        (pc.field("u") == KEYS[50].encode(), 1),  # ten numbers begin alike
+        (pc.field("u") < KEYS[20].encode(), 2),
+    ],
+)
+def test_pages_of_text_are_left_by_what_their_values_begin_with(
+    keyed: StoredDataset, where: pc.Expression, pages: int
+) -> None:
+    ranges = ranges_where(keyed, where)
+    index = column_index(keyed, "u" if "u" in str(where).split()[0] else "t")
+    assert len(np.unique(index.page_of(_rows_of(ranges)))) == pages
+
+
+def _rows_of(ranges: Any) -> Any:
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(*each) for each in ranges)])
+
+
 # ------------------------------------------------------------------------------ properties
 
+LONG = "k" * PREFIX_BYTES
+TEXTS = st.sampled_from(
+    ["", "a", "a\0", "b", "\u00ff", "\U0010ffff", LONG[1:], LONG]
+    + [LONG + end for end in ("a", "b", "\0")]
+)
 LITERALS = st.one_of(st.integers(-4, 4), st.sampled_from([0.5, -2.0, float("nan")]))
 FIELDS = st.sampled_from([a, b])
 COMPARISONS = st.builds(
@@ -152,6 +203,14 @@ PARTS = st.one_of(
     st.builds(lambda field: field.is_valid(), FIELDS),
     st.builds(lambda values: a.isin(pa.array(values, pa.int64())), st.lists(
         st.one_of(st.none(), st.integers(-4, 4)), max_size=3)),
+    st.builds(lambda name, value: getattr(t, name)(value), st.sampled_from(
+        ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"]), TEXTS),
+    st.builds(lambda values: t.isin(pa.array(values, pa.string())), st.lists(
+        st.one_of(st.none(), TEXTS), max_size=3)),
+    st.builds(lambda prefix: pc.match_like(t, prefix + "%"), TEXTS),
+    st.builds(lambda prefix: pc.starts_with(t, prefix), TEXTS),
+    st.builds(lambda values: b.isin(pa.array(values, pa.float32())), st.lists(
+        st.sampled_from([float("nan"), 1.5, -0.0]), max_size=2)),
     st.just(pc.field("c")),
 )  # fmt: skip
 PREDICATES = st.recursive(
@@ -164,6 +223,7 @@ PREDICATES = st.recursive(
     max_leaves=5,
 )
 NUMBERS = st.lists(st.one_of(st.none(), st.integers(-3, 3)), min_size=40, max_size=40)
+WORDS = st.lists(st.one_of(st.none(), TEXTS), min_size=40, max_size=40)
 REALS = st.lists(
     st.one_of(st.none(), st.sampled_from([-0.0, 0.0, 1.5, float("nan"), -2.0])),
     min_size=40,
@@ -172,10 +232,18 @@ REALS = st.lists(
 
 
 @settings(max_examples=examples(12))
-@given(numbers=NUMBERS, reals=REALS, where=PREDICATES, dead=st.sets(st.integers(0, 39)),
-       set_to=st.integers(-3, 3), patched=st.sets(st.integers(0, 39), max_size=2))  # fmt: skip
+@given(numbers=NUMBERS, reals=REALS, words=WORDS, where=PREDICATES, word=TEXTS,
+       dead=st.sets(st.integers(0, 39)), set_to=st.integers(-3, 3),
+       patched=st.sets(st.integers(0, 39), max_size=2))  # fmt: skip
 def test_no_row_is_lost(
-    numbers: list[Any], reals: list[Any], where: Any, dead: set[int], set_to: int, patched: set[int]
+    numbers: list[Any],
+    reals: list[Any],
+    words: list[Any],
+    where: Any,
+    word: str,
+    dead: set[int],
+    set_to: int,
+    patched: set[int],
 ) -> None:
     objects = MemoryObjects()
     schema = Schema(
@@ -187,10 +255,12 @@ def test_no_row_is_lost(
         )
     )
     flags = [None if each is None else each > 0 for each in numbers]
-    rows = {"a": numbers, "b": reals, "c": flags, "t": [str(each) for each in numbers]}
+    rows = {"a": numbers, "b": reals, "c": flags, "t": words}
     dataset = stored(objects, schema, [rows], page_bytes=64)
     open_again = partial(open_dataset, objects)
-    dataset = open_again(update_rows(objects, dataset, sorted(patched), {"a": set_to}).digest)
+    dataset = open_again(
+        update_rows(objects, dataset, sorted(patched), {"a": set_to, "t": word}).digest
+    )
     dataset = open_again(delete_rows(objects, dataset, sorted(dead)).digest)
     table = dataset.to_arrow()
     expected = table.append_column("#", pa.array(range(len(dataset)))).filter(where)["#"]
