@@ -35,5 +35,5 @@ def test_a_frame_of_one_byte_too_many_is_refused() -> None:
     ids=["nothing", "no frame", "cut", "a byte behind", "a frame behind", "no size"],
 )
 def test_anything_but_one_whole_frame_is_damage(frame: bytes) -> None:
-    with pytest.raises(CorruptError, match="^x: its compressed form"):
+    with pytest.raises(CorruptError, match=r"^x: its compressed form"):
         expand_frame(frame, "x", 1 << 20)
