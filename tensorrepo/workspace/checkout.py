@@ -229,12 +229,6 @@ def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: 
     return True
 
 
-def _is_csv(session: WorkspaceSession, entry: Entry) -> bool:
-    """Whether an entry still has no column but those that a CSV file holds."""
-    is_rows = entry.kind in (Kind.DATASET, Kind.VIEW)
-    return is_rows and csv_keeps(_rows(session.repository.objects, entry, None).schema)
-
-
 def write_entry(
     objects: ObjectSource,
     entry: Entry,
