@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from tensorrepo.formats.native.number_spans import BEST
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.zstd_frames import expand_frame
 
 HEAD = Struct("<QQB7s")
 assert HEAD.size == 24, "docs/spec/dataset.md promises a 24-byte header"
@@ -271,14 +272,7 @@ def decode_buffer(codec: int, stored: memoryview, raw_bytes: int, item_bytes: in
 
 def decompress_zstd(stored: memoryview, raw_bytes: int) -> bytes:
     """The `raw_bytes` bytes in one zstd frame. Raises CorruptError."""
-    try:
-        # The decoder allocates what the frame claims: compare that before it does.
-        claimed = zstandard.get_frame_parameters(stored).content_size
-        if claimed != raw_bytes:
-            raise CorruptError(f"zstd frame claims {claimed} bytes, expected {raw_bytes}")
-        raw = zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise CorruptError(f"zstd cannot decode {stored.nbytes} bytes: {error}") from error
+    raw = expand_frame(stored, "zstd frame", raw_bytes)
     if len(raw) != raw_bytes:
         raise CorruptError(f"{stored.nbytes} zstd bytes do not hold exactly {raw_bytes}")
     return raw

@@ -107,6 +107,16 @@ def split_path(text: str) -> tuple[str, str | None]:
     return (text, None) if at < 0 else (text[:at] or "HEAD", text[at + 1 :])
 
 
+def split_at(text: str) -> tuple[str, str] | None:
+    """``PATH@REF`` as (PATH, REF); None where no ``@REF`` follows a path.
+
+    >>> split_at("models/m@v1"), split_at("models/m"), split_at("main@{yesterday}")
+    (('models/m', 'v1'), None, None)
+    """
+    path, at, ref = text.partition("@")
+    return (path, ref) if at and path and ref and not ref.startswith("{") else None
+
+
 def base_name(text: str) -> str:
     """The name in a revision, without what follows it: ``main`` of ``main~2``."""
     parts = _REVISION.fullmatch(text)

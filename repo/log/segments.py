@@ -40,6 +40,7 @@ from tensorrepo.repo.ids import (
     record_digest,
 )
 from tensorrepo.repo.log.log_slots import LogSlot, LogSlots, segment_key
+from tensorrepo.repo.objects.zstd_frames import claimed_bytes, expand_frame
 
 MAGIC = b"TRSG"
 VERSION = 1
@@ -247,13 +248,9 @@ def _expand(stored: bytes, limit_bytes: int, where: str) -> bytes | None:
     """A segment's own bytes, of what was stored; None when they are more than `limit_bytes`."""
     if stored[:4] != zstandard.FRAME_HEADER:
         return stored
-    try:
-        size = zstandard.frame_content_size(stored)
-        if size < 0:
-            raise CorruptError(f"{where}: its compressed form does not tell its size")
-        return zstandard.decompress(stored) if size <= limit_bytes else None
-    except zstandard.ZstdError as error:
-        raise CorruptError(f"{where}: its compressed form is damaged: {error}") from None
+    if claimed_bytes(stored, where) > limit_bytes:
+        return None
+    return expand_frame(stored, where, limit_bytes)
 
 
 def write_segment(

@@ -27,6 +27,7 @@ import zstandard
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, object_digest
+from tensorrepo.repo.objects.zstd_frames import expand_frame
 
 MAGIC = b"TRPO"
 VERSION = 1
@@ -357,7 +358,7 @@ def _aligned(offset: int, log2: int) -> int:
 assert DIGEST_BYTES == 32, "links hold 32-byte digests"
 
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_MAGIC = zstandard.FRAME_HEADER
 _COMPRESS_FROM_BYTES = 512
 _COMPRESS_UPTO_BYTES = 64 << 20
 _SMALLEST_STORED_BYTES = 64  # so that reading the first 32 bytes of any object works
@@ -378,15 +379,4 @@ def expand(data: bytes, digest: Digest) -> bytes:
     """The envelope's own bytes, of what was stored."""
     if data[:4] != ZSTD_MAGIC:
         return data
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= _COMPRESS_UPTO_BYTES:
-            raise CorruptError(
-                f"object {digest:.12}: its compressed form claims {size} bytes, at most "
-                f"{_COMPRESS_UPTO_BYTES} are ever stored so"
-            )
-        return zstandard.ZstdDecompressor().decompress(data)
-    except zstandard.ZstdError as error:
-        raise CorruptError(
-            f"object {digest:.12}: its compressed form is damaged: {error}"
-        ) from None
+    return expand_frame(data, f"object {digest:.12}", _COMPRESS_UPTO_BYTES)

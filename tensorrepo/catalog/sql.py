@@ -22,7 +22,7 @@ from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.changes.refs import BRANCHES
-from tensorrepo.repo.changes.revisions import Revision
+from tensorrepo.repo.changes.revisions import Revision, split_at
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
@@ -96,9 +96,8 @@ class RepositoryTables:
         return PagesTable(datasets, partial(open_dataset, core.objects), scanned)
 
     def _entry(self, path: str, scanned: Scanned) -> ScannedTable | None:
-        name, at, ref = path.partition("@")
-        found = self._at(path, self.ref, scanned)
-        return self._at(name, ref, scanned) if found is None and at and ref else found
+        found, split = self._at(path, self.ref, scanned), split_at(path)
+        return self._at(*split, scanned) if found is None and split is not None else found
 
     def _at(self, path: str, ref: str, scanned: Scanned) -> ScannedTable | None:
         core = self.context.core

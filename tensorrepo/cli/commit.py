@@ -1,15 +1,20 @@
-"""Commands that make commits: `commit`, `merge`, `revert`, `cherry-pick`."""
+"""Commands that make commits: `commit` and its editor, `merge`, `revert`, `cherry-pick`."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.editor import edited_message, is_person
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref, signing_repository
 from tensorrepo.repo.changes import merge_branches
@@ -29,6 +34,11 @@ from tensorrepo.workspace.staging import (
     refuse_staged,
 )
 from tensorrepo.workspace.status import status
+
+_NAMED_BY = ("GIT_EDITOR", "VISUAL", "EDITOR")
+_USUAL = ("vi", "nano")
+_COMMENT = "#"
+_ADVICE = "Give the message with -m, or name another editor in GIT_EDITOR, VISUAL or EDITOR."
 
 
 def commit_command(
@@ -129,7 +139,7 @@ def _written(session: WorkspaceSession, *, amend: bool) -> str:
         f"On branch {state.head.branch or 'none'}. To be committed:",
         *(f"  {change.text}" for change in state.staged),
     ]
-    text = edited_message(file, old, remarks, session.machine.environment)
+    text = _edited_message(file, old, remarks, session.machine.environment)
     if not text:
         raise InvalidInputError("the message is empty: nothing was committed")
     if session.here.staging() != staging:
@@ -351,3 +361,46 @@ def _pick_all(
         else:
             made.append((commit, new))
     return made, [], None
+
+
+def is_person() -> bool:
+    """Whether a person sits at the terminal, who can be asked for a message."""
+    return sys.stdin.isatty() and output.is_terminal()
+
+
+def _edited_message(
+    file: Path, message: str, remarks: Iterable[str], environment: Mapping[str, str]
+) -> str:
+    """The message that the user wrote into `file`, which stays; "" where there is none.
+
+    Args:
+        file: where the editor finds it.
+        message: what it begins with.
+        remarks: lines that the editor shows behind it as comments.
+        environment: names the editor: GIT_EDITOR, VISUAL or EDITOR; else vi or nano.
+
+    Raises:
+        InvalidInputError: there is no editor, it cannot be started, or it failed.
+    """
+    words = _editor_command(environment)
+    comments = "".join(f"{_COMMENT} {remark}".rstrip() + "\n" for remark in remarks)
+    file.write_text(f"{message}\n\n{comments}", encoding="utf-8")
+    try:
+        done = subprocess.run([*words, str(file)], check=False)  # noqa: S603  the user's own
+    except OSError as error:
+        raise InvalidInputError(f"editor {words[0]}: {error.strerror}. {_ADVICE}") from error
+    if done.returncode:
+        raise InvalidInputError(
+            f"editor {words[0]} ended with {done.returncode}: nothing was committed. {_ADVICE}"
+        )
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(_COMMENT)).strip()
+
+
+def _editor_command(environment: Mapping[str, str]) -> list[str]:
+    """The words of the command that edits a file. Raises InvalidInputError where there is none."""
+    named = (environment[name] for name in _NAMED_BY if environment.get(name))
+    words = shlex.split(next(named, next(filter(shutil.which, _USUAL), "")))
+    if not words:
+        raise InvalidInputError(f"there is no editor to write a message in. {_ADVICE}")
+    return words

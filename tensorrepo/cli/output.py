@@ -257,7 +257,6 @@ def show_table(shown: tables.RecordTable) -> None:
 
 
 CELL_CHARACTERS = 60
-PIPE_WIDTH = 1 << 16
 
 
 def cell_characters(*, vertical: bool) -> int | None:

@@ -13,6 +13,7 @@ from tensorrepo.cli.options import CommandCall, RepoCall, complete_branch, compl
 from tensorrepo.connect import author as author_of
 from tensorrepo.connect import connect, is_url
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
+from tensorrepo.repo.changes.revisions import split_at
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.registry.versions import find_version, registered
 from tensorrepo.repo.transfer.exchange import TransferReport
@@ -21,7 +22,7 @@ from tensorrepo.repo.transfer.promotion import Promotion
 from tensorrepo.repo.transfer.receive import TransferOptions
 from tensorrepo.repo.transfer.ref_rules import MovedRef
 from tensorrepo.verbs import transfer
-from tensorrepo.verbs.transfer import CloneRequest, Here, split_promoted
+from tensorrepo.verbs.transfer import CloneRequest, Here
 from tensorrepo.workspace.staging import refuse_staged
 
 LimitRate = Annotated[
@@ -136,7 +137,7 @@ def fetch_command(
         tensorrepo fetch --all
     """
     at = here(call)
-    promoted = [split for spec in specs or () if (split := split_promoted(spec))]
+    promoted = [split for spec in specs or () if (split := split_at(spec))]
     if promoted:
         _fetch_promoted(call, at, remote, promoted, named, limit_rate)
         return
@@ -191,7 +192,7 @@ def push_command(
         tensorrepo push s3://bucket/serving models/net@v1 --as classifier
     """
     at = here(call)
-    promoted = [split for spec in specs or () if (split := split_promoted(spec))]
+    promoted = [split for spec in specs or () if (split := split_at(spec))]
     if promoted:
         _, url = at.remotes.find(remote)
         target = connect(url, None, call.machine)
@@ -260,7 +261,7 @@ def promote_command(
         tensorrepo promote datasets/photos@v2 serving --as golden
     """
     at = here(call)
-    split = split_promoted(what)
+    split = split_at(what)
     if split is None:
         raise InvalidInputError(f"{what!r}: expected MODEL@ALIAS or PATH@REF, such as net@v1")
     _, place = at.remotes.find(url)

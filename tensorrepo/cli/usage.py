@@ -18,6 +18,7 @@ from tensorrepo.formats.model.maintenance.usage import (
 )
 from tensorrepo.repo.changes.disk_usage import USAGE_COLUMNS, measure_trees
 from tensorrepo.repo.changes.owner_usage import OWNER_COLUMNS, Owners, measure_owners
+from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.workspace.session import WorkspaceSession
 
@@ -90,9 +91,10 @@ def _meant(
     """Trees by name of their ref, and the path in them that is meant; "": all of them."""
     name, path = session.default_ref, ""
     if what is not None:
-        ref, colon, inside = what.partition(":")
-        if colon:
-            name, path = ref or name, _path_at(session, ref or name, inside)
+        ref, inside = split_path(what)
+        if inside is not None:
+            name = name if what.startswith(":") else ref
+            path = _path_at(session, name, inside)
         else:
             try:
                 path = _path_at(session, name, what)

@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from tensorrepo import connect, hints, lazy
 from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
-from tensorrepo.datasets.frames import pandas_frame, polars_frame
-from tensorrepo.datasets.samples import TorchDataset, tensors_of
+from tensorrepo.datasets.conversions import (
+    TorchDataset,
+    pandas_frame,
+    polars_frame,
+    tensors_of,
+)
 from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream

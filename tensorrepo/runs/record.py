@@ -11,6 +11,7 @@ found out is left out.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -69,7 +70,6 @@ from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.plots import plot_metrics
 from tensorrepo.runs.run_context import RUNS
 from tensorrepo.runs.summary import common_metrics, run_table, took_text
-from tensorrepo.runs.tables import table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GIT_SECONDS: Final = 5.0
+_PLAIN: Final = (bool, int, float, str, datetime)  # types of Arrow columns
+_MOST_WHOLE: Final = 1 << 63
 _MOST_PACKAGES: Final = 500
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _PROC = Path("/proc")
@@ -410,7 +412,7 @@ class Runs(Shown, Mapping[str, RunRecord]):
         A parameter is the column ``param.NAME``, a metric ``metric.NAME``; parameters that are of
         several types, or no plain values, are JSON text.
         """
-        return table_of([_row_of(run) for run in self.values()])
+        return _table_of([_row_of(run) for run in self.values()])
 
     def to_pandas(self) -> Any:
         """`to_arrow` as a pandas DataFrame."""
@@ -734,3 +736,27 @@ def _kept(
     if sum(map(len, last.values())) >= CHUNK_POINTS:
         return chunks, {}
     return chunks[:-1], last
+
+
+def _table_of(documents: Sequence[dict[str, Any]]) -> pa.Table:
+    """A row for each document; null where one lacks a name.
+
+    Whole numbers and fractions of one name are float64. Values of several other types, lists and
+    objects are JSON text.
+    """
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(name for document in documents for name in document))
+    columns = {name: [document.get(name) for document in documents] for name in names}
+    return pa.table({name: pa.array(_alike(values)) for name, values in columns.items()})
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """Values of one type, as Arrow asks for them."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    large = kinds == {int} and any(abs(value or 0) >= _MOST_WHOLE for value in values)
+    if len(kinds) > 1 or large or not kinds <= set(_PLAIN):
+        return [None if value is None else json.dumps(value) for value in values]
+    return values

@@ -294,12 +294,6 @@ def promote(
     return promotion
 
 
-def split_promoted(text: str) -> tuple[str, str] | None:
-    """``PATH@REF`` as (PATH, REF); None for what has no ``@`` inside."""
-    path, at, ref = text.partition("@")
-    return (path, ref) if at and path and ref and not ref.startswith("{") else None
-
-
 def remove_remote(here: Here, name: str, actor: str) -> list[str]:
     """Forget a remote, and where its branches were."""
     here.remotes.remove(name)

@@ -24,7 +24,7 @@ from tensorrepo.formats.exchange.tables.writers import csv_keeps
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, create_branch, refuse_taken
-from tensorrepo.repo.changes.revisions import Head
+from tensorrepo.repo.changes.revisions import Head, split_at
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -227,12 +227,6 @@ def write_beside(session: WorkspaceSession, path: str, tracked: Tracked, place: 
     written = Tracked(tracked.entry, entry.digest, tracked.format, describe_files(place))
     here.write_tracked({**others, path: written})
     return True
-
-
-def _is_csv(session: WorkspaceSession, entry: Entry) -> bool:
-    """Whether an entry still has no column but those that a CSV file holds."""
-    is_rows = entry.kind in (Kind.DATASET, Kind.VIEW)
-    return is_rows and csv_keeps(_rows(session.repository.objects, entry, None).schema)
 
 
 def write_entry(
@@ -448,8 +442,8 @@ def export(
 
     `format_name` None: told by the target's suffix.
     """
-    entry_name, _, ref = name.partition("@")
-    _, path, entry = session.find(f"{ref}:{entry_name}" if ref else entry_name)
+    split = split_at(name)
+    _, path, entry = session.find(name if split is None else f"{split[1]}:{split[0]}")
     write_entry(
         session.repository.objects, entry, target, format_name,
         overwrite=force, outside=session.outside, options=options, progress=progress,

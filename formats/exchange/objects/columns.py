@@ -26,15 +26,16 @@ from tensorrepo.formats.dataset.schema.schema import (
     Bytes,
     Column,
     ColumnBatch,
+    ColumnLayout,
     Image,
     InputBatch,
+    Json,
     Schema,
     Text,
     Values,
 )
 from tensorrepo.formats.exchange.base import BATCH_BYTES, ImportOrigin, OpenedSource, grouped
 from tensorrepo.formats.exchange.column_choice import ColumnChoice, each_column
-from tensorrepo.formats.exchange.objects.row_or_batch import is_row
 from tensorrepo.formats.exchange.tables.files import adapt
 from tensorrepo.formats.exchange.tables.nested_values import (
     even_rows,
@@ -56,6 +57,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError, Unsupported
 
 _SIZED = 64  # values of a list that are weighed
 _BATCH_ROWS = 1 << 16
+_CHANNELS = range(1, 5)  # of the last dimension of one image
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +354,66 @@ def _batches(parts: Sequence[_Part]) -> Iterator[ColumnBatch]:
     step = max(1, min(_BATCH_ROWS, BATCH_BYTES // row_bytes))
     for first in range(0, rows, step):
         yield {part.column.name: part.convert(part.values[first : first + step]) for part in parts}
+
+
+def is_row(schema: Schema, given: Mapping[str, Any]) -> bool:
+    """Whether a mapping is one row, and not a batch of columns.
+
+    The value of a scalar column is a number in a row, and an array or list of numbers in a batch.
+    Any column that can tell decides, wherever it stands; where none can, it is a batch.
+    """
+    for column in schema.columns:
+        value = given.get(column.name)
+        if value is not None and (decided := _is_one(column, value)) is not None:
+            return decided
+    return False
+
+
+def _is_one(column: Column, value: Any) -> bool | None:
+    """Whether `value` is one value of the column; None where it cannot be told."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping | os.PathLike):
+        return True
+    storage = column.storage
+    shape = _shape(value)
+    if storage.layout is ColumnLayout.BINARY:
+        return _is_one_binary(column, shape, _is_bytes(value))
+    depth = len(storage.shape)
+    return {depth: True, depth + 1: False}.get(len(shape)) if None not in shape else None
+
+
+def _is_one_binary(column: Column, shape: tuple[int | None, ...], is_bytes: bool) -> bool | None:
+    if not shape:
+        return True  # a link, or a number as JSON
+    if isinstance(column.type, Json):
+        return None  # a list is as good a value as many values
+    if not isinstance(column.type, Image):
+        return is_bytes and len(shape) == 1
+    if len(shape) == 3:
+        return shape[2] in _CHANNELS
+    return len(shape) == 2
+
+
+def _is_bytes(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")).removeprefix("torch.") == "uint8"
+
+
+def _shape(value: Any) -> tuple[int | None, ...]:
+    """The shape of an array or of nested lists by their first items; None beyond an empty one."""
+    if is_picture(value):  # which Arrow takes for an array of bytes
+        return ()
+    if hasattr(value, "__arrow_c_array__") or hasattr(value, "__arrow_c_stream__"):
+        return (len(value), *_shape(_first(value)))
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        own = tuple(value.shape)
+        nested = own and own[0] and str(value.dtype) == "object"
+        return (*own, *_shape(value.reshape(-1)[0])) if nested else own
+    if not isinstance(value, list | tuple):
+        return ()
+    if not value:
+        return (0, None)
+    return (len(value), *_shape(_first(value)))
+
+
+def _first(values: Any) -> Any:
+    found = next((value for value in values if value is not None), None)
+    return found if found is None or not hasattr(found, "as_py") else found.as_py()

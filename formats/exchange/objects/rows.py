@@ -15,9 +15,8 @@ from tensorrepo.formats.common.damage import damage
 from tensorrepo.formats.dataset.schema.schema import InputBatch, Schema
 from tensorrepo.formats.exchange.base import ImportOrigin, OpenedSource, grouped
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
-from tensorrepo.formats.exchange.objects.columns import read_columns, with_image_files
+from tensorrepo.formats.exchange.objects.columns import is_row, read_columns, with_image_files
 from tensorrepo.formats.exchange.objects.frames import is_frame, read_frame, read_frames
-from tensorrepo.formats.exchange.objects.row_or_batch import is_row
 from tensorrepo.formats.exchange.tables.samples import read_samples, size_of
 from tensorrepo.repo.errors import InvalidInputError
 

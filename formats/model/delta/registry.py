@@ -22,4 +22,3 @@ DECAY: Final = Decay()
 CAST: Final = Cast()
 _ALL: Final[tuple[FrameCodec, ...]] = (PLANES, PALETTE, DELTA, ROWS, ADAM, LOW_RANK, DECAY, CAST)
 CODECS: Final = {codec.name: codec for codec in _ALL}
-BY_NUMBER: Final = {codec.number: codec for codec in _ALL}

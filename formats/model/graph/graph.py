@@ -20,7 +20,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any, Final
@@ -210,27 +210,18 @@ def _ordered(nodes: Mapping[str, GraphNode]) -> tuple[GraphNode, ...]:
 
 
 _NODE: Final = blake3(derive_key_context="tensorrepo graph node v1")
-_WEIGHTS: Final = blake3(derive_key_context="tensorrepo graph node with weights v1")
 _GRAPH: Final = blake3(derive_key_context="tensorrepo graph v1")
 
 
 def prefix_hashes(graph: Graph) -> dict[str, bytes]:
     """For each node the hash of the architecture that leads to it, 32 bytes."""
-    return _hashes(graph, _NODE, lambda parameter: [parameter.role, parameter.shape])
-
-
-def weight_hashes(graph: Graph, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The same with the types of tensors, and what `StoredModel.content` says of each, if known."""
-    return _hashes(
-        graph,
-        _WEIGHTS,
-        lambda parameter: [
-            parameter.role,
-            parameter.type,
-            parameter.shape,
-            contents.get(parameter.tensor),
-        ],
-    )
+    hashes: dict[str, bytes] = {}
+    for node in graph.nodes:  # each stands behind those that it takes from
+        inputs = [[one.role, one.output, hashes[one.node]] for one in node.inputs]
+        parameters = [[one.role, one.shape] for one in node.parameters]
+        row = [node.op, node.config, inputs, parameters]
+        hashes[node.name] = _NODE.copy().update(_ENCODER.encode(row)).digest()
+    return hashes
 
 
 def graph_hash(hashes: Iterable[bytes]) -> str:
@@ -242,16 +233,6 @@ def graph_hash(hashes: Iterable[bytes]) -> str:
     for one in sorted(hashes):
         hasher.update(one)
     return hasher.hexdigest()
-
-
-def _hashes(graph: Graph, context: blake3, told: Callable[[Parameter], object]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for node in graph.nodes:  # each stands behind those that it takes from
-        inputs = [[one.role, one.output, found[one.node]] for one in node.inputs]
-        parameters = [told(one) for one in node.parameters]
-        row = [node.op, node.config, inputs, parameters]
-        found[node.name] = context.copy().update(_ENCODER.encode(row)).digest()
-    return found
 
 
 def common_prefix(one: Graph, two: Graph) -> tuple[tuple[GraphNode, GraphNode], ...]:

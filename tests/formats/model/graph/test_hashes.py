@@ -14,7 +14,6 @@ from tensorrepo.formats.model.graph.graph import (
     graph_hash,
     make_graph,
     prefix_hashes,
-    weight_hashes,
 )
 from tests.support.builders.graphs import node_lists
 
@@ -88,14 +87,6 @@ def test_a_layer_used_twice_is_not_two_equal_layers() -> None:
     once, twice = siamese("a", "a"), siamese("a", "b")
     assert prefix_hashes(once)["out"] == prefix_hashes(twice)["out"]
     assert graph_hash(prefix_hashes(once).values()) != graph_hash(prefix_hashes(twice).values())
-
-
-def test_weights_are_in_the_second_hash() -> None:
-    graph = chain("linear", "linear")
-    first = weight_hashes(graph, {"n0.weight": b"1", "n1.weight": b"2"})
-    second = weight_hashes(graph, {"n0.weight": b"1", "n1.weight": b"3"})
-    assert first["n0"] == second["n0"]
-    assert first["n1"] != second["n1"]
 
 
 def test_the_common_prefix_ends_where_architectures_part() -> None:

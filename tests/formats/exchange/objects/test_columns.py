@@ -11,7 +11,7 @@ import torch
 
 import tensorrepo as tr
 from tensorrepo.formats.dataset.schema.schema import Column, Schema, as_type
-from tensorrepo.formats.exchange.objects.row_or_batch import is_row
+from tensorrepo.formats.exchange.objects.columns import is_row
 
 TYPES: dict[str, Any] = {
     "tiled": tr.Tensor("float32", (8, 8), tile=(4, 4)),
