@@ -2,8 +2,9 @@
 
 Data of the machine itself, so that nothing is downloaded: facts of the files below the Python
 installation, the text of its modules, JPEG tiles of scikit-learn's two photographs, and embeddings
-of the text, the leading components of its words' frequencies. Times are of the processor, all
-threads.
+of the text, the leading components of its words' frequencies; pixels of photographs and of scanned
+digits. Times are of the processor, all threads; of cold streams, whose bytes the kernel has let go
+of, they are the clock's.
 """
 
 from __future__ import annotations
@@ -85,6 +86,34 @@ def _embeddings() -> pa.Table:
     return pa.table({"embedding": pa.FixedSizeListArray.from_arrays(flat, 256)})
 
 
+def _photos() -> pa.Table:
+    """Uncompressed pictures: tiles of photographs."""
+    from sklearn.datasets import load_sample_images
+
+    rng = np.random.default_rng(SEED)
+    photos = load_sample_images().images
+    rows = np.empty((4000, 96, 96), np.uint8)
+    for at in range(len(rows)):
+        photo = photos[at % 2]
+        top, left = (int(rng.integers(0, size - 96)) for size in photo.shape[:2])
+        rows[at] = photo[top : top + 96, left : left + 96, 1]
+    return _pixels(rows)
+
+
+def _digits() -> pa.Table:
+    """Uncompressed pictures: scanned digits, as MNIST has them."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits().images.astype(np.uint8) * 15
+    order = np.random.default_rng(SEED).integers(0, len(digits), 40_000)
+    return _pixels(np.kron(digits[order], np.ones((1, 4, 4), np.uint8)))
+
+
+def _pixels(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> pa.Table:
+    size = rows[0].size
+    return pa.table({"pixels": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), size)})
+
+
 SCHEMAS: dict[str, Any] = {
     "files": {
         **dict.fromkeys(("size", "mtime_ns", "inode", "mode", "blocks"), "int64"),
@@ -93,9 +122,13 @@ SCHEMAS: dict[str, Any] = {
     "text": {"text": tr.Text()},
     "jpeg": {"image": tr.Bytes(), "label": "int64"},
     "embeddings": {"embedding": tr.Embedding("float32", 256)},
+    "photos": {"pixels": tr.Tensor("uint8", (96 * 96,))},
+    "digits": {"pixels": tr.Tensor("uint8", (32 * 32,))},
 }
 TABLES: dict[str, Callable[[], pa.Table]] = {
     "files": _files, "text": _text, "jpeg": _jpegs, "embeddings": _embeddings,
+    "photos": _photos,
+    "digits": _digits,
 }  # fmt: skip
 
 
@@ -116,6 +149,8 @@ def _case(name: str) -> Callable[[Path, Options], dict[str, Any]]:
                 _note(times, f"scan_{codec}", lambda d=dataset: _scan(d))
                 _note(times, f"stream_{codec}", lambda d=dataset: _stream(d))
                 _note(times, f"rows_{codec}", lambda d=dataset: _rows(d))
+                del dataset
+                times.setdefault(f"cold_{codec}", []).append(_cold(place))
         for key, seconds in times.items():
             found[f"{key}_s"] = round(statistics.median(seconds), 3)
         return found
@@ -147,6 +182,19 @@ def _stream(dataset: tr.Dataset) -> None:
 def _rows(dataset: tr.Dataset) -> None:
     for row in np.random.default_rng(SEED).integers(0, len(dataset), ROWS_TAKEN).tolist():
         dataset[row]
+
+
+def _cold(place: Path) -> float:
+    """Seconds of a stream whose bytes come from the disk."""
+    os.sync()
+    for path in place.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    dataset = tr.open(place).dataset("x")
+    begun = time.perf_counter()
+    _stream(dataset)
+    return time.perf_counter() - begun
 
 
 CASES = {f"auto_{name}": _case(name) for name in TABLES}

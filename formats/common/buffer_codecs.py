@@ -10,8 +10,10 @@ needs. Distances are taken modulo the item's range, so whether numbers have a si
     0 numbers u64 | 8 minimum u64, as it stands in an unsigned item | 16 width u8 | 17 zeros
     24 distances, `width` bits each, little-endian: bit b of number i is bit i * width + b
 
-"auto" is a writer's wish and never stored. It tries a sample with every codec and compresses only
-where that saves a quarter: what is not compressed can be mapped, and its rows read one by one.
+"auto" is a writer's wish and never stored. It tries a sample with every codec and weighs the bytes
+that each would save against the time that it takes to decode: zstd is used where it halves, bit
+packing, which decodes five times as fast, where it saves a quarter. What is not compressed can be
+mapped, and its rows read one by one.
 
 Source:
     docs/spec/dataset.md, section "Codecs".
@@ -29,7 +31,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tensorrepo.formats.native.number_spans import BEST
+from tensorrepo.formats.native import number_spans, packed_numbers, planes
+from tensorrepo.formats.native.packed_numbers import GROUP, MAX_WIDTH
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.zstd_frames import expand_frame
@@ -37,9 +40,6 @@ from tensorrepo.repo.objects.zstd_frames import expand_frame
 HEAD = Struct("<QQB7s")
 assert HEAD.size == 24, "docs/spec/dataset.md promises a 24-byte header"
 MAX_CONSTANT_BYTES = 1 << 19  # width 0 proves nothing by its length: larger buffers take width 1
-MAX_WIDTH = 56  # a distance and the bits before it fit 8 bytes; wider ones are stored as items
-
-_GROUP = 8  # so many numbers of any width begin and end at whole bytes
 _BLOCK = 8192  # groups at a time: what is computed stays in cache
 
 
@@ -47,7 +47,7 @@ def packed_width(items: NDArray[Any]) -> tuple[int, int]:
     """Minimum and width with which these unsigned numbers are packed best."""
     if not len(items):
         return 0, 0
-    low, high, signed_low, signed_high = BEST.spans(items.data, items.itemsize)
+    low, high, signed_low, signed_high = number_spans.BEST.spans(items.data, items.itemsize)
     most = 1 << 8 * items.itemsize
     # Where both spans are equal, the smaller minimum: of signed numbers one may be below zero.
     below = most if signed_low >= most // 2 else 0
@@ -55,7 +55,7 @@ def packed_width(items: NDArray[Any]) -> tuple[int, int]:
     width = span.bit_length()
     if not width and items.nbytes > MAX_CONSTANT_BYTES:
         width = 1
-    if width > min(MAX_WIDTH, 8 * items.itemsize):
+    if width > min(MAX_WIDTH, 8 * items.itemsize):  # wider ones are stored as items
         width, minimum = 8 * items.itemsize, 0
     return minimum % (1 << 8 * items.itemsize), width
 
@@ -98,9 +98,15 @@ def unpack(stored: memoryview, numbers: int, dtype: np.dtype[Any]) -> NDArray[An
     packed = np.frombuffer(stored, np.uint8, offset=HEAD.size)
     if (tail := numbers * width % 8) and packed[-1] >> tail:
         raise CorruptError("bitpack: bits after the last number are set")
-    found = _unpack(packed, numbers, width, dtype)
-    if minimum:
-        found += dtype.type(minimum)
+    if not width:
+        return np.full(numbers, minimum, dtype)
+    if width in (8, 16, 32, 64):
+        found = packed.view(f"<u{width // 8}").astype(dtype)
+        if minimum:
+            found += dtype.type(minimum)
+        return found
+    found = np.empty(numbers, dtype)
+    packed_numbers.BEST.unpack(packed, width, minimum, found)
     return found
 
 
@@ -111,7 +117,7 @@ def _pack(items: NDArray[Any], minimum: np.unsignedinteger[Any], width: int) -> 
     out = np.zeros(packed_bytes(len(items), width) - HEAD.size, np.uint8)
     if not width:
         return out
-    step = _GROUP * _BLOCK
+    step = GROUP * _BLOCK
     for start in range(0, len(items), step):
         distances = items[start : start + step] - minimum
         at = start * width // 8
@@ -133,62 +139,22 @@ def _pack_block(distances: NDArray[Any], width: int) -> NDArray[np.uint8]:
         return found
     if width in (8, 16, 32):
         return distances.astype(f"<u{width // 8}").view(np.uint8)
-    groups = -(-len(distances) // _GROUP)
-    numbers = np.zeros((groups, _GROUP), np.uint64)
+    groups = -(-len(distances) // GROUP)
+    numbers = np.zeros((groups, GROUP), np.uint64)
     numbers.reshape(-1)[: len(distances)] = distances
     if width < 8:
         # All eight fit one word, whose low bytes they fill.
-        for place in range(1, _GROUP):
+        for place in range(1, GROUP):
             numbers[:, 0] |= numbers[:, place] << np.uint64(place * width)
         words = numbers[:, 0].astype("<u8").view(np.uint8).reshape(groups, 8)
         return np.ascontiguousarray(words[:, :width]).reshape(-1)
     out = np.zeros(groups * width + 8, np.uint8)
-    for place in range(_GROUP):
+    for place in range(GROUP):
         at, shift = divmod(place * width, 8)
         # Groups are at least 8 bytes apart here, so no two windows of one place overlap.
         windows = np.ndarray((groups,), "<u8", out.data, at, (width,))
         windows |= numbers[:, place] << np.uint64(shift)
     return out[: groups * width]
-
-
-def _unpack(
-    packed: NDArray[np.uint8], numbers: int, width: int, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    if not width:
-        return np.zeros(numbers, dtype)
-    if width in (8, 16, 32, 64):
-        return packed.view(f"<u{width // 8}").astype(dtype)
-    out = np.empty(numbers, dtype)
-    step = _GROUP * _BLOCK
-    for start in range(0, numbers, step):
-        stop = min(numbers, start + step)
-        part = packed[start * width // 8 : -(-stop * width // 8)]
-        _unpack_block(part, width, out[start:stop])
-    return out
-
-
-def _unpack_block(packed: NDArray[np.uint8], width: int, out: NDArray[Any]) -> None:
-    if width == 1:
-        out[...] = np.unpackbits(packed, count=len(out), bitorder="little")
-        return
-    if width in (2, 4):
-        lanes = np.empty((len(packed), 8 // width), out.dtype)
-        for place in range(8 // width):
-            lanes[:, place] = (packed >> place * width) & ((1 << width) - 1)
-        out[...] = lanes.reshape(-1)[: len(out)]
-        return
-    groups = -(-len(out) // _GROUP)
-    # As wide as needed, as narrow as possible: a number begins up to 7 bits into its window.
-    window = np.dtype("<u4" if width + 7 <= 32 else "<u8")
-    padded = np.zeros(groups * width + window.itemsize, np.uint8)
-    padded[: len(packed)] = packed
-    found = np.empty((groups, _GROUP), out.dtype)
-    mask = window.type((1 << width) - 1)
-    for place in range(_GROUP):
-        at, shift = divmod(place * width, 8)
-        windows = np.ndarray((groups,), window, padded.data, at, (width,))
-        found[:, place] = (windows >> window.type(shift)) & mask
-    out[...] = found.reshape(-1)[: len(out)]
 
 
 LEVEL = 1
@@ -289,10 +255,13 @@ def _shuffle(data: Buffer, item_bytes: int) -> bytes:
 
 
 def _unshuffle(raw: bytes, item_bytes: int) -> memoryview:
-    planes = np.frombuffer(raw, np.uint8).reshape(item_bytes, -1)
-    items = np.empty((planes.shape[1], item_bytes), np.uint8)
-    for place, plane in enumerate(planes):
-        items[:, place] = plane
+    lanes = np.frombuffer(raw, np.uint8).reshape(item_bytes, -1)
+    items = np.empty((lanes.shape[1], item_bytes), np.uint8)
+    if item_bytes in (2, 4, 8):
+        planes.BEST.join(list(lanes[::-1]), items.reshape(-1), turn=False)
+    else:
+        for place, lane in enumerate(lanes):
+            items[:, place] = lane
     return items.reshape(-1).data.toreadonly()
 
 
@@ -311,9 +280,14 @@ CODEC_NAMES: Mapping[str, CodecChoice] = {
 SAMPLE_BYTES = 64 << 10
 SAMPLE_PLACES = 3
 MIN_BYTES = 512  # below this a directory and a decoder cost more than is saved
-_WORTH = 0.75  # the share that must be left at most
-_CLOSE = 1.1  # codecs whose results differ less are told apart by the speed of decoding
-_FASTEST_FIRST = (Codec.BITPACK, Codec.ZSTD, Codec.SHUFFLE_ZSTD)
+# The share that must be left at most. What zstd takes a third from streams at a fifth of the speed
+# of mapped pages where these are at hand: so it must halve them.
+_WORTH = {Codec.BITPACK: 0.75, Codec.ZSTD: 0.5, Codec.SHUFFLE_ZSTD: 0.5}
+# Nanoseconds a byte. A choice must not depend on the machine, or equal rows would not be equal
+# bytes: so these are round figures of one core (benchmarks/results/auto.md).
+_FETCH = 3.0  # a disk or link of 330 MB/s: what a stored byte costs whoever has not got it yet
+_DECODE = {Codec.BITPACK: 0.1, Codec.ZSTD: 0.55, Codec.SHUFFLE_ZSTD: 0.5}  # a raw byte
+_PACKED_ITEM = 0.3  # beside that, of a packed number whatever its size
 
 
 def parse_codec(name: str) -> CodecChoice:
@@ -339,21 +313,24 @@ def encode_chosen(choice: CodecChoice, data: memoryview, item_bytes: int) -> tup
 
 
 def choose_codec(data: memoryview, item_bytes: int) -> Codec:
-    """The codec that seems best for `data`, whose bytes are whole items."""
+    """The codec that brings `data`, whose bytes are whole items, soonest: fetched and decoded."""
     if data.nbytes < MIN_BYTES:
         return Codec.NONE
     sample = _sample(data, item_bytes)
     shares: dict[Codec, float] = {}
     # All numbers need as many bits as some of them do: mostly the sample tells that it is too many.
-    if _packed_share(sample, item_bytes) <= _WORTH * _CLOSE:
+    if _packed_share(sample, item_bytes) <= _WORTH[Codec.BITPACK]:
         shares[Codec.BITPACK] = _packed_share(data, item_bytes)
     for codec in (Codec.ZSTD, Codec.SHUFFLE_ZSTD)[: 1 + (item_bytes > 1)]:
         packed = memoryview(encode_buffer(codec, sample, item_bytes))
         shares[codec] = packed.nbytes / sample.nbytes
-    best = min(shares.values())
-    if best > _WORTH:
-        return Codec.NONE
-    return next(codec for codec in _FASTEST_FIRST if shares.get(codec, 1.0) <= best * _CLOSE)
+    times = {Codec.NONE: _FETCH}
+    for codec, share in shares.items():
+        if share <= _WORTH[codec]:
+            times[codec] = share * _FETCH + _DECODE[codec]
+    if Codec.BITPACK in times:
+        times[Codec.BITPACK] += _PACKED_ITEM / packed_dtype(item_bytes).itemsize
+    return min(times, key=lambda codec: times[codec])
 
 
 def _packed_share(data: memoryview, item_bytes: int) -> float:

@@ -17,6 +17,7 @@ PART int add_digests(PyObject *module);
 PART int add_files(PyObject *module);
 PART int add_number_spans(PyObject *module);
 PART int add_order(PyObject *module);
+PART int add_packed_numbers(PyObject *module);
 PART int add_planes(PyObject *module);
 PART int add_row_digests(PyObject *module);
 PART int add_row_sums(PyObject *module);

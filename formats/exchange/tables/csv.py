@@ -38,11 +38,17 @@ import pyarrow.csv as pa_csv
 
 from tensorrepo.formats.common.damage import damage, refusals
 from tensorrepo.formats.dataset.schema.schema import Schema
-from tensorrepo.formats.exchange.base import BytesRead, Candidate, Damage, OpenedSource
+from tensorrepo.formats.exchange.base import (
+    MOST_TOLD,
+    BytesRead,
+    Candidate,
+    Damage,
+    OpenedSource,
+)
 from tensorrepo.formats.exchange.child_main import ARROW_ERRORS, TableFile
 from tensorrepo.formats.exchange.column_choice import ColumnChoice
 from tensorrepo.formats.exchange.tables.files import has_table_files, naming_file, read_tables
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import Error, InvalidInputError
 
 if TYPE_CHECKING:
     Handler = Callable[[Any], str]
@@ -347,7 +353,7 @@ def _inferred(path: Path, dialect: Dialect, passed: RowsOfOtherWidth | None) -> 
             return reader.schema
     except pa.ArrowInvalid as problem:
         if _ROW.search(str(problem)):
-            raise _explained(path, [], str(problem)) from problem
+            raise _explained(path, dialect, [], str(problem)) from problem
         raise
 
 
@@ -429,7 +435,7 @@ def _reading(
     path: Path,
     dialect: Dialect,
     types: Mapping[str, pa.DataType],
-    passed: RowsOfOtherWidth | None = None,
+    passed: Handler | None = None,
     read: BytesRead | None = None,
 ) -> Iterator[LentReader]:
     def opened(stream: LentStream, handler: Handler | None) -> pa_csv.CSVStreamingReader:
@@ -485,13 +491,20 @@ def _batches(
             for batch in rows:
                 yield batch.rename_columns(names)
     except pa.ArrowException as problem:
-        raise _explained(path, names, str(problem)) from problem
+        raise _explained(path, dialect, names, str(problem)) from problem
 
 
-def _explained(path: Path, names: list[str], message: str) -> InvalidInputError:
-    """Pyarrow's message with the line in the file and the column's name for its two numbers."""
+def _explained(path: Path, dialect: Dialect, names: list[str], message: str) -> Error:
+    """Pyarrow's message with the line in the file and the column's name for its two numbers.
+
+    Of rows that have too many cells or too few it knows the first: all of them are counted here.
+    """
     row, column = _ROW.search(message), _COLUMN.search(message)
     where = str(path)
+    if row and not column and " columns, got " in message:
+        found = _misfits(path, dialect)
+        if found.count > 1:
+            return _many_misfits(path, found)
     if row:
         where += f", line {_line_of(path, int(row[1]))}"
     if column:
@@ -508,17 +521,65 @@ def _explained(path: Path, names: list[str], message: str) -> InvalidInputError:
     return damage(where, message)
 
 
+class _Misfits:
+    """Told by Arrow of rows that have too many cells or too few: their number, and the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[tuple[int, str]] = []  # record from 1, what is wrong with it
+
+    def __call__(self, row: Any) -> str:
+        self.count += 1
+        if len(self.first) < MOST_TOLD:
+            problem = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
+            self.first.append((row.number, f"{problem}: {row.text!r:.60}"))
+        return "skip"
+
+
+def _misfits(path: Path, dialect: Dialect) -> _Misfits:
+    """Those of the whole file, which is read once more, a block at a time."""
+    found = _Misfits()
+    try:
+        with _reading(path, dialect, {}, _Misfits()) as reader:
+            everything = dict.fromkeys(reader.schema.names, pa.string())
+        with _reading(path, dialect, everything, found) as reader:
+            for _ in reader:
+                pass
+    except pa.ArrowException:
+        pass  # further on it is damaged otherwise; what was found so far is told
+    return found
+
+
+def _many_misfits(path: Path, found: _Misfits) -> Error:
+    lines = _lines_of(path, [record for record, _ in found.first])
+    told = "; ".join(f"line {at}: {what}" for at, (_, what) in zip(lines, found.first, strict=True))
+    more = found.count - len(found.first)
+    return damage(
+        path,
+        f"{found.count:,} rows have too many cells or too few. {told}"
+        f"{f'; and {more:,} more' if more else ''}. damaged=skip passes over them.",
+    )
+
+
 def _line_of(path: Path, record: int) -> int:
-    """The line, from 1, in which a record begins. Quoted cells may hold line ends."""
+    """The line, from 1, in which a record begins."""
+    return _lines_of(path, [record])[0]
+
+
+def _lines_of(path: Path, records: Sequence[int]) -> list[int]:
+    """The lines, from 1, in which records begin. Quoted cells may hold line ends."""
+    lines: dict[int, int] = {}
     seen, inside = 0, False
     with open_text(path) as stream:
         for number, line in enumerate(stream, 1):
             if not inside and line.strip(b"\r\n"):
                 seen += 1
-                if seen == record:
-                    return number
+                if seen in records:
+                    lines[seen] = number
+                    if len(lines) == len(records):
+                        break
             inside ^= line.count(b'"') % 2 == 1
-    return record
+    return [lines.get(record, record) for record in records]
 
 
 def _guess_delimiter(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Datasets of Hugging Face: features as columns, reader and writer.
 
 Features say what Arrow's types do not: that numbers are classes, that a struct is a picture, that
-nested lists are one array. What no column type holds but JSON can say becomes a column of JSON.
+nested lists are one array. Structs and lists of anything are columns of these types, both ways.
 
     dataset_info.json state.json data-00000-of-00001.arrow              one split
     dataset_dict.json train/... test/...                                several: a column split
@@ -122,7 +122,27 @@ def adapt_feature(field: pa.Field, feature: HuggingFaceFeature, *, follow: bool)
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    """The type that is stored for an extension type, also of those inside of lists and structs."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return storage_type(kind.storage_type)
+    return _rebuilt(kind, storage_type) if _holds_extension(kind) else kind
+
+
+def _holds_extension(kind: pa.DataType) -> bool:
+    inside = (kind.field(at).type for at in range(kind.num_fields))
+    return isinstance(kind, pa.BaseExtensionType) or any(map(_holds_extension, inside))
+
+
+def _rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A list or struct whose inner types are changed; any other type as it is."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(change(each.type)) for each in kind.fields])
+    if not is_any_list(kind):
+        return kind
+    inner = kind.value_field.with_type(change(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
 def blocks(array: pa.Array, shape: Sequence[int | None]) -> list[NDArray[Any] | None]:
@@ -521,12 +541,20 @@ def _feature(column: Column) -> _Feature:
         case Scalar():
             return _plain(column, _value(_dtype(column)), _element(column))
     if isinstance(column.type, _AS_ARROW):
-        kind = arrow_type(column.type)
-        return _Feature(_form(column, kind), _field(column, kind), lambda array: array)
+        kind = _short(arrow_type(column.type))
+        return _Feature(_form(column, kind), _field(column, kind), lambda array: array.cast(kind))
     return _tensor(column)
 
 
 _AS_ARROW = (Date, Time, Duration, Decimal, Null, *get_args(Nested))
+
+
+def _short(kind: pa.DataType) -> pa.DataType:
+    """A type with lists, text and bytes as `datasets` has them: with ends of 32 bits."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_short(kind.value_type)))
+    short = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return short.get(kind) or _rebuilt(kind, _short)
 
 
 def _form(column: Column, kind: pa.DataType) -> Any:
@@ -540,7 +568,7 @@ def _form(column: Column, kind: pa.DataType) -> Any:
         form = {"feature": _form(column, kind.value_type), "_type": "List"}
         if types.is_fixed_size_list(kind):
             return {**form, "length": kind.list_size}
-        return {**form, "_type": "LargeList"}
+        return form
     names = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64"}
     plain = str(kind).replace("[day]", "")
     if types.is_fixed_size_binary(kind):

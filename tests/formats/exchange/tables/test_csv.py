@@ -136,6 +136,19 @@ def test_a_row_with_more_or_fewer_cells_names_its_line(bad: str, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("header", ["a,b", "a,a"])
+def test_rows_of_other_widths_are_counted_and_the_first_named(header: str, tmp_path: Path) -> None:
+    rows = ['"1\n",2', *["1,2"] * 40, "1,2,3", *["1,2"] * 9, *["7"] * 14, "1,2"]
+    path = written(tmp_path, "\n".join([header, *rows, ""]))
+    with pytest.raises(InvalidInputError) as refused:
+        store(read_csv(path))
+    text = str(refused.value)
+    assert "15 rows have too many cells or too few. line 44: Expected 2 columns, got 3" in text
+    assert "line 62: Expected 2 columns, got 1: '7'; and 5 more. damaged=skip" in text
+    assert "line 63" not in text
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_a_quote_that_never_closes_is_explained(tmp_path: Path) -> None:
     path = written(tmp_path, "a,b\n" + "1,2\n" * 40 + '1,"' + "x" * 500)
     with pytest.raises(InvalidInputError, match="Is a closing quote missing"):

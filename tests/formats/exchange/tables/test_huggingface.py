@@ -300,3 +300,45 @@ def test_a_dict_of_datasets_asks_for_one() -> None:
     datasets = pytest.importorskip("datasets")
     with pytest.raises(InvalidInputError, match="choose one: train"):
         read_object(datasets.DatasetDict(train=datasets.Dataset.from_dict({"a": [1]})))
+
+
+def test_structs_and_lists_of_the_library_come_and_go_as_they_are(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    number, text = datasets.Value("int32"), datasets.Value("string")
+    features = datasets.Features(
+        {
+            "box": {"x": number, "tag": text},
+            "objects": datasets.List(
+                {"at": datasets.List(datasets.Value("float64")), "kind": number}
+            ),
+            "words": datasets.List(text),
+            "turns": datasets.Sequence({"role": text, "n": number}),
+            "deep": {"in": {"k": datasets.List(number)}, "raw": datasets.Value("binary")},
+            "pair": datasets.List({"x": number}, length=2),
+        }
+    )
+    rows = [
+        {"box": {"x": 1, "tag": "a"}, "objects": [{"at": [1.5, 2.0], "kind": 3}, None],
+         "words": ["a", None], "turns": {"role": ["u"], "n": [1]},
+         "deep": {"in": {"k": [1, 2]}, "raw": b"\0"}, "pair": [{"x": 1}, {"x": None}]},
+        {"box": None, "objects": [], "words": None, "turns": {"role": [], "n": []},
+         "deep": {"in": None, "raw": None}, "pair": [{"x": 3}, {"x": 4}]},
+    ]  # fmt: skip
+    given = datasets.Dataset.from_list(rows, features=features)
+    stored = store(read_object(given))
+    item = Struct({"at": List("float64"), "kind": "int32"})
+    assert stored.schema.column("objects").type == List(item)
+    assert stored.schema.column("deep").type == Struct(
+        {"in": Struct({"k": List("int32")}), "raw": Bytes()}
+    )
+    back = datasets.load_from_disk(str(export(stored, tmp_path / "out", "huggingface")))
+    assert back.features == given.features
+    assert back.to_list() == given.to_list()
+    assert rows_of(store(read(tmp_path / "out"))) == rows_of(stored)
+
+
+def test_arrays_inside_of_structs_are_lists_of_lists() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"a": {"m": datasets.Array2D((2, 1), "int8")}})
+    given = datasets.Dataset.from_list([{"a": {"m": [[1], [2]]}}], features=features)
+    assert store(read_object(given))[0]["a"] == {"m": [[1], [2]]}
