@@ -22,6 +22,7 @@ from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import check_ref
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import RecordTable, Shown
 
 
@@ -89,7 +90,9 @@ def plan_expiry(repository: RepositoryCore, branch: str, rule: KeepRule, *, now_
     refs = repository.log.refresh().state.refs
     ref = check_ref(BRANCHES + branch)
     if ref not in refs:
-        raise NotFoundError(f"no branch {branch!r} whose commits could expire")
+        known = [name.removeprefix(BRANCHES) for name in refs if name.startswith(BRANCHES)]
+        hint = did_you_mean(branch, known, there_are(sorted(known), "There is none at all."))
+        raise NotFoundError(f"no branch {branch!r} whose commits could expire.{hint}")
     oldest_ns = now_ns - int(rule.seconds * 1e9)
     parents: dict[Digest, Sequence[Digest]] = {}  # children come before parents
     length = 0

@@ -36,8 +36,9 @@ from tensorrepo.repo.changes.gc_marks import (
 )
 from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.errors import CommitOutcomeUnknown, UnsupportedError
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
 from tensorrepo.repo.log.reader import LogView
@@ -250,7 +251,7 @@ def _close_leases(
         closed[:] = islice(ended, MOST_CLOSED)
         return tuple(_entry("lease-close", actor, {"id": name}, txn) for name in closed)
 
-    repository.append(decide)
+    _append(repository, decide)
     return tuple(closed)
 
 
@@ -426,7 +427,7 @@ class _Condemning:
 
     def append(self) -> Condemnation | None:
         """The condemnation, once it is in the log; None when nothing was left to condemn."""
-        appended = self.collection.repository.append(self._decide)
+        appended = _append(self.collection.repository, self._decide)
         return appended.view.state.graves[-1] if appended.record is not None else None
 
     def _decide(self, view: LogView) -> tuple[LogEntry, ...]:
@@ -480,8 +481,30 @@ def _finish(repository: RepositoryCore, grave: Condemnation, actor: str, progres
             return ()  # another collection was faster
         return (_entry("gc-end", actor, {"generation": grave.generation}, txn),)
 
-    repository.append(decide)
+    _append(repository, decide)
     return len(keys)
+
+
+def _append(
+    repository: RepositoryCore, decide: Callable[[LogView], tuple[LogEntry, ...]]
+) -> Appended:
+    """Append a record of a collection.
+
+    Nobody need ask what became of one that was cut off. If it landed, or lands yet, the next
+    collection finds its list and ends it; if not, that one decides anew.
+    """
+    try:
+        return repository.append(decide)
+    except CommitOutcomeUnknown as unknown:
+        if repository.log.pending is not None:
+            repository.log.pending.remove(unknown.txn)
+        raise CommitOutcomeUnknown(
+            f"{repository.url}: a collection was cut off at record {unknown.generation} of the "
+            f"log: {unknown.__cause__ or unknown}. Nothing that is needed is gone: run "
+            "`tensorrepo gc` again, which ends what this one began.",
+            txn=unknown.txn,
+            generation=unknown.generation,
+        ) from unknown.__cause__
 
 
 def _entry(kind: str, actor: str, data: Mapping[str, Any], txn: str) -> LogEntry:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
@@ -20,11 +21,15 @@ from tensorrepo.repo.changes.gc_collect import (
     plan_collection,
 )
 from tensorrepo.repo.changes.moments import parse_span
+from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
 
 SHOWN_REFS = 10
+CUT_OFF: Final = (
+    "Nothing that is needed is gone: run `tensorrepo gc` again, which ends what this one began"
+)
 DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
 GraceOption = Annotated[
     str, Option("--grace", metavar="SPAN", help="Spare garbage that is younger.")
@@ -124,13 +129,30 @@ def _collect(call: RepoCall, rules: CollectionRules, *, dry_run: bool) -> Collec
     core = call.session.repository
     with output.row_progress("collecting", "objects") as advance:
 
-        def progress(_what: str, done: int, total: int) -> None:
-            advance(done, total or done)
+        def progress(what: str, done: int, total: int) -> None:
+            advance(done, total or done, f"{what} objects")
 
         if dry_run:
             return plan_collection(core, rules=rules, progress=progress)
         author = call.session.author()
-        return collect_garbage(core, actor=author, rules=rules, progress=progress)
+        with _resumable():
+            return collect_garbage(core, actor=author, rules=rules, progress=progress)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say what to do about a collection that is cut off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(CUT_OFF) from None
+    except CommitOutcomeUnknown as unknown:
+        if isinstance(unknown.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt(CUT_OFF) from None
+        raise
+    except StorageError:
+        output.note(f"the collection was cut off. {CUT_OFF}")
+        raise
 
 
 def _document(report: CollectionReport) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Expiry keeps what its rule says, and says what else it cuts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes.expire import KeepRule, expire, plan_expiry
+from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.errors import CommitExpired, InvalidInputError, NotFoundError
+from tensorrepo.repo.history.commits import walk
+from tests.support.builders.repositories import (
+    ADA,
+    again,
+    commit_files,
+    new_repository,
+    stage_files,
+)
+
+DAY_NS = 86_400 * 10**9
+NOW_NS = 1_000 * DAY_NS
+
+
+def commit_at(repository: RepositoryCore, days_ago: int) -> str:
+    """A commit that tells a time so long ago."""
+    transaction = begin(repository, "main")
+    stage_files(transaction, {"files/a": b"%d" % days_ago})
+    made = transaction.commit("change", author=ADA, clock=lambda: NOW_NS - days_ago * DAY_NS)
+    assert made is not None
+    return made.digest
+
+
+def aged(*days_ago: int) -> tuple[RepositoryCore, list[str]]:
+    """A repository with a commit of each age, the oldest first."""
+    repository = new_repository()
+    return repository, [commit_at(repository, days) for days in days_ago]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("1", 1), ("3", 3), ("99", 5), ("2d", 2), ("2d,3", 3), ("30d,1", 4), ("0d", 1)],
+)
+def test_a_branch_keeps_what_either_part_of_the_rule_keeps(text: str, kept: int) -> None:
+    repository, commits = aged(90, 30, 10, 2, 1)
+    expiry = plan_expiry(repository, "main", KeepRule.parse(text), now_ns=NOW_NS)
+    assert (expiry.kept, expiry.given_up) == (kept, 5 - kept)
+    assert expiry.ends == ((commits[-kept],) if kept < 5 else ())
+    assert len(list(walk(repository.objects, [commits[-1]]))) == 5, "a plan changes nothing"
+
+
+def test_what_expired_is_collected_and_other_branches_are_named() -> None:
+    repository, commits = aged(30, 20, 10)
+    refs.create_branch(repository, "other", commits[2], actor=ADA)
+    rule = KeepRule(newest=2)
+    expiry = expire(repository, "main", rule, actor=ADA, now_ns=NOW_NS)
+    assert expiry.shortens == ("heads/other",)
+    rules = CollectionRules(grace_seconds=0, retention_seconds=0)
+    collect_garbage(repository, actor=ADA, rules=rules)
+    fresh = again(repository)
+    fresh.log.refresh()
+    assert [digest for digest, _ in walk(fresh.objects, [commits[2]])] == commits[:0:-1]
+    with pytest.raises(CommitExpired):
+        again(repository).objects.get(commits[0])
+
+
+def test_a_branch_that_is_not_there_is_answered_with_near_ones() -> None:
+    repository, _ = aged(1)
+    with pytest.raises(NotFoundError, match=r"no branch 'mian'.*Did you mean main\?"):
+        plan_expiry(repository, "mian", KeepRule(), now_ns=NOW_NS)
+    with pytest.raises(NotFoundError, match=r"There is main\."):
+        plan_expiry(repository, "zzz", KeepRule(), now_ns=NOW_NS)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "30d,,1", "30d;1"])
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        KeepRule.parse(text)
+
+
+def test_undo_to_a_commit_that_was_collected_says_so() -> None:
+    repository = new_repository()
+    first = commit_files(repository, {"files/a": b"1"})
+    refs.create_branch(repository, "b", first.digest, actor=ADA)
+    commit_files(repository, {"files/a": b"2"}, branch="b")
+    refs.undo(repository, "b", actor=ADA)
+    rules = CollectionRules(grace_seconds=0, retention_seconds=0)
+    collect_garbage(repository, actor=ADA, rules=rules)
+    with pytest.raises(CommitExpired, match=r"cannot redo: commit .* branch 'b' .* collected"):
+        refs.redo(again(repository), "b", actor=ADA)
