@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -36,6 +36,7 @@ from tensorrepo.repo.changes.gc_marks import (
 )
 from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.rules import retention_seconds
 from tensorrepo.repo.errors import CommitOutcomeUnknown, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
@@ -192,12 +193,17 @@ def plan_collection(
     *,
     rules: CollectionRules = CollectionRules(),
     progress: Progress = lambda _what, _done, _total: None,
+    ends: Collection[Digest] = (),
 ) -> CollectionReport:
-    """What `collect_garbage` would delete, by kind, and what refs hold. Changes nothing."""
+    """What `collect_garbage` would delete, by kind, and what refs hold. Changes nothing.
+
+    Arguments are those of `collect_garbage`; `ends` are commits at which history would end by then.
+    """
     view = repository.log.refresh()
     _refuse(repository, view, writes=False)
     moment = _StoreTimes.of(repository, view, asks=False)
-    return _Collection(repository, "", rules, moment, progress).plan(view)
+    state = replace(view.state, shallow=view.state.shallow | frozenset(ends))
+    return _Collection(repository, "", rules, moment, progress).plan(state)
 
 
 def _refuse(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
@@ -294,8 +300,7 @@ class _Collection:
             condemned=tuple(condemned),
         )
 
-    def plan(self, view: LogView) -> CollectionReport:
-        state = view.state
+    def plan(self, state: State) -> CollectionReport:
         released = self._released(state)
         marks = self._list(state)
         others = {"dropped refs": [each for each in state.retained if each not in released]}
@@ -325,9 +330,8 @@ class _Collection:
         """Dropped values whose time is over, and the generations that dropped them."""
         retention = self.rules.retention_seconds
         if retention is None:
-            configured = state.config.get("retention_seconds", RETENTION_SECONDS)
-            assert isinstance(configured, int), "the fold admits nothing else"
-            retention = configured
+            configured = retention_seconds(state)
+            retention = RETENTION_SECONDS if configured is None else configured
         oldest = sorted(state.retained.items(), key=lambda pair: (pair[1], pair[0]))
         return dict(islice((one for one in oldest if self._is_over(one, retention)), MOST_RELEASED))
 

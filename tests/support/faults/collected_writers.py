@@ -22,7 +22,7 @@ from typing import TypeVar
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes import merge_branches, refs
-from tensorrepo.repo.changes.expire import KeepRule, expire
+from tensorrepo.repo.changes.expire import expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin, begin_beside, commit_beside
@@ -30,6 +30,7 @@ from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.branch_rules import KeepRule
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.repositories import ADA, commit_files, files_at, stage_files
