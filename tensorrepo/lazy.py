@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     from tensorrepo.pinned import PinnedRepository, handles
     from tensorrepo.repo.backends.registry import open_backend
     from tensorrepo.repo.changes.disk_usage import measure_trees
-    from tensorrepo.repo.changes.expire import KeepRule, expire, plan_expiry
+    from tensorrepo.repo.changes.expire import (
+        expire,
+        expire_kept,
+        parse_keep,
+        plan_expiry,
+        plan_kept,
+    )
     from tensorrepo.repo.changes.gc_collect import (
         CollectionRules,
         collect_garbage,
@@ -72,16 +78,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
-    "KeepRule", "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "Registry",
-    "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction", "blame",
-    "bundle", "catalog_of", "checkpointer_of", "collect_garbage", "compare", "compare_contents",
-    "compare_entry", "condition_rows", "dataset_at", "decoded_bytes", "describe_entry",
-    "diff_models", "diff_views", "every_tree", "expire", "fetch", "fetch_data", "files_in_place",
-    "files_text", "handles", "here_of", "measure_owners", "measure_trees", "measure_usage",
-    "model_at", "models_at", "no_attribute", "open_backend", "open_dataset", "open_model",
-    "open_view", "plan_collection", "plan_expiry", "promote", "pull", "push", "repack_models",
-    "repack_worn", "repository_table", "row_documents", "row_lines", "row_selection", "shortened",
-    "sql", "view_at", "worn_packs", "write_report",
+    "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "Registry", "RepackOptions", "Run",
+    "Runs", "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
+    "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
+    "condition_rows", "dataset_at", "decoded_bytes", "describe_entry", "diff_models", "diff_views",
+    "every_tree", "expire", "expire_kept", "fetch", "fetch_data", "files_in_place", "files_text",
+    "handles", "here_of", "measure_owners", "measure_trees", "measure_usage", "model_at",
+    "models_at", "no_attribute", "open_backend", "open_dataset", "open_model", "open_view",
+    "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "promote", "pull", "push",
+    "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
+    "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -127,7 +133,7 @@ _NAMES: Final = {
     "query.untrusted.sandbox": "QueryLimits",
     "repo.backends.registry": "open_backend",
     "repo.changes.disk_usage": "measure_trees",
-    "repo.changes.expire": "KeepRule expire plan_expiry",
+    "repo.changes.expire": "expire expire_kept parse_keep plan_expiry plan_kept",
     "repo.changes.owner_usage": "Owners measure_owners",
     "repo.changes.gc_collect": "CollectionRules collect_garbage plan_collection",
     "repo.errors": (

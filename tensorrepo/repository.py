@@ -429,6 +429,8 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
     ) -> CollectionReport:
         """Delete what no branch, tag or run leads to. Safe while others work.
 
+        Before that, branches whose rules say what they keep give up the rest.
+
         Args:
             grace: span of time, such as "12h": garbage that is younger stays.
             retention: span for which deleted and reset refs are kept; None: the repository's, or 14
@@ -446,23 +448,27 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
             close_leases,
         )
         core = self.context.core
+        now = time.time_ns()
         if dry_run:
-            return lazy.plan_collection(core, rules=rules)
+            ends = {end for each in lazy.plan_kept(core, now_ns=now) for end in each.ends}
+            return lazy.plan_collection(core, rules=rules, ends=ends)
         if compact:
             options = lazy.RepackOptions(self.author, time.time_ns())
             lazy.repack_worn(core, options, time.thread_time)
+        lazy.expire_kept(core, actor=self.author, now_ns=now)
         return lazy.collect_garbage(core, actor=self.author, rules=rules)
 
-    def expire(self, branch: str, keep: str, *, dry_run: bool = False) -> Expiry:
+    def expire(self, branch: str, keep: str | None = None, *, dry_run: bool = False) -> Expiry:
         """Give up old commits of a branch; `gc` takes what only they led to.
 
         Args:
             branch: name of the branch.
             keep: commits that stay: "30d" those of the last 30 days, "100" the newest hundred,
-                "30d,100" both.
+                "30d,100" both; None: what the rule of the branch says.
             dry_run: change nothing, and tell what would be given up.
         """
-        core, rule, now = self.context.core, lazy.KeepRule.parse(keep), time.time_ns()
+        core, now = self.context.core, time.time_ns()
+        rule = None if keep is None else lazy.parse_keep(text("keep", keep))
         if dry_run:
             return lazy.plan_expiry(core, branch, rule, now_ns=now)
         return lazy.expire(core, branch, rule, actor=self.author, now_ns=now)

@@ -232,9 +232,10 @@ class Disk:
         at = self._open_root(make=make)
         try:
             for name in folder.split("/") if folder else ():
-                inner = _open_folder(name, at, make=make)
-                os.close(at)
-                at = inner
+                outer, at = at, _open_folder(name, at, make=make)
+                # Only what `at` no longer names: Ctrl-C may come between any two lines, and a
+                # descriptor that is closed twice may be another thread's by then.
+                os.close(outer)
             yield at
         finally:
             os.close(at)

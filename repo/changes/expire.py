@@ -11,46 +11,34 @@ rule, the others are kept as well, and history ends at those.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.rules import rules_of
 from tensorrepo.repo.changes.shallow import end_history
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor, walk
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.branch_rules import KeepRule
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.names import check_ref
+from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import RecordTable, Shown
 
 
-@dataclass(frozen=True, slots=True)
-class KeepRule:
-    """Which commits of a branch are kept: what either member keeps.
-
-    Attributes:
-        newest: number of the newest commits.
-        seconds: age up to which commits are kept, by the times that they tell.
-    """
-
-    newest: int = 1
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.newest < 1 or self.seconds < 0:
-            raise InvalidInputError("at least the newest commit of a branch is kept")
-
-    @classmethod
-    def parse(cls, text: str) -> KeepRule:
-        """The rule of a text such as ``30d``, ``100`` or ``30d,100``."""
-        rule = cls()
-        for part in (one.strip() for one in text.split(",")):
-            if re.fullmatch(r"[0-9]{1,9}", part):
-                rule = replace(rule, newest=int(part))
-            else:
-                rule = replace(rule, seconds=parse_span(part))
-        return rule
+def parse_keep(text: str) -> KeepRule:
+    """The rule of a text such as ``30d``, ``100`` or ``30d,100``."""
+    rule = KeepRule()
+    for part in (one.strip() for one in text.split(",")):
+        if re.fullmatch(r"[0-9]{1,9}", part):
+            rule = replace(rule, newest=int(part))
+        else:
+            rule = replace(rule, seconds=int(parse_span(part)))
+    return rule
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,34 +68,42 @@ class Expiry(Shown):
         return RecordTable(tuple(lines))
 
 
-def plan_expiry(repository: RepositoryCore, branch: str, rule: KeepRule, *, now_ns: int) -> Expiry:
+def plan_expiry(
+    repository: RepositoryCore, branch: str, rule: KeepRule | None = None, *, now_ns: int
+) -> Expiry:
     """Where the history of a branch would end. Changes nothing.
 
+    Args:
+        repository: where.
+        branch: name of the branch.
+        rule: which commits are kept; None: what the rule of the branch says.
+        now_ns: moment from which ages are counted, in nanoseconds UTC.
+
     Raises:
-        NotFoundError: there is no such branch.
+        NotFoundError: there is no such branch, or it has no rule of what is kept.
     """
-    refs = repository.log.refresh().state.refs
+    state = repository.log.refresh().state
     ref = check_ref(BRANCHES + branch)
-    if ref not in refs:
-        raise NotFoundError(f"no branch {branch!r} whose commits could expire")
-    oldest_ns = now_ns - int(rule.seconds * 1e9)
-    parents: dict[Digest, Sequence[Digest]] = {}  # children come before parents
-    length = 0
-    for number, (digest, commit) in enumerate(walk(repository.objects, [refs[ref]]), 1):
-        parents[digest] = commit.parents
-        if number <= rule.newest or (rule.seconds and commit.time_ns >= oldest_ns):
-            length = number
-    kept, ends = _cut(parents, length)
-    others = (name for name in sorted(refs) if name != ref)
-    objects = repository.objects
-    shortens = [
-        name for name in others if any(is_ancestor(objects, one, refs[name]) for one in ends)
-    ]
-    return Expiry(branch, len(kept), len(parents) - len(kept), ends, tuple(shortens))
+    if ref not in state.refs:
+        known = [name.removeprefix(BRANCHES) for name in state.refs if name.startswith(BRANCHES)]
+        hint = did_you_mean(branch, known, there_are(sorted(known), "There is none at all."))
+        raise NotFoundError(f"no branch {branch!r} whose commits could expire.{hint}")
+    if rule is None and (rule := keep_rule_of(state, branch)) is None:
+        raise NotFoundError(
+            f"no rule says which commits branch {branch!r} keeps: say it here, as in `30d,100`, or "
+            f"for good with `tensorrepo rule set {branch} --history 30d,100`"
+        )
+    (expiry,) = _plan(repository, state, {branch: rule}, now_ns)
+    return expiry
 
 
 def expire(
-    repository: RepositoryCore, branch: str, rule: KeepRule, *, actor: str, now_ns: int
+    repository: RepositoryCore,
+    branch: str,
+    rule: KeepRule | None = None,
+    *,
+    actor: str,
+    now_ns: int,
 ) -> Expiry:
     """Give up what the rule does not keep of a branch; nothing is deleted yet."""
     planned = plan_expiry(repository, branch, rule, now_ns=now_ns)
@@ -116,16 +112,76 @@ def expire(
     return planned
 
 
+def keep_rule_of(state: State, branch: str) -> KeepRule | None:
+    """What the rules of the repository keep of a branch, the longest pattern that matches first."""
+    matching = (rule for rule in rules_of(state) if rule.keep and rule.matches(branch))
+    longest = max(matching, key=lambda rule: (len(rule.pattern), rule.pattern), default=None)
+    return None if longest is None else longest.keep
+
+
+def plan_kept(repository: RepositoryCore, *, now_ns: int) -> tuple[Expiry, ...]:
+    """What branches whose rules say what they keep would give up; those alone that would."""
+    state = repository.log.refresh().state
+    names = (ref.removeprefix(BRANCHES) for ref in sorted(state.refs) if ref.startswith(BRANCHES))
+    ruled = {name: rule for name in names if (rule := keep_rule_of(state, name)) is not None}
+    return tuple(each for each in _plan(repository, state, ruled, now_ns) if each.given_up)
+
+
+def expire_kept(repository: RepositoryCore, *, actor: str, now_ns: int) -> tuple[Expiry, ...]:
+    """Give up what the rules of branches do not keep; nothing is deleted yet."""
+    planned = plan_kept(repository, now_ns=now_ns)
+    ends = {end for expiry in planned for end in expiry.ends}
+    if ends:
+        end_history(repository, ends, actor=actor, note="rules of what is kept")
+    return planned
+
+
+def _plan(
+    repository: RepositoryCore, state: State, rules: Mapping[str, KeepRule], now_ns: int
+) -> list[Expiry]:
+    """What each of some branches gives up, where nothing goes that one of them keeps."""
+    objects, refs = repository.objects, state.refs
+    parents: dict[Digest, Sequence[Digest]] = {}
+    sure: set[Digest] = set()  # kept, whatever else is
+    for branch, rule in rules.items():
+        oldest_ns, order, length = now_ns - rule.seconds * 10**9, [], 0
+        for digest, commit in walk(objects, [refs[BRANCHES + branch]]):  # children before parents
+            order.append(digest)
+            parents[digest] = commit.parents
+            if len(order) <= rule.newest or (rule.seconds and commit.time_ns >= oldest_ns):
+                length = len(order)
+        sure.update(order[:length])
+    kept, ends = _cut(parents, sure)
+    return [_expiry(objects, state, branch, kept, ends) for branch in rules]
+
+
+def _expiry(
+    objects: ObjectSource,
+    state: State,
+    branch: str,
+    kept: Collection[Digest],
+    ends: Collection[Digest],
+) -> Expiry:
+    refs, ref = state.refs, BRANCHES + branch
+    history = [digest for digest, _ in walk(objects, [refs[ref]])]
+    own = tuple(sorted(set(ends).intersection(history)))
+    count = sum(digest in kept for digest in history)
+    others = (name for name in sorted(refs) if name != ref)
+    shortens = [
+        name for name in others if any(is_ancestor(objects, one, refs[name]) for one in own)
+    ]
+    return Expiry(branch, count, len(history) - count, own, tuple(shortens))
+
+
 def _cut(
-    parents: Mapping[Digest, Sequence[Digest]], length: int
+    parents: Mapping[Digest, Sequence[Digest]], sure: Collection[Digest]
 ) -> tuple[set[Digest], tuple[Digest, ...]]:
-    """Which commits are kept, of which the first `length` are for certain; and where that ends."""
-    order = list(parents)
-    kept = set(order[:length])
+    """Which commits are kept, of which those that are sure to be are given; and where that ends."""
+    kept = set(sure)
     grows = True
     while grows:
         before = len(kept)
-        for digest in order:
+        for digest in parents:
             if digest in kept and any(parent in kept for parent in parents[digest]):
                 kept.update(parents[digest])
         grows = len(kept) > before

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -36,8 +36,10 @@ from tensorrepo.repo.changes.gc_marks import (
 )
 from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.changes.rules import retention_seconds
+from tensorrepo.repo.errors import CommitOutcomeUnknown, UnsupportedError
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import HINT_KEY, slot_key
 from tensorrepo.repo.log.reader import LogView
@@ -191,12 +193,17 @@ def plan_collection(
     *,
     rules: CollectionRules = CollectionRules(),
     progress: Progress = lambda _what, _done, _total: None,
+    ends: Collection[Digest] = (),
 ) -> CollectionReport:
-    """What `collect_garbage` would delete, by kind, and what refs hold. Changes nothing."""
+    """What `collect_garbage` would delete, by kind, and what refs hold. Changes nothing.
+
+    Arguments are those of `collect_garbage`; `ends` are commits at which history would end by then.
+    """
     view = repository.log.refresh()
     _refuse(repository, view, writes=False)
     moment = _StoreTimes.of(repository, view, asks=False)
-    return _Collection(repository, "", rules, moment, progress).plan(view)
+    state = replace(view.state, shallow=view.state.shallow | frozenset(ends))
+    return _Collection(repository, "", rules, moment, progress).plan(state)
 
 
 def _refuse(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
@@ -250,7 +257,7 @@ def _close_leases(
         closed[:] = islice(ended, MOST_CLOSED)
         return tuple(_entry("lease-close", actor, {"id": name}, txn) for name in closed)
 
-    repository.append(decide)
+    _append(repository, decide)
     return tuple(closed)
 
 
@@ -293,8 +300,7 @@ class _Collection:
             condemned=tuple(condemned),
         )
 
-    def plan(self, view: LogView) -> CollectionReport:
-        state = view.state
+    def plan(self, state: State) -> CollectionReport:
         released = self._released(state)
         marks = self._list(state)
         others = {"dropped refs": [each for each in state.retained if each not in released]}
@@ -324,9 +330,8 @@ class _Collection:
         """Dropped values whose time is over, and the generations that dropped them."""
         retention = self.rules.retention_seconds
         if retention is None:
-            configured = state.config.get("retention_seconds", RETENTION_SECONDS)
-            assert isinstance(configured, int), "the fold admits nothing else"
-            retention = configured
+            configured = retention_seconds(state)
+            retention = RETENTION_SECONDS if configured is None else configured
         oldest = sorted(state.retained.items(), key=lambda pair: (pair[1], pair[0]))
         return dict(islice((one for one in oldest if self._is_over(one, retention)), MOST_RELEASED))
 
@@ -426,7 +431,7 @@ class _Condemning:
 
     def append(self) -> Condemnation | None:
         """The condemnation, once it is in the log; None when nothing was left to condemn."""
-        appended = self.collection.repository.append(self._decide)
+        appended = _append(self.collection.repository, self._decide)
         return appended.view.state.graves[-1] if appended.record is not None else None
 
     def _decide(self, view: LogView) -> tuple[LogEntry, ...]:
@@ -480,8 +485,30 @@ def _finish(repository: RepositoryCore, grave: Condemnation, actor: str, progres
             return ()  # another collection was faster
         return (_entry("gc-end", actor, {"generation": grave.generation}, txn),)
 
-    repository.append(decide)
+    _append(repository, decide)
     return len(keys)
+
+
+def _append(
+    repository: RepositoryCore, decide: Callable[[LogView], tuple[LogEntry, ...]]
+) -> Appended:
+    """Append a record of a collection.
+
+    Nobody need ask what became of one that was cut off. If it landed, or lands yet, the next
+    collection finds its list and ends it; if not, that one decides anew.
+    """
+    try:
+        return repository.append(decide)
+    except CommitOutcomeUnknown as unknown:
+        if repository.log.pending is not None:
+            repository.log.pending.remove(unknown.txn)
+        raise CommitOutcomeUnknown(
+            f"{repository.url}: a collection was cut off at record {unknown.generation} of the "
+            f"log: {unknown.__cause__ or unknown}. Nothing that is needed is gone: run "
+            "`tensorrepo gc` again, which ends what this one began.",
+            txn=unknown.txn,
+            generation=unknown.generation,
+        ) from unknown.__cause__
 
 
 def _entry(kind: str, actor: str, data: Mapping[str, Any], txn: str) -> LogEntry:

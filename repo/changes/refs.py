@@ -17,7 +17,7 @@ from msgspec import structs
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.signatures import UNSIGNED, Signatory, signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
@@ -242,7 +242,15 @@ def _step_entry(
     """The entry that makes `update`, whose value a ref had before."""
     old, new = update.old, update.new
     if new is not None:
-        _secure(repository, view, new)
+        try:
+            _secure(repository, view, new)
+        except CommitExpired as error:
+            verb = note.partition(" ")[0]
+            raise CommitExpired(
+                f"cannot {verb}: commit {new:.12}, where {describe_ref(update.ref)} was, was "
+                "collected as garbage since. Nothing changed. `tensorrepo reflog` shows what else "
+                "it was, and `tensorrepo fetch` brings the commit back from a copy that has it."
+            ) from error
     if new is not None and old is None:
         refuse_taken(view, update.ref)
     kind = "ref-delete" if new is None else "ref-create" if old is None else "ref-reset"

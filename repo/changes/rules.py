@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
@@ -26,9 +26,12 @@ from tensorrepo.repo.history.signatures import SshSigner, commit_signatory, key_
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.branch_rules import (
     BRANCHES,
+    KEEP_FEATURE,
+    KEEP_KEY,
     RULES_FEATURE,
     RULES_KEY,
     BranchRule,
+    parse_keep_rules,
     parse_rule,
 )
 from tensorrepo.repo.log.reader import LogView
@@ -38,6 +41,7 @@ from tensorrepo.repo.objects.envelope import ObjectSource
 from tensorrepo.repo.suggest import did_you_mean
 
 SIGNERS_KEY: Final = "signers"
+RETENTION_KEY: Final = "retention_seconds"
 
 
 class AppendsRecords(Protocol):
@@ -78,7 +82,16 @@ class ClientPolicy:
 def rules_of(state: State) -> list[BranchRule]:
     """All rules, by pattern."""
     stored = _stored_rules(state)
-    return [parse_rule(pattern, demands) for pattern, demands in sorted(stored.items())]
+    kept = parse_keep_rules(_stored_keeps(state))
+    return [
+        replace(parse_rule(pattern, stored.get(pattern, {})), keep=kept.get(pattern))
+        for pattern in sorted({*stored, *kept})
+    ]
+
+
+def _stored_keeps(state: State) -> Mapping[str, Any]:
+    stored: Mapping[str, Any] = state.config.get(KEEP_KEY, {})  # type: ignore[assignment]
+    return stored
 
 
 def _stored_rules(state: State) -> Mapping[str, Any]:
@@ -101,10 +114,19 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
                 f"no signer {min(unknown)!r}.{did_you_mean(min(unknown), known)} "
                 "`tensorrepo signer add NAME KEY` makes one known"
             )
-        stored = dict(_stored_rules(state))
-        features: Any = state.config.get("features", ())
-        required = sorted({*features, RULES_FEATURE})
-        return {RULES_KEY: stored | {rule.pattern: rule.stored()}, "features": required}
+        stored, kept = dict(_stored_rules(state)), dict(_stored_keeps(state))
+        needed, changed = set(state.config.get("features", ())), {}  # type: ignore[call-overload]
+        if rule.stored() or rule.pattern in stored:
+            demands = {rule.pattern: rule.stored()} if rule.stored() else {}
+            stored.pop(rule.pattern, None)
+            changed[RULES_KEY] = stored | demands or None
+            needed.add(RULES_FEATURE)
+        if rule.keep is not None or rule.pattern in kept:
+            keep = {rule.pattern: asdict(rule.keep)} if rule.keep is not None else {}
+            kept.pop(rule.pattern, None)
+            changed[KEEP_KEY] = kept | keep or None
+            needed.add(KEEP_FEATURE)
+        return changed | {"features": sorted(needed)}
 
     _configure(repository, actor, f"rule of {rule.pattern}", change)
 
@@ -113,13 +135,33 @@ def remove_rule(repository: AppendsRecords, pattern: str, *, actor: str) -> None
     """Forget the rule of a pattern. Raises NotFoundError where there is none."""
 
     def change(state: State) -> dict[str, Any]:
-        stored = dict(_stored_rules(state))
-        if pattern not in stored:
-            raise NotFoundError(f"no rule for {pattern!r}.{did_you_mean(pattern, list(stored))}")
-        del stored[pattern]
-        return {RULES_KEY: stored or None}
+        stored, kept = dict(_stored_rules(state)), dict(_stored_keeps(state))
+        if pattern not in stored and pattern not in kept:
+            hint = did_you_mean(pattern, [*stored, *kept])
+            raise NotFoundError(f"no rule for {pattern!r}.{hint}")
+        changed: dict[str, Any] = {}
+        if stored.pop(pattern, None) is not None:
+            changed[RULES_KEY] = stored or None
+        if kept.pop(pattern, None) is not None:
+            changed[KEEP_KEY] = kept or None
+        return changed
 
     _configure(repository, actor, f"no rule of {pattern}", change)
+
+
+def retention_seconds(state: State) -> int | None:
+    """How long a ref's former values are kept; None where the repository does not say."""
+    found: Any = state.config.get(RETENTION_KEY)
+    return None if found is None else int(found)
+
+
+def set_retention(repository: AppendsRecords, seconds: int | None, *, actor: str) -> None:
+    """Say how long former values of refs are kept; None: as long as by default."""
+
+    def change(_: State) -> dict[str, Any]:
+        return {RETENTION_KEY: seconds}
+
+    _configure(repository, actor, "retention", change)
 
 
 def listed_signers(state: State) -> Mapping[str, str]:

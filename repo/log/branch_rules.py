@@ -6,7 +6,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +17,38 @@ from tensorrepo.repo.tables import RecordTable, Shown
 BRANCHES: Final = "heads/"
 RULES_KEY: Final = "branch_rules"
 RULES_FEATURE: Final = "branch-rules"
+KEEP_KEY: Final = "keep_rules"
+KEEP_FEATURE: Final = "keep-rules"
 _LISTS: Final = ("pushers", "signers", "checks")
 _FLAGS: Final = ("fast_forward", "signed")
+
+
+_SPANS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """Which commits of a branch are kept: what either member keeps.
+
+    Attributes:
+        newest: number of the newest commits.
+        seconds: age up to which commits are kept, by the times that they tell.
+    """
+
+    newest: int = 1
+    seconds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.newest < 1 or self.seconds < 0:
+            raise InvalidInputError("at least the newest commit of a branch is kept")
+
+    def __str__(self) -> str:
+        """As it is typed: ``30d,100``."""
+        unit, size = next((one for one in _SPANS.items() if not self.seconds % one[1]), ("s", 1))
+        parts = [f"{self.seconds // size}{unit}"] if self.seconds else []
+        if self.newest > 1 or not parts:
+            parts.append(str(self.newest))
+        return ",".join(parts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,6 +62,7 @@ class BranchRule(Shown):
         signed: whether each new commit must be signed by an allowed key.
         signers: names of those whose keys count; empty: all allowed ones.
         checks: names of checks that must pass.
+        keep: which of their commits `gc` keeps; None: all.
     """
 
     pattern: str
@@ -40,6 +71,7 @@ class BranchRule(Shown):
     signed: bool = False
     signers: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    keep: KeepRule | None = None
 
     def __post_init__(self) -> None:
         check_ref(BRANCHES + (self.pattern.removesuffix("*").rstrip("/") or "x"))
@@ -64,15 +96,18 @@ class BranchRule(Shown):
             yield f"signed by {', '.join(self.signers) or 'an allowed key'}"
         if self.checks:
             yield f"checked by {', '.join(self.checks)}"
+        if self.keep is not None:
+            yield f"keeps {self.keep}"
 
     def to_table(self) -> RecordTable:
         return RecordTable((f"{self.pattern}: {'; '.join(self.words()) or 'nothing'}",))
 
     def to_json(self) -> dict[str, Any]:
-        return {"pattern": self.pattern} | self.stored()
+        keep = {} if self.keep is None else {"keep": str(self.keep)}
+        return {"pattern": self.pattern} | self.stored() | keep
 
     def stored(self) -> dict[str, Any]:
-        """What the config holds under its pattern."""
+        """What the config's rules hold under its pattern; what it keeps is with `KEEP_KEY`."""
         lists = {name: sorted(getattr(self, name)) for name in _LISTS if getattr(self, name)}
         return lists | {name: True for name in _FLAGS if getattr(self, name)}
 
@@ -92,6 +127,30 @@ def parse_rule(pattern: object, demands: Any) -> BranchRule:
     pushers, signers, checks = (tuple(lists[key]) for key in _LISTS)
     forward, signed = (flags[key] for key in _FLAGS)
     return BranchRule(pattern, pushers, forward, signed, signers, checks)
+
+
+def parse_keep_rules(value: object) -> Mapping[str, KeepRule]:
+    """What the config says is kept, by pattern. Raises InvalidInputError."""
+    if not isinstance(value, dict):
+        raise InvalidInputError("it must map patterns to what is kept")
+    found = {}
+    for pattern, kept in value.items():
+        BranchRule(pattern)  # refuses what is no pattern
+        if not isinstance(kept, dict) or kept.keys() != {"newest", "seconds"}:
+            raise InvalidInputError(f"{pattern} must have newest and seconds")
+        if not all(type(number) is int for number in kept.values()):
+            raise InvalidInputError(f"{pattern}: newest and seconds are whole numbers")
+        found[pattern] = KeepRule(**kept)
+    return found
+
+
+def keep_rules_problem(value: object) -> str | None:
+    """Why `value` cannot be what the config holds of what is kept; None when it can."""
+    try:
+        parse_keep_rules(value)
+    except InvalidInputError as error:
+        return f"config {KEEP_KEY}: {error}"
+    return None
 
 
 def rules_problem(value: object) -> str | None:

@@ -25,7 +25,14 @@ from msgspec import Meta, Struct
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer, Digest, state_digest
-from tensorrepo.repo.log.branch_rules import RULES_FEATURE, RULES_KEY, rules_problem
+from tensorrepo.repo.log.branch_rules import (
+    KEEP_FEATURE,
+    KEEP_KEY,
+    RULES_FEATURE,
+    RULES_KEY,
+    keep_rules_problem,
+    rules_problem,
+)
 from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, parse_json
 
 # What is encoded here was sorted before, and can hold nothing but text.
@@ -103,9 +110,9 @@ def _ends_page(ref: str, mask: int) -> bool:
     return not int.from_bytes(blake3(ref.encode()).digest()[:2], "little") & mask
 
 
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset({RULES_FEATURE})
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({RULES_FEATURE, KEEP_FEATURE})
 CONFIG_KEYS: Final = frozenset(
-    {"retention_seconds", "protected_refs", "signers", "features", RULES_KEY}
+    {"retention_seconds", "protected_refs", "signers", "features", RULES_KEY, KEEP_KEY}
 )
 
 
@@ -348,4 +355,6 @@ def config_problem(key: str, value: object) -> str | None:
             return None if good else "config signers must map names to keys"
         case "branch_rules":
             return rules_problem(value)
+        case "keep_rules":
+            return keep_rules_problem(value)
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"

@@ -216,8 +216,11 @@ def number_of(one: Registered, name: str, which: int | str | None) -> int:
         return found
     number = _number(which)
     if number not in one.versions:
-        listed = ", ".join(map(str, list(one.versions)[-8:]))
-        raise NotFoundError(f"{name} has no version {which!s:.40}; there are {listed}")
+        newest = [*one.versions][-8:]
+        there = "there is only" if len(newest) == 1 else "there are"
+        more = ", and older ones" if len(one.versions) > len(newest) else ""
+        listed = ", ".join(map(str, newest))
+        raise NotFoundError(f"{name} has no version {which!s:.40}; {there} {listed}{more}")
     return number
 
 

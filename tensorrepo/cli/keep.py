@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, complete_branch
-from tensorrepo.repo.changes.expire import Expiry, KeepRule, expire, plan_expiry
+from tensorrepo.repo.changes.expire import (
+    Expiry,
+    expire,
+    expire_kept,
+    parse_keep,
+    plan_expiry,
+    plan_kept,
+)
 from tensorrepo.repo.changes.gc_collect import (
     CollectionReport,
     CollectionRules,
@@ -20,18 +28,22 @@ from tensorrepo.repo.changes.gc_collect import (
     plan_collection,
 )
 from tensorrepo.repo.changes.moments import parse_span
+from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
 
 SHOWN_REFS = 10
+CUT_OFF: Final = (
+    "Nothing that is needed is gone: run `tensorrepo gc` again, which ends what this one began"
+)
 DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
 GraceOption = Annotated[
     str, Option("--grace", metavar="SPAN", help="Spare garbage that is younger.")
 ]
 RetentionOption = Annotated[
     str | None,
-    Option("--retention", metavar="SPAN", help="Keep dropped refs so long; else 14d."),
+    Option("--retention", metavar="SPAN", help="Keep dropped refs so long; else the repository's."),
 ]
 
 
@@ -54,6 +66,9 @@ def gc_command(
     workspace has staged or stashed, as long as its lease is open. SPAN is a number and s, m, h, d
     or w. A collection that was cut off is ended by the next one.
 
+    Where the rule of a branch says what it keeps (`rule set BRANCH --history`), its other commits
+    are given up first, as `expire` does.
+
     A pack of tensors stays as a whole while a model needs any of it. --compact stores models anew
     of whose packs less than half is used, so that the rest goes; commits stay as they are.
 
@@ -71,13 +86,20 @@ def gc_command(
     if worn and not dry_run:
         options = lazy.RepackOptions(call.session.author(), time.time_ns())
         repacked = lazy.repack_worn(call.session.repository, options, time.thread_time)
-    report = _collect(call, rules, dry_run=dry_run)
-    value = _document(report)
+    core, now = call.session.repository, time.time_ns()
+    if dry_run:
+        expired = plan_kept(core, now_ns=now)
+    else:
+        expired = expire_kept(core, actor=call.session.author(), now_ns=now)
+    ends = {end for each in expired for end in each.ends}
+    report = _collect(call, rules, dry_run=dry_run, ends=ends)
+    value = _document(report) | {"expired": [asdict(each) for each in expired]}
     if compact:
         dead = sum(pack.dead_bytes for pack in worn)
         stored = repacked.stored_bytes if repacked is not None else 0
         value["compact"] = {"packs": len(worn), "dead_bytes": dead, "stored_bytes": stored}
-    call.answer(value, *_worn_lines(worn), *_lines(report))
+    given_up = (line for each in expired for line in _expiry_lines(each, dry_run=dry_run))
+    call.answer(value, *_worn_lines(worn), *given_up, *_lines(report))
 
 
 def expire_command(
@@ -86,8 +108,12 @@ def expire_command(
         str, Argument(metavar="BRANCH", help="The branch.", autocompletion=complete_branch)
     ],
     keep: Annotated[
-        str, Argument(metavar="KEEP", help="What stays: an age, a number of commits, or both.")
-    ],
+        str | None,
+        Argument(
+            metavar="KEEP",
+            help="What stays: an age, a number of commits, or both; else what its rule says.",
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
     grace: GraceOption = "3d",
 ) -> None:
@@ -95,21 +121,23 @@ def expire_command(
 
     KEEP says what stays: `30d` commits of the last 30 days, `100` the newest hundred, `30d,100`
     both. What other branches and tags lead to stays as well. Nobody can look at, merge from or
-    go back to a commit that was given up.
+    go back to a commit that was given up. `rule set BRANCH --history` says it for good, so that
+    each `gc` gives up what is older.
 
     Examples:
         tensorrepo expire main 30d,100 --dry-run
         tensorrepo expire main 30d,100
     """
-    core, rule, now = call.session.repository, KeepRule.parse(keep), time.time_ns()
+    core, now = call.session.repository, time.time_ns()
+    rule = None if keep is None else parse_keep(keep)
     rules = CollectionRules(grace_seconds=parse_span(grace))
     if dry_run:
         expiry = plan_expiry(core, branch, rule, now_ns=now)
-        call.answer({**_expiry(expiry), "dry_run": True}, *_expiry_lines(expiry))
+        call.answer({**asdict(expiry), "dry_run": True}, *_expiry_lines(expiry, dry_run=True))
         return
     expiry = expire(core, branch, rule, actor=call.session.author(), now_ns=now)
     report = _collect(call, rules, dry_run=False) if expiry.ends else None
-    value = {**_expiry(expiry), "dry_run": False, "gc": report and _document(report)}
+    value = {**asdict(expiry), "dry_run": False, "gc": report and _document(report)}
     call.answer(value, *_expiry_lines(expiry), *(_lines(report) if report else ()))
 
 
@@ -120,17 +148,36 @@ def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
         yield f"{packs} used by less than half, {dead} of no use"
 
 
-def _collect(call: RepoCall, rules: CollectionRules, *, dry_run: bool) -> CollectionReport:
+def _collect(
+    call: RepoCall, rules: CollectionRules, *, dry_run: bool, ends: Collection[str] = ()
+) -> CollectionReport:
     core = call.session.repository
     with output.row_progress("collecting", "objects") as advance:
 
-        def progress(_what: str, done: int, total: int) -> None:
-            advance(done, total or done)
+        def progress(what: str, done: int, total: int) -> None:
+            advance(done, total or done, f"{what} objects")
 
         if dry_run:
-            return plan_collection(core, rules=rules, progress=progress)
+            return plan_collection(core, rules=rules, progress=progress, ends=ends)
         author = call.session.author()
-        return collect_garbage(core, actor=author, rules=rules, progress=progress)
+        with _resumable():
+            return collect_garbage(core, actor=author, rules=rules, progress=progress)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say what to do about a collection that is cut off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(CUT_OFF) from None
+    except CommitOutcomeUnknown as unknown:
+        if isinstance(unknown.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt(CUT_OFF) from None
+        raise
+    except StorageError:
+        output.note(f"the collection was cut off. {CUT_OFF}")
+        raise
 
 
 def _document(report: CollectionReport) -> dict[str, Any]:
@@ -163,15 +210,14 @@ def _lines(report: CollectionReport) -> Iterator[str]:
         yield f"{others} among the objects are not tensorrepo's, and kept: {report.foreign[0]}"
 
 
-def _expiry(expiry: Expiry) -> dict[str, Any]:
-    return asdict(expiry)
-
-
-def _expiry_lines(expiry: Expiry) -> Iterator[str]:
+def _expiry_lines(expiry: Expiry, *, dry_run: bool = False) -> Iterator[str]:
     kept = output.counted(expiry.kept, "commit")
     if not expiry.ends:
         yield f"{expiry.branch} keeps all of its {kept}"
         return
-    yield f"{expiry.branch} keeps {kept}, and gives up {expiry.given_up:,}"
+    would = "would keep {}, and give up {:,}" if dry_run else "keeps {}, and gives up {:,}"
+    yield f"{expiry.branch} {would.format(kept, expiry.given_up)}"
     if expiry.shortens:
-        yield f"  their history ends there, too: {', '.join(expiry.shortens)}"
+        others = ", ".join(expiry.shortens[:SHOWN_REFS])
+        more = len(expiry.shortens) - SHOWN_REFS
+        yield f"  their history ends there, too: {others}{f' and {more:,} more' * (more > 0)}"

@@ -160,6 +160,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rule ls": ("List the rules of branches.", CARE, "rules"),
     "rule set": ("Say who may move a branch, and what its commits need.", CARE, "rules"),
     "rule rm": ("Remove the rule of a branch.", CARE, "rules"),
+    "rule retention": ("Show or set how long dropped branches are kept.", CARE, "rules"),
     "signer ls": ("List whose signatures count.", CARE, "rules"),
     "signer add": ("List a public key as one that counts.", CARE, "rules"),
     "signer rm": ("Forget a key.", CARE, "rules"),
@@ -189,7 +190,7 @@ GROUPS: dict[str, tuple[str, str]] = {
     "view": ("Choose rows of datasets by queries, and keep which.", DATA),
     "remote": ("Name other repositories.", SHARE),
     "registry": ("Number versions of models, and name them by aliases.", MODELS),
-    "rule": ("Protect branches: who moves them, signatures, checks.", CARE),
+    "rule": ("Protect branches: who moves them, what is kept.", CARE),
     "signer": ("Look after the keys whose signatures count.", CARE),
 }
 

@@ -389,10 +389,17 @@ def progress(what: str, total: int | None = None) -> Iterator[ByteProgress]:
 
 
 @contextmanager
-def row_progress(what: str, unit: str = "rows") -> Iterator[Callable[[int, int], None]]:
-    """A bar of rows on a terminal; gives a function that takes the rows done and those in all."""
+def row_progress(what: str, unit: str = "rows") -> Iterator[Callable[..., None]]:
+    """A bar of rows on a terminal; gives a function that takes the rows done and those in all.
+
+    The function takes what is being done as well, where that changes.
+    """
     with _bar(what, None, unit) as update:
-        yield lambda done, total: update(completed=done, total=total)
+
+        def advance(done: int, total: int, now: str = what, /) -> None:
+            update(completed=done, total=total, description=now)
+
+        yield advance
 
 
 @contextmanager

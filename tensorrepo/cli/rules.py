@@ -11,11 +11,14 @@ from tensorrepo.cli import output
 from tensorrepo.cli.main import EXIT_CODES
 from tensorrepo.cli.options import RepoCall, complete_branch, complete_ref_or_entry, sides
 from tensorrepo.repo.changes import rules
+from tensorrepo.repo.changes.expire import parse_keep
+from tensorrepo.repo.changes.gc_collect import RETENTION_SECONDS
+from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.changes.refs import TAGS, tag_signatory
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.signatures import Signatory, commit_signatory, fingerprint
-from tensorrepo.repo.log.branch_rules import BranchRule
+from tensorrepo.repo.log.branch_rules import BranchRule, KeepRule
 
 PatternArgument = Annotated[
     str,
@@ -59,8 +62,15 @@ def rule_set_command(
     check: Annotated[
         list[str] | None, Option("--check", metavar="NAME", help="It must pass; repeat.")
     ] = None,
+    history: Annotated[
+        str | None,
+        Option("--history", metavar="KEEP", help="Commits that `gc` keeps: 30d, 100 or 30d,100."),
+    ] = None,
 ) -> None:
     """Set the rule of a branch, in the place of the one that it has.
+
+    With --history each `gc` gives up the other commits of the branch, as `expire` does. Nothing
+    goes that the rule of another branch keeps; of several rules the longest name says what stays.
 
     Rules keep people from mistakes. Who can write to the store can pass them by, unless a server
     stands before it; `verify-signatures` shows who made what. What a check runs is told on each
@@ -70,6 +80,7 @@ def rule_set_command(
         tensorrepo rule set main --forward --signed
         tensorrepo rule set main --push ada@example.org --check tests
         tensorrepo rule set "release/*" --signer ada
+        tensorrepo rule set nightly --history 30d,100
     """
     rule = BranchRule(
         pattern,
@@ -78,6 +89,7 @@ def rule_set_command(
         signed=signed or bool(signer),
         signers=tuple(signer or ()),
         checks=tuple(check or ()),
+        keep=None if history is None else parse_keep(history),
     )
     rules.set_rule(call.session.repository, rule, actor=call.session.author())
     call.answer(rule.to_json(), f"{pattern}: {'; '.join(rule.words())}")
@@ -91,6 +103,35 @@ def rule_rm_command(call: RepoCall, pattern: PatternArgument) -> None:
     """
     rules.remove_rule(call.session.repository, pattern, actor=call.session.author())
     call.answer({"removed": pattern}, f"{pattern} has no rule any more.")
+
+
+def rule_retention_command(
+    call: RepoCall,
+    span: Annotated[
+        str | None, Argument(metavar="SPAN", help="Such as 30d; none shows what holds.")
+    ] = None,
+    unset: Annotated[bool, Option("--unset", help="Forget the setting.")] = False,
+) -> None:
+    """Show or set how long `gc` keeps what branches and tags named before they were moved or gone.
+
+    It holds for all who use the repository; `gc --retention` says otherwise for once. Until it is
+    over, `undo`, `branch NAME COMMIT` and `reflog` lead back.
+
+    Examples:
+        tensorrepo rule retention
+        tensorrepo rule retention 30d
+    """
+    repository = call.session.repository
+    if span is not None and unset:
+        raise InvalidInputError("a SPAN and --unset say different things: give one of them")
+    if span is not None or unset:
+        seconds = None if span is None else int(parse_span(span))
+        rules.set_retention(repository, seconds, actor=call.session.author())
+    found = rules.retention_seconds(repository.log.refresh().state)
+    holds = RETENTION_SECONDS if found is None else found
+    text = str(KeepRule(seconds=holds)) if holds else "0s"
+    value = {"retention_seconds": holds, "default": found is None}
+    call.answer(value, text if found is not None else f"{text}, as nobody set it")
 
 
 def signer_ls_command(call: RepoCall) -> None:

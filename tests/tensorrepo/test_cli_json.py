@@ -75,6 +75,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "du": (("du",), ("du", "--by", "ref")),
     "rule ls": (("rule", "set", "side", "--forward"), ("rule", "ls")),
     "rule set": (("rule", "set", "side", "--forward"),),
+    "rule retention": (("rule", "retention", "30d"), ("rule", "retention")),
     "rule rm": (("rule", "set", "side", "--forward"), ("rule", "rm", "side")),
     "signer ls": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "ls")),
     "signer add": (("signer", "add", "ann", PUBLIC_KEY),),

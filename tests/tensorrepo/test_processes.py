@@ -51,6 +51,9 @@ STAGED = "tensorrepo.workspace.state:Workspace.write_staging"
 AT_SLOT = STALL.format(
     module="tensorrepo.repo.backends.local", owner="LocalBackend", name="create", wanted="log/0"
 )
+AT_GARBAGE = STALL.format(
+    module="tensorrepo.repo.backends.local", owner="LocalBackend", name="delete", wanted="objects/"
+)
 AT_READING = STALL.format(
     module="tensorrepo.repo.objects.writer", owner="ObjectWriter", name="flush", wanted=""
 )
@@ -291,3 +294,17 @@ def test_a_process_prints_json_that_another_one_can_read(full: Shell) -> None:
     code, out, errors = full.finish("status", "--json")
     assert (code, errors) == (0, "")
     assert json.loads(out)["branch"] == "main"
+
+
+@pytest.mark.parametrize("code", [AT_SLOT, AT_GARBAGE])
+def test_a_collection_that_gets_ctrl_c_says_to_run_it_again(full: Shell, code: str) -> None:
+    full("rm", "net")
+    full("commit", "-m", "less")
+    full("undo")
+    collection = ("gc", "--grace", "0s", "--retention", "0s")
+    exit_code, errors = interrupted(full, code, *collection)
+    assert exit_code == INTERRUPTED, errors
+    assert "run `tensorrepo gc` again" in errors
+    assert "resolve" not in full("status")
+    full(*collection)
+    assert full.records(*collection, "--dry-run")[0]["dead_objects"] == 0

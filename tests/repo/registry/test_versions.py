@@ -301,6 +301,8 @@ def test_what_is_missing_is_named_with_what_there_is() -> None:
         find_version(repository, "team/ne")
     with pytest.raises(NotFoundError, match="has no version 9; there are 1, 2"):
         find_version(repository, "team/net", 9)
+    with pytest.raises(NotFoundError, match="has no version 2; there is only 1"):
+        find_version(with_versions(1), "team/net", 2)
     with pytest.raises(NotFoundError, match="has no alias 'x'; it has none"):
         find_version(repository, "team/net", "x")
 

@@ -22,13 +22,17 @@ from typing import TypeVar
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes import merge_branches, refs
-from tensorrepo.repo.changes.expire import KeepRule, expire
+from tensorrepo.repo.changes.expire import expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin, begin_beside, commit_beside
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.branch_rules import KeepRule
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.repositories import ADA, commit_files, files_at, stage_files
 from tests.support.faults.backends import WrappedBackend
 
@@ -69,8 +73,8 @@ class CollectedWriter:
         """One thing. What is refused changes nothing; what is acknowledged is whole at once."""
         act = self.chance.choice(
             [self.commit] * 5
-            + [self.slow_commit, self.branch, self.merge, self.undo, self.delete]
-            + [self.checkpoint, self.revert, self.expire]
+            + [self.slow_commit, self.branch, self.merge, self.undo, self.redo, self.delete]
+            + [self.checkpoint, self.revert, self.expire, self.stage]
         )
         try:
             act()
@@ -152,6 +156,30 @@ class CollectedWriter:
 
     def undo(self) -> None:
         refs.undo(self.repository, self.chance.choice(NAMES), actor=ADA)
+
+    def redo(self) -> None:
+        refs.redo(self.repository, self.chance.choice(NAMES), actor=ADA)
+
+    def stage(self) -> None:
+        """Put something, promise to keep it, and commit it with what others did meanwhile."""
+        since = self.repository.log.refresh()
+        data = b"%d" % self.chance.randrange(POOL) * 200
+        with begin(self.repository, "main", pin=since) as transaction:
+            link = transaction.objects.put(Kind.BLOB, data)
+            transaction.objects.flush()
+        lease = f"stage-{self.number}-{since.generation}-{self.chance.randrange(10**9)}"
+        opened = {"id": lease, "keep": [link.digest], "expires": None}
+        self.repository.append(lambda _: (LogEntry(lease, "lease-open", ADA, 0, data=opened),))
+        try:
+            time.sleep(0)
+            with begin(self.repository, "main") as transaction:
+                entry = Entry(Kind.BLOB, link.digest)
+                path = f"files/{self.number}/staged"
+                transaction.stage(path, entry, since=since.generation)
+                transaction.commit("staged", author=ADA)
+        finally:
+            closed = LogEntry(f"{lease}-end", "lease-close", ADA, 0, data={"id": lease})
+            self.repository.append(lambda _: (closed,))
 
     def delete(self) -> None:
         refs.delete_ref(self.repository, f"heads/{self.chance.choice('abc')}", actor=ADA)
