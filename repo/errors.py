@@ -14,6 +14,7 @@ class Error(Exception):
     """Whatever tensorrepo raises on purpose."""
 
     kind: ClassVar[str] = "error"
+    refused: bool = False  # a store said so: the create that failed never will have happened
 
     def __str__(self) -> str:
         # KeyError would show the repr of the message; every class of ours shows the message.

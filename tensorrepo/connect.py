@@ -23,7 +23,7 @@ import msgspec
 from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.external.outside import Nothing, parse_address
-from tensorrepo.repo.backends.sql_log import SQLITE
+from tensorrepo.repo.backends.sql_connections import SQLITE
 from tensorrepo.repo.backends.urls import open_folder
 from tensorrepo.repo.changes.repository import (
     LocalState,

@@ -36,7 +36,7 @@ from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, LogRecord, encode_record
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
-from tensorrepo.repo.log.writer_queue import turn
+from tensorrepo.repo.log.writer_queue import turn_of
 
 FIRST_WAIT_SECONDS = 0.02
 LONGEST_WAIT_SECONDS = 2.0
@@ -104,9 +104,10 @@ def append(
 
     Args:
         log: where to.
-        decide: called anew for every attempt, with the newest view; merges, validates, runs the
-            fence and returns the entries (all of them share one record), or raises. Nothing to
-            do: an empty tuple. Every object that the entries name must be durable by then.
+        decide: called anew for every attempt, with the newest view, and once ahead of its turn if
+            others write; merges, validates, runs the fence and returns the entries (all of them
+            share one record), or raises. Nothing to do: an empty tuple. Every object that the
+            entries name must be durable by then.
         deadline_seconds: after which no further attempt is made.
         attempts: how often to lose a race before giving up.
         allow_void: an entry that is void by the fold is appended all the same, and shows in
@@ -130,7 +131,14 @@ def append(
     if log.read_only is not None:
         raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
     patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
-    queue = turn(log.backend.local_root, rng=patience.rng, sleep=sleep, clock=clock)
+    queue = turn_of(
+        log.backend,
+        prepare=lambda: _prepare(log, decide),
+        newest=lambda: log.refresh().generation,
+        rng=patience.rng,
+        sleep=sleep,
+        clock=clock,
+    )
     with _notes(log) as note, queue:
         for attempt in range(1, attempts + 1):
             began = clock()
@@ -154,6 +162,13 @@ def append(
         f"{log.backend.url}: lost the race for the next log record {attempt} times in "
         f"{deadline_seconds:.0f} s or less; nothing was written. Others commit faster: try again."
     )
+
+
+def _prepare(log: RepositoryLog, decide: Callable[[LogView], tuple[LogEntry, ...]]) -> None:
+    """Decide once before it is our turn: what it stores is durable then, and found again."""
+    view = log.refresh()
+    if not view.state.read_only_reason:
+        decide(view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +237,7 @@ def _create(log: RepositoryLog, before: Tip, draft: _Draft, patience: Patience) 
 def _settle(log: RepositoryLog, gen: int, draft: _Draft, patience: Patience) -> bytes:
     """Try until slot `gen` holds something, and return that."""
     key, data = slot_key(gen), draft.slot.data
-    absent = True
+    absent = certain = True
     tries = 0
     while True:
         error = None
@@ -233,15 +248,17 @@ def _settle(log: RepositoryLog, gen: int, draft: _Draft, patience: Patience) -> 
                 return data
         except Error as failure:
             error = failure
+            # A call of this machine's own file system is over when it returns, and what a database
+            # refused is over, too: nothing is in flight that could land later. Of any other store
+            # that is not known, whatever it answers.
+            certain &= failure.refused or log.backend.local_root is not None
         try:
             return log.backend.read(key)
         except NotFoundError:
             absent = True
         except Error as failure:
             absent, error = False, failure
-        # A call of this machine's own file system is over when it returns: nothing is in flight
-        # that could land later. Of any other store that is not known, whatever it answers.
-        if absent and error and _is_lasting(error) and log.backend.local_root is not None:
+        if absent and error and _is_lasting(error) and certain:
             raise _Refused(error)
         tries += 1
         if patience.is_over(tries) or (tries >= HOPELESS_TRIES and _is_lasting(error)):

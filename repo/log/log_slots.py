@@ -99,11 +99,15 @@ def marker_holds(data: bytes, gen: int, previous: Digest, found: Digest) -> bool
     return isinstance(raw, dict) and raw.keys() == fields and expected.items() <= raw.items()
 
 
+SQL_WINDOW: Final = 12
+
+
 class LogSlots:
     """Reads keys of one log; keeps the bytes of slots, which never change, up to a limit.
 
     Attributes:
         rounds: batches of reads so far: what a far-away store makes us wait for.
+        window: slots to look at beyond the newest known: several where one question gets them all.
     """
 
     def __init__(self, backend: Backend, *, workers: int | None, cache_bytes: int) -> None:
@@ -111,6 +115,7 @@ class LogSlots:
         self.backend = backend
         self.workers = workers or (1 if near else MAX_WORKERS)
         self.rounds = 0
+        self.window = SQL_WINDOW if isinstance(backend, SqlLogBackend) else 1
         self._cache = LimitedCache[bytes](cache_bytes)
 
     def read(self, key: str) -> bytes | None:

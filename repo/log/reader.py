@@ -310,10 +310,12 @@ class RepositoryLog:
     def _follow(self, tip: Tip) -> Tip:
         """The newest tip from an older one; also reads its slot again, to notice a rewind."""
         gen = tip.view.generation
-        known = self.slots.read_many([slot_key(max(gen, 1)), slot_key(gen + 1)])
+        window = self.slots.window
+        keys = [slot_key(each) for each in range(max(gen, 1), gen + 1 + window)]
+        known = self.slots.read_many(keys)
         if gen:
             self._check_past(Remembered(gen, tip.view.digest), known[slot_key(gen)])
-        return tip if known[slot_key(gen + 1)] is None else self._advance(tip, known, 1)
+        return tip if known[slot_key(gen + 1)] is None else self._advance(tip, known, window)
 
     def _advance(
         self, tip: Tip, known: Mapping[str, bytes | None], window: int, *, jump: bool = False

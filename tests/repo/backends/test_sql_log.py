@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tensorrepo.repo.backends.local import LocalBackend
-from tensorrepo.repo.backends.sql_log import SqlLogBackend, shown
+from tensorrepo.repo.backends.sql_connections import shown
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes.repository import (
     LocalState,
     RepositoryCore,

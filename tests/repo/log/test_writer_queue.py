@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
-from tensorrepo.repo.log.writer_queue import STUCK_SECONDS, turn
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.log.writer_queue import STUCK_SECONDS, turn_of
 
 
 @pytest.fixture
@@ -29,8 +33,19 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def turn(self, root: Path | None):  # type: ignore[no-untyped-def]
-        return turn(root, rng=random.Random(7), sleep=self.sleep, clock=self)
+    def turn(self, root: Path | None, prepare: Callable[[], None] = lambda: None):  # type: ignore[no-untyped-def]
+        return queued(root, self.sleep, self, prepare)
+
+
+def queued(
+    root: Path | None,
+    sleep: Callable[[float], None] = sleep,
+    clock: Callable[[], float] = monotonic,
+    prepare: Callable[[], None] = lambda: None,
+):  # type: ignore[no-untyped-def]
+    backend = MemoryBackend() if root is None else LocalBackend(root)
+    rng = random.Random(7)
+    return turn_of(backend, prepare=prepare, newest=lambda: 0, rng=rng, sleep=sleep, clock=clock)
 
 
 def test_nobody_is_waited_for_when_nobody_is_there(root: Path) -> None:
@@ -45,7 +60,7 @@ def test_a_writer_waits_until_the_one_before_is_done(root: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with turn(root, rng=random.Random(7), sleep=sleep, clock=monotonic):
+        with queued(root):
             order.append("second")
 
     with Clock().turn(root):
@@ -55,6 +70,14 @@ def test_a_writer_waits_until_the_one_before_is_done(root: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_only_who_has_to_wait_prepares(root: Path) -> None:
+    prepared: list[str] = []
+    first, second = (partial(prepared.append, name) for name in ("first", "second"))
+    with Clock().turn(root, first), Clock().turn(root, second):
+        pass
+    assert prepared == ["second"]
 
 
 def test_a_writer_that_hangs_is_waited_for_once_only_while_the_log_stands_still(root: Path) -> None:

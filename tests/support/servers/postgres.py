@@ -83,12 +83,15 @@ def server(settings: Mapping[str, str] = MappingProxyType(QUICK)) -> Iterator[Se
     where = programs()
     assert where is not None, "no initdb: on Debian, apt-get install postgresql"
     # Not pytest's folder: the server's user must be able to pass through all above it.
-    with tempfile.TemporaryDirectory(prefix="tensorrepo-pg-", dir="/tmp") as folder:
-        started = _Cluster(where, Path(folder), _unprivileged(), settings)
-        try:
-            yield started.start()
-        finally:
+    folder = Path(tempfile.mkdtemp(prefix="tensorrepo-pg-", dir="/tmp"))
+    started, process = _Cluster(where, folder, _unprivileged(), settings), os.getpid()
+    try:
+        yield started.start()
+    finally:
+        # A forked child that ends comes by here, too: by its exit handlers, and by this generator.
+        if os.getpid() == process:
             started.stop()
+            shutil.rmtree(folder)
 
 
 def _unprivileged() -> pwd.struct_passwd | None:

@@ -1,0 +1,185 @@
+"""Commits of eight processes at once: on the log in PostgreSQL, in SQLite and in files.
+
+    python benchmarks/bench_log.py [case ...] [--folder DIR] [--rounds N] [--scale X]
+
+One commit is `with repo.transaction(branch) as tx: tx.save_file(name, content)` of a process that
+has the repository open: a new file of 1 KiB among twenty, durable when it returns, as are its two
+objects and its record. Sides take turns: each round measures all of them, for `--scale` times two
+seconds. What no log can go beyond is measured beside it: eight clients that insert rows of a
+record's size in transactions of their own, and eight that write, sync and link files.
+
+PostgreSQL is as Debian installs it: it syncs each commit (synchronous_commit on, fsync on).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from harness import Case, Options, Skipped, run
+
+import tensorrepo
+from tests.support.servers import postgres
+
+WRITERS = 8
+RECORD_BYTES = 640
+AUTHOR = "Bench <bench@example.org>"
+SECONDS = 2.0
+Step = Callable[[int], object]  # the work that is counted; its argument counts up
+
+
+def own_branches(folder: Path, options: Options) -> dict[str, Any]:
+    """Each writer has a branch of its own, as runs and people have."""
+    return _measured(folder, options, lambda writer: f"writer-{writer}")
+
+
+def one_branch(folder: Path, options: Options) -> dict[str, Any]:
+    """All commit disjoint files to one branch: each commit stands on the one before it."""
+    return _measured(folder, options, lambda _: "main")
+
+
+def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> dict[str, Any]:
+    if postgres.programs() is None:
+        raise Skipped("no programs of a PostgreSQL server here")
+    seconds = SECONDS * options.scale
+    found: dict[str, list[dict[str, float]]] = {}
+    with postgres.server({}) as server:
+        for at in range(options.rounds):
+            place = folder / str(at)
+            place.mkdir()
+            database = server.database()
+            sides = {
+                "inserts": (_inserts, database),
+                "linked_files": (_linked_files, str(place / "linked")),
+                "postgres": (_commits, str(place / "postgres"), database),
+                "sqlite": (_commits, str(place / "sqlite"), f"sqlite:///{place}/log.db"),
+                "files": (_commits, str(place / "files"), None),
+            }
+            for name, (prepare, *where) in sides.items():
+                found.setdefault(name, []).append(
+                    _together(prepare, where, [branch(each) for each in range(WRITERS)], seconds)
+                )
+    told = {
+        name: {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}
+        for name, rounds in found.items()
+    }
+    ratios = [
+        a["per_s"] / b["per_s"] for a, b in zip(found["postgres"], found["inserts"], strict=True)
+    ]
+    goal = "postgres 500 per_s"
+    return told | {"postgres_to_inserts": round(statistics.median(ratios), 2), "goal": goal}
+
+
+def _together(
+    prepare: Callable[..., Step], where: list[Any], branches: list[str], seconds: float
+) -> dict[str, float]:
+    """What eight processes do in so many seconds, all of them ready before the first begins."""
+    first = prepare(*where, "first", make=True)
+    first(0)
+    spawning = multiprocessing.get_context("spawn")
+    ready, answers = spawning.Barrier(len(branches)), spawning.SimpleQueue()
+    started = [
+        spawning.Process(target=_work, args=(prepare, where, branch, at, seconds, ready, answers))
+        for at, branch in enumerate(branches)
+    ]
+    for process in started:
+        process.start()
+    took, processor_seconds = [], 0.0
+    for _ in started:
+        each, used = answers.get()
+        took += each
+        processor_seconds += used
+    for process in started:
+        process.join()
+    took.sort()
+    return {
+        "per_s": len(took) / seconds,
+        "p50_ms": took[len(took) // 2] * 1e3,
+        "p99_ms": took[len(took) * 99 // 100] * 1e3,
+        "processor_ms": processor_seconds / len(took) * 1e3,
+    }
+
+
+def _work(
+    prepare: Callable[..., Step],
+    where: list[Any],
+    branch: str,
+    writer: int,
+    seconds: float,
+    ready: Any,
+    answers: Any,
+) -> None:
+    step = prepare(*where, branch, writer=writer)
+    step(0)
+    ready.wait()
+    took, used, stop = [], time.process_time(), time.perf_counter() + seconds
+    while (began := time.perf_counter()) < stop:
+        step(len(took) + 1)
+        took.append(time.perf_counter() - began)
+    answers.put((took, time.process_time() - used))
+
+
+def _commits(
+    url: str, database: str | None, branch: str, writer: int = 0, *, make: bool = False
+) -> Step:
+    if database is not None:
+        os.environ["TENSORREPO_LOG"] = database
+    repository = _made(url, database) if make else tensorrepo.open(url, author=AUTHOR)
+
+    def commit(number: int) -> None:
+        with repository.transaction(branch, "measure") as change:
+            content = b"%d %d " % (writer, number) * 100
+            change.save_file(f"w{writer}/{number % 20}", content[:1024])
+
+    return commit
+
+
+def _made(url: str, database: str | None) -> tensorrepo.Repository:
+    from tensorrepo import connect
+    from tensorrepo.this_machine import machine
+
+    connect.create(url, {}, machine(), log=database)
+    return tensorrepo.open(url, author=AUTHOR)
+
+
+def _inserts(database: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
+    connection = psycopg.connect(database, autocommit=True)
+    if make:
+        connection.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value BYTEA)")
+
+    def insert(number: int) -> None:
+        row = (f"{branch}-{writer}-{number}", b"x" * RECORD_BYTES)
+        connection.execute("INSERT INTO rows VALUES (%s, %s)", row)
+
+    return insert
+
+
+def _linked_files(folder: str, branch: str, writer: int = 0, **_: bool) -> Step:
+    own = Path(folder) / f"{branch}-{writer}"
+    own.mkdir(parents=True, exist_ok=True)
+
+    def write(number: int) -> None:
+        temporary = own / "temporary"
+        fd = os.open(temporary, os.O_CREAT | os.O_WRONLY)
+        os.write(fd, b"x" * RECORD_BYTES)
+        os.fsync(fd)
+        os.close(fd)
+        os.link(temporary, own / str(number))
+        temporary.unlink()
+        fd = os.open(own, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
+    return write
+
+
+CASES: dict[str, Case] = {"own_branches": own_branches, "one_branch": one_branch}
+
+if __name__ == "__main__":
+    run(CASES, "Measure commits of eight processes.", rounds=3)
