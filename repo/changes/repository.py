@@ -250,6 +250,10 @@ def open_repository(
             f"no tensorrepo repository at {backend.url}: it has no {IDENTITY_KEY}. Check the URL, "
             f"or make one with `tensorrepo init {backend.url}`."
         ) from None
+    if not data.endswith(b"\n"):
+        # Was the answer cut short? Without its last byte it parses, but is another beginning of the
+        # log: the first record, made to follow it, would be damaged for good.
+        data = backend.read(IDENTITY_KEY)
     identity = _identity(data, backend.url)
     copy = None if copied is None else _copy_kind(copied, backend.url)
     is_mirror = copy is not None and copy.kind == "mirror"

@@ -162,7 +162,7 @@ def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) ->
         }
         level = parents - seen
         seen |= level
-    return frozenset(digest for digest in level if read_commit(commits, digest).parents)
+    return frozenset(one for one in sorted(level) if read_commit(commits, one).parents)
 
 
 def objects_below(

@@ -205,7 +205,9 @@ class Receiving:
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
         self._ends: set[Digest] = set()
-        self._lease = TransferLease(target, source.id, options.actor, options.clock)
+        self._lease = TransferLease(
+            target, source.id, options.actor, options.clock, self._pass_fence
+        )
         self._many = False
         self._known: EitherSource | None = None
         self._fenced = pin
@@ -220,7 +222,7 @@ class Receiving:
             likely: commits that the receiver has and that are near to them.
             whole: whether it has all that its refs lead to; else all of that is looked at, too.
         """
-        held = set(self._pin.state.refs.values()) if whole else set[Digest]()
+        held = dict.fromkeys(self._pin.state.refs.values()) if whole else {}  # in a fixed order
         wanted = [digest for digest in wants if digest not in held]
         if not wanted:
             return
@@ -314,7 +316,9 @@ class Receiving:
         for commit in batch.whole:
             self._placements |= commit.placements
             self._ends |= {commit.digest} if commit.beyond else set()
-            if self._target.log.read_only is None:
+            # Nothing may lead to where history ends before the log says that it does: the record
+            # at the end says so. What has no lease is at worst copied again.
+            if self._target.log.read_only is None and self._ends <= self._pin.state.shallow:
                 self._lease.hold(commit)
         self._options.progress(self._totals)
 
@@ -399,11 +403,18 @@ class TransferLease:
     """
 
     def __init__(
-        self, target: RepositoryCore, origin: str, actor: str, clock: Callable[[], float]
+        self,
+        target: RepositoryCore,
+        origin: str,
+        actor: str,
+        clock: Callable[[], float],
+        pass_fence: Callable[[LogView, Sequence[Digest]], None],
     ) -> None:
+        """Prepare; `pass_fence` makes sure that the log may name commits, as for a ref."""
         told = f"{origin} {target.id} {actor}"
         self.id = f"transfer-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
         self._target, self._actor, self._clock = target, actor, clock
+        self._pass_fence = pass_fence
         self._began = clock()
         self._tips: dict[Digest, None] = {}
 
@@ -423,9 +434,11 @@ class TransferLease:
         return (self._entry("lease-close", {"id": self.id}),)
 
     def _opening(self, view: LogView) -> tuple[LogEntry, ...]:
+        keep = tuple(sorted(list(self._tips)[-_LEASED_COMMITS:]))
+        self._pass_fence(view, keep)
         data = {
             "id": self.id,
-            "keep": tuple(sorted(list(self._tips)[-_LEASED_COMMITS:])),
+            "keep": keep,
             "expires": time.time_ns() + _LEASE_EXPIRES_NS,
         }
         return (*self.closing(view), self._entry("lease-open", data))

@@ -1,11 +1,22 @@
-"""Clients over a store that fails in every way: whatever the order, no promise is broken."""
+"""Clients over stores that fail in every way: whatever the order, no promise is broken."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.transaction import CommitAttempt
-from tests.support.simulation.run import simulate
+from tensorrepo.repo.errors import NotFoundError
+from tests.support.simulation.clients import ACTIONS
+from tests.support.simulation.run import Simulated, simulate
+from tests.support.simulation.store import READ_FAULTS, WRITE_FAULTS
+
+
+def simulated(seed: int, actions: int) -> Simulated:
+    """Odd seeds have clocks that are wrong by a day."""
+    return simulate(seed, actions, clients=2 + seed % 4, skew=seed % 2 == 1)
 
 
 def test_one_seed_gives_one_trace() -> None:
@@ -15,21 +26,30 @@ def test_one_seed_gives_one_trace() -> None:
 
 
 def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
+    done, faults = Counter[str](), Counter[str]()
     for seed in range(30):
-        simulate(seed, 12, clients=2 + seed % 4, skew=seed % 2 == 1)
+        ended = simulated(seed, 60)
+        done.update(what for what, outcome in ended.outcomes if outcome == "done")
+        faults += ended.faults
+    assert done.keys() >= set(ACTIONS) - {"redo"}  # else they were not tried
+    assert faults.keys() >= {*READ_FAULTS, *WRITE_FAULTS, "death"}
 
 
-@pytest.mark.soak  # what is gone is waited for, by clocks that no simulation holds
-@pytest.mark.parametrize("seed", [22, 30])
-def test_a_writer_without_its_fence_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)
-    monkeypatch.setattr(CommitAttempt, "_pass_fence", lambda *_: None)
-    with pytest.raises(AssertionError, match="leads to what is gone"):
-        simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)
+@pytest.mark.parametrize(
+    ("seed", "fence", "name"),
+    [(41, CommitAttempt, "_pass_fence"), (3, gc_fence, "secure_commit")],
+)
+def test_whoever_names_a_commit_without_the_fence_is_caught(
+    seed: int, fence: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated(seed, 300)
+    monkeypatch.setattr(fence, name, lambda *_: None)
+    with pytest.raises((AssertionError, NotFoundError)):
+        simulated(seed, 300)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_so_it_is_at_length_and_with_clocks_that_are_wrong_by_a_day() -> None:
+def test_so_it_is_at_length() -> None:
     for seed in range(2000):
-        simulate(seed, 300, clients=2 + seed % 4, skew=seed % 2 == 1)
+        simulated(seed, 300)

@@ -150,6 +150,22 @@ def test_no_flipped_byte_of_repo_json_goes_unnoticed_where_there_is_a_record(mas
     assert survivors(repository.backend.read("repo.json"), mask, read) == {}
 
 
+class CutShort(WrappedBackend):
+    """The first answer about repo.json lacks its last byte."""
+
+    def read(self, key: str) -> bytes:
+        data = super().read(key)
+        asked = self.operations.count(("read", "repo.json"))
+        return data[:-1] if key == "repo.json" and asked == 1 else data
+
+
+def test_a_repo_json_that_was_cut_short_on_its_way_is_asked_for_again() -> None:
+    """Without its last byte it is JSON, and the beginning of another log."""
+    backend = new_repository().backend
+    commit_files(open_repository(CutShort(backend), drivers={}), {"files/a": b"one"})
+    assert snapshot(backend) == {"files/a": b"one"}
+
+
 def test_a_store_that_can_only_be_read_gets_no_repository() -> None:
     backend = MemoryBackend()
     backend.guarantee = Guarantee.READ_ONLY

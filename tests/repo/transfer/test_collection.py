@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.errors import CommitOutcomeUnknown
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest
@@ -23,7 +25,7 @@ from tensorrepo.repo.transfer.exchange import clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
-from tests.support.faults.backends import WrappedBackend
+from tests.support.faults.backends import Crash, WrappedBackend
 from tests.support.reference.collector import condemn, delete, supersede
 
 FILES = {"files/a": b"one" * 1000, "files/b": b"two" * 1000}
@@ -91,6 +93,36 @@ def test_a_long_transfer_leases_what_is_whole_and_ends_the_lease_with_its_record
     assert [one.kind for one in entries] == ["lease-open", "ref-create", "lease-close"]
     assert entries[0].data["keep"] == [made.digest]
     assert view.state.leases == {}
+
+
+class DiesAtTheEnd(Collected):
+    """As that, or without a collection; and no second record is ever made."""
+
+    def __init__(self, *, collects: bool) -> None:
+        super().__init__(new_repository().backend)
+        self.collects = collects
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        if key.startswith("log/0") and self.inner.size("log/00000000000000000001.json"):
+            raise Crash("died before the record with the refs")
+        return super().create(key, parts)
+
+
+@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize("collects", [False, True])
+def test_a_transfer_that_dies_with_its_lease_leaves_a_whole_repository(
+    tmp_path: Path, depth: int | None, collects: bool
+) -> None:
+    """What a lease names went through the fence, and leads to nothing that is not there."""
+    here, target = new_repository(), DiesAtTheEnd(collects=collects)
+    for at in range(3):
+        commit_files(here, {**FILES, "files/at": b"%d" % at})
+    minutes = itertools.count()
+    slow = TransferOptions(ADA, tmp_path / "parts", clock=lambda: 100.0 * next(minutes))
+    there = open_repository(target, drivers={})
+    with suppress(CommitOutcomeUnknown):  # it died
+        clone(HistorySource.of(here), there, "origin", slow, depth=depth)
+    verify(target.inner)
 
 
 def test_an_object_that_is_there_is_not_adopted_as_what_it_is_not() -> None:

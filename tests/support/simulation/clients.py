@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
+from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import merge_branches, refs
+from tensorrepo.repo.changes.expire import KeepRule, expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.shallow import end_history, extend_history
 from tensorrepo.repo.changes.transaction import LandedCommit, begin
 from tensorrepo.repo.errors import (
     CommitExpired,
@@ -19,13 +23,24 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import resolve
-from tests.support.builders.repositories import files_at, stage_files
+from tensorrepo.repo.transfer.exchange import TransferReport, clone, fetch, push
+from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
+from tests.support.builders.repositories import files_at, new_repository, stage_files
 from tests.support.faults.backends import Crash
 from tests.support.simulation.store import FaultyStore
 from tests.support.simulation.world import Actor
 
 BRANCHES = ("main", "main", "main", "a", "b")
 CONTENTS = 8  # that everybody writes again and again
+AT_HOME = frozenset(
+    ["commit_at_home", "fetch", "clone", "collect_at_home"]
+)  # these change the client's copy alone
+
+ACTIONS = {  # and how often each is chosen
+    "commit": 6, "late_commit": 1, "read": 2, "merge": 1, "revert": 1, "branch": 1, "tag": 1,
+    "reset": 1, "undo": 1, "redo": 1, "delete": 1, "collect": 1, "settle": 1, "expire": 1, "end": 1,
+    "extend": 1, "clone": 1, "commit_at_home": 2, "push": 2, "fetch": 2, "collect_at_home": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,7 @@ class Told:
         files: what that commit wrote.
         generation: of the slot whose content is unknown.
         unknown: transaction that slot may hold, of several that an action made.
+        moved: refs of the shared repository that were set, and to what.
     """
 
     what: str
@@ -49,10 +65,19 @@ class Told:
     files: dict[str, bytes] | None = None
     generation: int = 0
     unknown: str = ""
+    moved: tuple[tuple[str, Digest | None], ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the shared repository can tell what became of it."""
+        return self.outcome == "unknown" and self.what not in AT_HOME
 
 
 class Client:
-    """Does one thing after another; whatever fails, it goes on."""
+    """Does one thing after another; whatever fails, it goes on.
+
+    It has a repository of its own, too: a copy, from which it pushes and into which it fetches.
+    """
 
     def __init__(self, actor: Actor, store: FaultyStore, actions: int) -> None:
         self.actor = actor
@@ -63,16 +88,24 @@ class Client:
         self.repository: RepositoryCore | None = None
         self.files: dict[str, bytes] = {}
         self.chance = store.world.chance
+        self.moved: tuple[tuple[str, Digest | None], ...] = ()
+        self.homes: list[FaultyStore] = []
+        self._new_home()
+
+    def _new_home(self) -> None:
+        """A new repository of its own, in which everything fails from then on, as well."""
+        backend, store = MemoryBackend(clock=self.store.world.told_seconds), self.store
+        new_repository(backend)
+        home = FaultyStore(backend, store.world, f"{store.name} home", store.rates, store.life)
+        self.homes.append(home)
 
     def live(self) -> None:
-        acts: list[Callable[[], LandedCommit | None]] = [self.commit] * 6 + [self.read] * 2
-        acts += [self.late_commit, self.merge, self.revert, self.branch, self.tag, self.reset]
-        acts += [self.undo, self.redo, self.delete, self.collect, self.settle]
+        names = [name for name, share in ACTIONS.items() for _ in range(share)]
         for _ in range(self.actions):
-            self.act(self.chance.choice(acts))
+            self.act(getattr(self, self.chance.choice(names)))
 
     def act(self, action: Callable[[], LandedCommit | None]) -> None:
-        first, self.files = len(self.actor.tokens), {}
+        first, self.files, self.moved = len(self.actor.tokens), {}, ()
         made, outcome, generation, txn = None, "done", 0, ""
         try:
             made = action()
@@ -82,14 +115,15 @@ class Client:
             outcome = "died"
         except Error as error:
             outcome = f"refused: {error.kind}"
-        if self.store.dead:  # somebody else is born in its place
-            self.store.dead, self.repository = False, None
+        if self.store.life.dead:  # somebody else is born in its place
+            self.store.life.dead, self.repository = False, None
             self.store.silent = 0
             outcome = "died" if outcome != "unknown" else outcome
         name = action.__name__
         self.store.world.trace.append((self.store.name, name, outcome))
         txns = tuple(self.actor.tokens[first:])
-        self.told.append(Told(name, outcome, txns, made, self.files, generation, txn))
+        told = Told(name, outcome, txns, made, self.files, generation, txn, self.moved)
+        self.told.append(told)
 
     @property
     def opened(self) -> RepositoryCore:
@@ -199,9 +233,63 @@ class Client:
         rules = CollectionRules(grace_seconds=spared, retention_seconds=spared)
         collect_garbage(self.opened, actor=self._author(), rules=rules)
 
+    def expire(self) -> None:
+        rule = KeepRule(self.chance.randrange(1, 6), self.chance.choice([0.0, 0.0, 5.0]))
+        branch = self.chance.choice(BRANCHES)
+        expire(self.opened, branch, rule, actor=self._author(), now_ns=self.clock())
+
+    def end(self) -> None:
+        """History ends at some commit, which need not be on any branch."""
+        end_history(self.opened, [self._some()], actor=self._author())
+
+    def extend(self) -> None:
+        """History goes on where it ended: whoever asks too late is refused."""
+        ended = sorted(self.opened.log.refresh().state.shallow)
+        if ended:
+            extend_history(self.opened, [self.chance.choice(ended)], actor=self._author())
+
+    def commit_at_home(self) -> None:
+        chance, home = self.chance, self.home
+        files = {f"files/home/{chance.choice('abc')}": b"%d" % chance.randrange(CONTENTS) * 50}
+        with begin(home, "main") as transaction:
+            stage_files(transaction, {**files, f"files/{self.store.name}": chance.randbytes(4)})
+            transaction.commit("change", author=self._author(), clock=self.clock)
+
+    def push(self) -> None:
+        target = self.chance.choice(["a", "b", f"of-{self.store.name}"])
+        spec = self.chance.choice([f"main:{target}", f"main:{target}", f"+main:{target}"])
+        options = self._options()
+        self._moved(push(self.home, self.opened, [spec], options))
+
+    def fetch(self) -> None:
+        home, options = self.home, self._options()
+        prune = self.chance.random() < 0.3
+        fetch(HistorySource.of(self.opened), home, "origin", options, prune=prune)
+
+    def collect_at_home(self) -> None:
+        rules = CollectionRules(grace_seconds=0.0, retention_seconds=0.0)
+        collect_garbage(self.home, actor=self._author(), rules=rules)
+
+    def clone(self) -> None:
+        depth = self.chance.choice([None, None, 1, 3])
+        self._new_home()
+        source, options = HistorySource.of(self.opened), self._options()
+        clone(source, self.home, "origin", options, depth=depth)
+
+    @property
+    def home(self) -> RepositoryCore:
+        return open_repository(self.homes[-1], drivers={})
+
+    def _options(self) -> TransferOptions:
+        world = self.store.world
+        return TransferOptions(self._author(), Path("parts"), clock=lambda: world.now)
+
+    def _moved(self, report: TransferReport) -> None:
+        self.moved = tuple((move.ref, move.new) for move in report.moves)
+
     def settle(self) -> None:
         """Ask what became of an action of its own whose outcome is unknown."""
-        asked = [told for told in self.told if told.outcome == "unknown"]
+        asked = [told for told in self.told if told.is_open]
         if asked:
             self.ask(self.chance.choice(asked), self.opened)
 

@@ -20,7 +20,7 @@ from tests.support.simulation.store import FaultyStore, Rates
 from tests.support.simulation.world import Actor, World, simulated
 
 DAY_SECONDS = 86_400.0
-OFTEN = Rates()
+RATES = (Rates(), Rates(fault=0.01), Rates(fault=0.003))  # long actions come through with the last
 SINGLE = frozenset(  # of these each appends at most one record
     ["commit", "late_commit", "merge", "revert", "branch", "tag", "reset", "undo", "redo", "delete"]
 )
@@ -32,12 +32,11 @@ class Simulated:
 
     trace: list[tuple[object, ...]]
     outcomes: Counter[tuple[str, str]]
+    faults: Counter[str]
     records: int
 
 
-def simulate(
-    seed: int, actions: int, *, clients: int = 4, skew: bool = False, rates: Rates = OFTEN
-) -> Simulated:
+def simulate(seed: int, actions: int, *, clients: int = 4, skew: bool = False) -> Simulated:
     """So many actions of some clients.
 
     Args:
@@ -45,9 +44,8 @@ def simulate(
         actions: of all clients together.
         clients: number of them.
         skew: whether the clocks of clients and store are wrong by up to a day.
-        rates: of faults.
     """
-    world = World(seed)
+    world, rates = World(seed), RATES[seed % len(RATES)]
 
     def skewed() -> float:
         return world.chance.choice([-DAY_SECONDS, 0.0, DAY_SECONDS]) if skew else 0.0
@@ -56,21 +54,22 @@ def simulate(
     backend = MemoryBackend(clock=lambda: world.now + stored_skew)
     with simulated(world):
         new_repository(backend)
-    people = [
-        Client(
-            Actor(f"c{number}", skewed()),
-            FaultyStore(backend, world, f"c{number}", rates),
-            actions // clients,
-        )
-        for number in range(clients)
-    ]
+        people = [
+            Client(
+                Actor(f"c{number}", skewed()),
+                FaultyStore(backend, world, f"c{number}", rates),
+                actions // clients,
+            )
+            for number in range(clients)
+        ]
     world.run([(client.actor, client.live) for client in people])
     with simulated(world):
         world.current = None
         check(backend, world, people)
     told = [each for client in people for each in client.told]
     outcomes = Counter((each.what, each.outcome) for each in told)
-    return Simulated(world.trace, outcomes, len(entries_of(backend)))
+    faults = Counter(str(step[3]) for step in world.trace if len(step) == 4 and step[3])
+    return Simulated(world.trace, outcomes, faults, len(entries_of(backend)))
 
 
 def entries_of(backend: Backend) -> list[list[dict[str, object]]]:
@@ -88,7 +87,7 @@ def check(backend: Backend, world: World, clients: list[Client]) -> None:
     told_before = {}
     for client in clients:
         for told in client.told:
-            if told.outcome == "unknown":
+            if told.is_open:
                 client.ask(told, fresh)
         told_before.update(client.resolved)
     world.land(all_of_them=True)
@@ -96,18 +95,35 @@ def check(backend: Backend, world: World, clients: list[Client]) -> None:
     landed = check_log(backend, fresh)
     for client in clients:
         check_told(client, landed)
-    verify(backend)
+    check_whole(fresh)
+    check_commits(fresh, clients)
+    for home in (home for client in clients for home in client.homes):
+        copy = open_repository(home.inner, drivers={})
+        check_log(home.inner, copy)
+        check_whole(copy)
+
+
+def check_whole(fresh: RepositoryCore) -> None:
+    """All that anything leads to is there and as it was written."""
+    verify(fresh.backend)
     state = fresh.log.refresh().state
     assert [*check_objects(fresh.objects, state, ObjectTotals(), deep=True)] == []
-    check_commits(fresh, clients)
 
 
-def check_log(backend: Backend, fresh: RepositoryCore) -> set[str]:
-    """Refs are the fold of the log, and no transaction is there twice; gives those that count."""
+@dataclass(frozen=True)
+class Landed:
+    """Transactions of a log that count, and all moves of refs that they made."""
+
+    txns: set[str]
+    moves: set[tuple[object, object]]
+
+
+def check_log(backend: Backend, fresh: RepositoryCore) -> Landed:
+    """Refs are the fold of the log, and no transaction is there twice; gives what counts."""
     records = entries_of(backend)
     assert fresh.log.refresh().generation == len(records)
     folded: dict[str, object] = {}
-    landed: set[str] = set()
+    landed = Landed(set(), set())
     seen: set[str] = set()
     for entries in records:
         here = {str(entry["txn"]) for entry in entries}
@@ -118,23 +134,25 @@ def check_log(backend: Backend, fresh: RepositoryCore) -> set[str]:
             assert isinstance(updates, list)
             moves = [(one["ref"], one.get("old"), one.get("new")) for one in updates]
             if all(folded.get(ref) == old for ref, old, _ in moves):
-                landed.add(str(entry["txn"]))
+                landed.txns.add(str(entry["txn"]))
+                landed.moves.update((ref, new) for ref, _, new in moves)
                 folded |= {ref: new for ref, _, new in moves}
     assert dict(fresh.log.refresh().state.refs) == {r: c for r, c in folded.items() if c}
     return landed
 
 
-def check_told(client: Client, landed: set[str]) -> None:
+def check_told(client: Client, landed: Landed) -> None:
     """What was acknowledged is there, what was refused is not, what was unknown has one truth."""
     for told in client.told:
-        there = [txn for txn in told.txns if txn in landed]
+        there = [txn for txn in told.txns if txn in landed.txns]
+        assert landed.moves.issuperset(told.moved), f"{told} was acknowledged and is not there"
         if told.commit is not None:
             assert there, f"{told} was acknowledged and is not there"
         if told.what in SINGLE and told.outcome.startswith("refused"):
             assert not there, f"{told} was refused and is there"
         assert told.what not in SINGLE or len(there) <= 1, f"{told} was done twice"
     for txn, outcome in client.resolved:
-        assert (outcome == "landed") == (txn in landed), f"{txn} was said to be {outcome}"
+        assert (outcome == "landed") == (txn in landed.txns), f"{txn} was said to be {outcome}"
 
 
 def check_commits(fresh: RepositoryCore, clients: list[Client]) -> None:

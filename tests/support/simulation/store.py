@@ -26,6 +26,13 @@ class Rates:
     death: float = 0.001  # of the client
 
 
+@dataclass(eq=False)
+class Life:
+    """Whether a client lives; its ways to all stores end with it."""
+
+    dead: bool = False
+
+
 # 409, 429 and 503 are answered without doing anything, 500 after doing it or not. 412 is what a
 # client hears whose first request landed while its reply was lost: it is there already.
 WRITE_FAULTS = ("before", "after", "later", "twice", "copy", "409", "412", "429", "500", "503")
@@ -35,16 +42,18 @@ READ_FAULTS = ("before", "cut", "429", "500", "503", "403")
 class FaultyStore(WrappedBackend):
     """Operations of one client, each of which is a step of the world."""
 
-    def __init__(self, inner: Backend, world: World, name: str, rates: Rates) -> None:
+    def __init__(
+        self, inner: Backend, world: World, name: str, rates: Rates, life: Life | None = None
+    ) -> None:
         super().__init__(inner)
         self.world = world
         self.name = name
         self.rates = rates
+        self.life = life or Life()
         self.silent = 0
-        self.dead = False
 
     def step(self, verb: str, key: str, work: Callable[[], T]) -> T:
-        if self.dead:
+        if self.life.dead:
             raise Crash("nothing is done by the dead")
         world = self.world
         world.pause()
@@ -53,7 +62,7 @@ class FaultyStore(WrappedBackend):
         if fault == "":
             return work()
         if fault == "death":
-            self.dead = True
+            self.life.dead = True
             if world.chance.random() < 0.5:
                 work()
             raise Crash(f"died at {verb} {key}")

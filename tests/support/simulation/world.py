@@ -15,14 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from tensorrepo.repo.changes import fsck, gc_collect, gc_marks, refs, rules
+from tensorrepo.repo.changes import fsck, gc_collect, gc_marks, refs, rules, shallow
 from tensorrepo.repo.log import append as appending
 from tensorrepo.repo.log import log_slots
 from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.transfer import difference, receive, ref_rules
 
 BEGINNING_SECONDS = 1_700_000_000.0
 STEP_SECONDS = 0.01  # that an operation takes, on average
+LEASE_SECONDS = 0.2  # a transfer that takes longer has a lease
 SWITCHING = 0.3  # chance of another client's turn before an operation
+
+
+class Over(BaseException):
+    """The simulation has failed, and ends for everybody."""
 
 
 @dataclass(eq=False)
@@ -65,6 +71,8 @@ class World:
         with simulated(self):
             self._hand_on(None)
             self._over.acquire()
+            for actor in [*self.actors]:  # where one failed, the others still wait for their turn
+                actor.turn.release()
             for thread in threads:
                 thread.join(10)
         if self.failure is not None:
@@ -72,6 +80,8 @@ class World:
 
     def pause(self) -> None:
         """An operation is about to be done: somebody else's turn, perhaps."""
+        if self.failure is not None:
+            raise Over
         self.now += self.chance.expovariate(1 / STEP_SECONDS)
         self.land()
         if self.chance.random() < SWITCHING:
@@ -126,6 +136,8 @@ class World:
             chosen.turn.release()
             if me is not None:
                 me.turn.acquire()
+                if self.failure is not None:
+                    raise Over
 
 
 class _Clock:
@@ -149,6 +161,19 @@ def _one_by_one(items: Any, work: Any, **options: Any) -> Iterator[Any]:
     return ordered_map(items, work, **{**options, "threads": 0})
 
 
+class _MapInOrder:
+    """`OrderedMap` on the thread of whoever asks."""
+
+    def __init__(self, items: Any, work: Any, **_: object) -> None:
+        self._results = map(work, items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._results
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+
 @contextmanager
 def simulated(world: World) -> Iterator[None]:
     """Chance, time and threads of the product are those of `world`."""
@@ -156,10 +181,13 @@ def simulated(world: World) -> Iterator[None]:
     defaults = appending.append.__kwdefaults__
     waits = {"sleep": world.sleep, "clock": clock.monotonic, "rng": world.chance}
     with ExitStack() as stack:
-        for module in (refs, rules, gc_collect, appending):
+        for module in (refs, rules, shallow, gc_collect, appending, receive, ref_rules):
             stack.enter_context(patch.object(module, "time", clock))
-        for module in (log_slots, gc_marks, gc_collect, fsck):
+        for module in (log_slots, gc_marks, gc_collect, fsck, difference, receive):
             stack.enter_context(patch.object(module, "ordered_map", _one_by_one))
+        stack.enter_context(patch.object(receive, "OrderedMap", _MapInOrder))
+        # Operations take 10 ms here: so some transfers are long enough for a lease.
+        stack.enter_context(patch.object(receive, "_LEASE_SECONDS", LEASE_SECONDS))
         stack.enter_context(patch.object(secrets, "token_hex", world.token))
         stack.enter_context(patch.dict(defaults, waits))
         yield
