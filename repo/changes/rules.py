@@ -86,8 +86,9 @@ def _stored_rules(state: State) -> Mapping[str, Any]:
     return stored
 
 
-def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> None:
-    """Put a rule in the place of the one with the same pattern, if there is one."""
+def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> BranchRule | None:
+    """Put a rule in the place of the one with the same pattern; gives that, if there was one."""
+    replaced: list[BranchRule] = []
     if not list(rule.words()):
         raise InvalidInputError(
             f"the rule of {rule.pattern} demands nothing. `tensorrepo rule rm {rule.pattern}` "
@@ -102,11 +103,13 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
                 "`tensorrepo signer add NAME KEY` makes one known"
             )
         stored = dict(_stored_rules(state))
+        replaced[:] = [known for known in rules_of(state) if known.pattern == rule.pattern]
         features: Any = state.config.get("features", ())
         required = sorted({*features, RULES_FEATURE})
         return {RULES_KEY: stored | {rule.pattern: rule.stored()}, "features": required}
 
     _configure(repository, actor, f"rule of {rule.pattern}", change)
+    return next(iter(replaced), None)
 
 
 def remove_rule(repository: AppendsRecords, pattern: str, *, actor: str) -> None:

@@ -9,7 +9,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.editor import edited_message, is_person
+from tensorrepo.cli.editor import edited_message, is_person, names_editor
 from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, complete_ref, signing_repository
 from tensorrepo.repo.changes import merge_branches
@@ -111,11 +111,12 @@ def _written(session: WorkspaceSession, *, amend: bool) -> str:
         ConflictError: something else is staged than the editor has shown.
     """
     again = "--amend " if amend else ""
-    if not is_person():
+    if not is_person() and not names_editor(session.machine.environment):
         keep = ", or --no-edit to keep the one it has" if amend else ""
         raise InvalidInputError(
-            f"a commit needs a message, and there is no terminal to write one at: `tensorrepo "
-            f"commit {again}-m MESSAGE`{keep}"
+            f"a commit needs a message: there is no terminal to write one at, and none of "
+            f"GIT_EDITOR, VISUAL and EDITOR names an editor. `tensorrepo commit {again}-m MESSAGE`"
+            f"{keep}"
         )
     old = read_commit(session.repository.objects, amendable(session)).message if amend else ""
     state = status(session)

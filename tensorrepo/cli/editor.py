@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tensorrepo.cli import output
@@ -20,6 +20,19 @@ _COMMENT = "#"
 def is_person() -> bool:
     """Whether a person sits at the terminal, who can be asked for a message."""
     return sys.stdin.isatty() and output.is_terminal()
+
+
+def names_editor(environment: Mapping[str, str]) -> bool:
+    """Whether the user chose an editor: it is started without a terminal, too, as git does."""
+    return any(_named(environment))
+
+
+def _named(environment: Mapping[str, str]) -> Iterator[str]:
+    """What names an editor, in git's order; VISUAL is of terminals that can move the cursor."""
+    dumb = environment.get("TERM", "dumb") == "dumb"
+    for name in _NAMED_BY:
+        if environment.get(name) and not (dumb and name == "VISUAL"):
+            yield environment[name]
 
 
 def edited_message(
@@ -56,8 +69,7 @@ _ADVICE = "Give the message with -m, or name another editor in GIT_EDITOR, VISUA
 
 def editor_command(environment: Mapping[str, str]) -> list[str]:
     """The words of the command that edits a file. Raises InvalidInputError where there is none."""
-    named = (environment[name] for name in _NAMED_BY if environment.get(name))
-    words = shlex.split(next(named, next(filter(shutil.which, _USUAL), "")))
+    words = shlex.split(next(_named(environment), next(filter(shutil.which, _USUAL), "")))
     if not words:
         raise InvalidInputError(f"there is no editor to write a message in. {_ADVICE}")
     return words
