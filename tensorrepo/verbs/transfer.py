@@ -180,10 +180,16 @@ def fetch(
     specs: Sequence[str] = (),
     tags: bool = True,
     prune: bool = False,
+    depth: int | None = None,
+    unshallow: bool = False,
 ) -> TransferReport:
     """Bring what a remote has; a mirror takes over its origin's log."""
     name, url = here.remotes.find(remote)
+    if depth is not None and unshallow:
+        raise InvalidInputError("a depth and all of the history: ask for one of both")
     if here.core.copy is not None and here.core.copy.kind == "mirror":
+        if depth is not None or unshallow:
+            raise InvalidInputError(f"{here.core.url} is a mirror, which has all of its origin")
         return _follow(here, url, options)
     if here.core.copy is not None:
         options = lazily(options)
@@ -196,6 +202,8 @@ def fetch(
             specs=specs,
             tags=tags,
             prune=prune,
+            depth=depth,
+            unshallow=unshallow,
         )
 
 
