@@ -90,7 +90,7 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
             path, "view", shape, size, entry.digest, details, facts | {"query": view.sql}
         )
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
-    kind = "file" if entry.kind is Kind.BLOB else entry.kind.label
+    kind = entry.kind.noun
     return EntryDescription(path, kind, counted(size, "byte"), size, entry.digest)
 
 

@@ -96,7 +96,7 @@ class EntryMap(RecordMap[Entry]):
 
     columns: ClassVar[Mapping[str, Cell]] = {
         "path": itemgetter(0),
-        "kind": lambda pair: "file" if pair[1].kind is Kind.BLOB else pair[1].kind.label,
+        "kind": lambda pair: pair[1].kind.noun,
         "digest": lambda pair: pair[1].digest[:12],
     }
 

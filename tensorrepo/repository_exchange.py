@@ -43,6 +43,8 @@ class RepositoryExchange:
         *,
         tags: bool = True,
         prune: bool = False,
+        depth: int | None = None,
+        unshallow: bool = False,
         limit_rate: int | str | None = None,
         progress: Callable[[TransferTotals], None] = lambda _: None,
     ) -> TransferReport:
@@ -53,6 +55,8 @@ class RepositoryExchange:
             refs: branches and tags; none: all.
             tags: all new tags, too.
             prune: forget branches that are gone there.
+            depth: so many commits back of each branch, also behind where history ends here.
+            unshallow: all of the history that ends here.
             limit_rate: bytes a second at most, such as ``"10MB"``.
             progress: receives the counters of the transfer, on any thread.
 
@@ -65,6 +69,8 @@ class RepositoryExchange:
             listed("refs", refs),
             tags=tags,
             prune=prune,
+            depth=depth,
+            unshallow=unshallow,
             limit_rate=limit_rate,
             progress=progress,
         )

@@ -86,14 +86,18 @@ def fetch(
     *,
     tags: bool,
     prune: bool,
+    depth: int | None,
+    unshallow: bool,
     limit_rate: int | str | None,
     progress: Progress,
 ) -> TransferReport:
     """See `Repository.fetch`."""
     options = _options(context, limit_rate, progress)
+    depth = None if depth is None else whole("depth", depth, 1)
     return transfer.fetch(
-        here_of(context), remote, options, specs=tuple(refs), tags=tags, prune=prune
-    )
+        here_of(context), remote, options, specs=tuple(refs), tags=tags, prune=prune,
+        depth=depth, unshallow=unshallow,
+    )  # fmt: skip
 
 
 def fetch_data(

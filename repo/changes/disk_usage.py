@@ -53,7 +53,7 @@ class EntryUsage:
         return {
             "ref": self.ref,
             "path": self.path,
-            "kind": self.kind.label,
+            "kind": self.kind.noun,
             "stored_bytes": self.stored_bytes,
             "shared_bytes": self.shared_bytes,
             "unique_bytes": self.unique_bytes,
@@ -63,7 +63,7 @@ class EntryUsage:
 
 USAGE_COLUMNS: Final[Mapping[str, Cell]] = {
     "path": "path",
-    "kind": "kind.label",
+    "kind": "kind.noun",
     ">stored": lambda one: bytes_text(one.stored_bytes),
     ">shared": lambda one: bytes_text(one.shared_bytes),
     ">unique": lambda one: bytes_text(one.unique_bytes),

@@ -99,8 +99,9 @@ def _stored_rules(state: State) -> Mapping[str, Any]:
     return stored
 
 
-def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> None:
-    """Put a rule in the place of the one with the same pattern, if there is one."""
+def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> BranchRule | None:
+    """Put a rule in the place of the one with the same pattern; gives that, if there was one."""
+    replaced: list[BranchRule] = []
     if not list(rule.words()):
         raise InvalidInputError(
             f"the rule of {rule.pattern} demands nothing. `tensorrepo rule rm {rule.pattern}` "
@@ -115,6 +116,7 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
                 "`tensorrepo signer add NAME KEY` makes one known"
             )
         stored, kept = dict(_stored_rules(state)), dict(_stored_keeps(state))
+        replaced[:] = [known for known in rules_of(state) if known.pattern == rule.pattern]
         needed, changed = set(state.config.get("features", ())), {}  # type: ignore[call-overload]
         if rule.stored() or rule.pattern in stored:
             demands = {rule.pattern: rule.stored()} if rule.stored() else {}
@@ -129,6 +131,7 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
         return changed | {"features": sorted(needed)}
 
     _configure(repository, actor, f"rule of {rule.pattern}", change)
+    return next(iter(replaced), None)
 
 
 def remove_rule(repository: AppendsRecords, pattern: str, *, actor: str) -> None:

@@ -68,6 +68,11 @@ class Kind(IntEnum):
         return self.name.lower().replace("_", " ")
 
     @property
+    def noun(self) -> str:
+        """What people call an entry of this kind: a blob is a file."""
+        return "file" if self is Kind.BLOB else self.label
+
+    @property
     def alignment(self) -> int:
         """log2 of where the payload starts: mapped kinds begin on a memory page."""
         return 12 if self in _MAPPED else 6

@@ -199,9 +199,9 @@ class ObjectStore:
                     self.cache.put(name, (data,))
                 return data
         raise CorruptError(
-            f"{link.kind.label} {link.digest:.12}, payload bytes {start} to {stop}: expected tag "
-            f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo fsck`; restore the "
-            "object from a copy of the repository."
+            f"{self.backend.url}: {link.kind.label} {link.digest:.12}, payload bytes {start} to "
+            f"{stop}: expected tag {tag.hex():.16}, found {found.hex():.16}. Run "
+            "`tensorrepo fsck`; restore the object from a copy of the repository."
         )
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
@@ -339,7 +339,10 @@ class ObjectStore:
                     if self.cache is not None and envelope.kind.compressible:
                         self.cache.put(digest, (data,))
                     return envelope
-        raise damaged or self._missing(digest)
+        if damaged is None:
+            raise self._missing(digest)
+        # Who reads through a lazy clone does not know in which of two repositories that was.
+        raise type(damaged)(f"{self.backend.url}: {damaged}") from damaged
 
     def _first(self, digest: Digest, read: Callable[[str], T]) -> T:
         for key in self._keys(digest):

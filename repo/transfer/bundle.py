@@ -115,10 +115,13 @@ def write_bundle(
 
     Raises:
         InvalidInputError: the file is there, or there is nothing to write.
+        NotFoundError: the folder that it is to lie in is not there.
         CorruptError: something is damaged in the source. No file was made.
     """
     if path.exists() and not overwrite:
         raise InvalidInputError(f"{path} is there already: --force replaces it")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no folder {path.parent} for {path.name}: make it first")
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with open(partial, "xb") as file:

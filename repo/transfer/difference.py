@@ -9,6 +9,7 @@ is found by the receiver, which has those objects already.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -79,6 +80,10 @@ class EitherSource:
         self._near, self._has, self._far = near, has, far
         self.shallow = shallow
 
+    def ending_at(self, shallow: frozenset[Digest]) -> EitherSource:
+        """The same graph, whose history ends at other commits."""
+        return EitherSource(self._near, self._has, self._far, shallow)
+
     def get(self, digest: Digest) -> Envelope:
         if self._has(digest):
             return self._near.get(digest)
@@ -112,6 +117,54 @@ def missing_commits(
         else:
             return found[::-1]
     return list(walk(commits, tips, hidden=list(held())))[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Deepening:
+    """What takes the end of a history further back.
+
+    Attributes:
+        commits: what is to be brought, parents first.
+        ends: those of them at which history ends from then on.
+        whole: commits at which it ended, and whose parents are there then.
+    """
+
+    commits: tuple[Digest, ...]
+    ends: frozenset[Digest]
+    whole: frozenset[Digest]
+
+
+def deepen(
+    commits: EitherSource,
+    tips: Iterable[Digest],
+    had: AbstractSet[Digest],
+    ended: frozenset[Digest],
+    depth: int | None,
+) -> Deepening:
+    """What the receiver lacks of the history behind `tips`, `depth` commits back at most.
+
+    Args:
+        commits: graph of both sides, which ends only where the sender's does.
+        tips: commits to begin with.
+        had: all commits that the receiver's refs lead to.
+        ended: commits at which its history ends now.
+        depth: None: as far as the sender's goes.
+    """
+    wanted = list(tips)
+    near = frozenset[Digest]() if depth is None else history_ends(commits, wanted, depth)
+    limited = commits.ending_at(commits.shallow | near)
+    reached = dict(walk(limited, wanted))
+
+    def is_end(digest: Digest) -> bool:
+        parents = reached[digest].beyond
+        return any(each not in had and each not in reached for each in parents)
+
+    ends = frozenset(filter(is_end, reached))
+    return Deepening(
+        tuple(digest for digest in reversed(reached) if digest not in had),
+        ends - had,
+        frozenset(digest for digest in ended & reached.keys() if digest not in ends),
+    )
 
 
 def objects_of(

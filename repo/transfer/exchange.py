@@ -12,13 +12,20 @@ from dataclasses import dataclass, replace
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.transfer.pace import TransferTotals
-from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions, receive
+from tensorrepo.repo.transfer.receive import (
+    Depth,
+    HistorySource,
+    TransferOptions,
+    both_histories,
+    receive,
+)
 from tensorrepo.repo.transfer.ref_rules import (
     MovedRef,
     RefChange,
@@ -72,6 +79,8 @@ def fetch(
     specs: Sequence[str] = (),
     tags: bool = True,
     prune: bool = False,
+    depth: int | None = None,
+    unshallow: bool = False,
 ) -> TransferReport:
     """Bring what a remote has here, and note where its branches are.
 
@@ -83,9 +92,20 @@ def fetch(
         specs: branches and tags that are meant, or ``NAME:BRANCH`` to set a branch here; none: all.
         tags: whether all new tags come, too.
         prune: forget branches that are gone there.
+        depth: bring so many commits of each branch at least that far back, also behind where
+            history ends here; what is here stays.
+        unshallow: bring all of the history that ends here.
+
+    Raises:
+        InvalidInputError: all of the history is here, and `unshallow` was asked for.
     """
     wanted = _fetched(source, remote, specs)
     kept: list[str] = []
+    state = target.log.refresh().state
+    if unshallow and not state.shallow:
+        raise InvalidInputError(f"{target.url} is not shallow: all of its history is there")
+    tips = tuple(dict.fromkeys(change.new for change in wanted.values() if change.new is not None))
+    near = _near(source, target, tips, depth) if tags and not unshallow else None
 
     def changes(view: LogView) -> list[RefChange]:
         found = dict(wanted)
@@ -93,15 +113,36 @@ def fetch(
         for ref, commit in source.refs.items() if tags else ():
             if ref.startswith(TAGS):
                 here = view.state.refs.get(ref)
-                if here is None:
+                if here is None and (near is None or commit in near):
                     found[ref] = RefChange(ref, commit)
-                elif here != commit:
+                elif here not in (None, commit):
                     kept.append(ref.removeprefix(TAGS))
         if prune:
             found |= {ref: RefChange(ref, None) for ref in _gone(source, view, remote)}
         return list(found.values())
 
-    return _receive(source, target, changes, kept, options, f"fetch {remote}")
+    if depth is None and not unshallow:
+        return _receive(source, target, changes, kept, options, f"fetch {remote}")
+    tips += tuple(source.refs[ref] for ref in source.refs if unshallow and ref.startswith(TAGS))
+    deeper = Depth(tips, None if unshallow else depth)
+    return _receive(source, target, changes, kept, options, f"fetch {remote}", depth=deeper)
+
+
+def _near(
+    source: HistorySource, target: RepositoryCore, tips: Sequence[Digest], depth: int | None
+) -> frozenset[Digest] | None:
+    """Commits whose tags come along where history ends; None: all tags do.
+
+    A tag of an old commit would bring all of the history that a shallow clone was to be spared.
+    """
+    state = target.log.refresh().state
+    if depth is None and not state.shallow:
+        return None
+    if depth is not None:
+        graph = both_histories(source, target, source.to_depth(tips, depth).shallow)
+        return frozenset(digest for digest, _ in walk(graph, tips))
+    graph = both_histories(source, target, source.shallow | state.shallow)
+    return frozenset(digest for digest, _ in walk(graph, [*tips, *state.refs.values()]))
 
 
 def clone(
@@ -280,6 +321,8 @@ def _receive(
     kept: list[str],
     options: TransferOptions,
     note: str,
+    *,
+    depth: Depth | None = None,
 ) -> TransferReport:
     """Copy what the changes need, then set them, decided anew at each head."""
     before = target.log.refresh()
@@ -295,5 +338,5 @@ def _receive(
 
     wants = [move.new for move in planned if move.new is not None]
     likely = [move.old for move in planned if move.old is not None]
-    _, totals = receive(source, target, wants, decide, options, likely=likely)
+    _, totals = receive(source, target, wants, decide, options, likely=likely, depth=depth)
     return TransferReport(source.url, moves, tuple(kept), totals)

@@ -47,8 +47,11 @@ def complete(clone: RepositoryCore, options: TransferOptions) -> TransferTotals:
         raise ConflictError(f"{clone.url} is no lazy clone: all of its data is there")
     totals, view = TransferTotals(), clone.log.refresh()
     # It is its own source: what is not here comes from where it is promised.
+    source = HistorySource.of(clone, view)
+    if clone.objects.promised is not None:
+        source = replace(source, url=clone.objects.promised().backend.url)
     receiving = Receiving(
-        HistorySource.of(clone, view),
+        source,
         clone,
         replace(options, omit=lambda item: not is_promised(item)),
         view,

@@ -27,6 +27,7 @@ from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
+from tensorrepo.repo.history.commits import decode_commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
@@ -40,6 +41,7 @@ from tensorrepo.repo.transfer.difference import (
     EitherSource,
     EnvelopeSource,
     NewObject,
+    deepen,
     history_ends,
     missing_commits,
     objects_below,
@@ -133,6 +135,29 @@ class TransferOptions:
 Decide = Callable[[LogView], tuple[LogEntry, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far back history is brought, also behind commits at which it ends at the receiver.
+
+    Attributes:
+        tips: commits that are counted from.
+        commits: number of commits at most; None: all of them.
+    """
+
+    tips: tuple[Digest, ...]
+    commits: int | None
+
+
+def both_histories(
+    source: HistorySource, target: RepositoryCore, shallow: frozenset[Digest]
+) -> EitherSource:
+    """The commits of both sides as one graph, which ends at `shallow`."""
+    here = target.objects
+    if source.near:
+        return EitherSource(source.objects, source.has, here, shallow)
+    return EitherSource(here, partial(has_object, here), source.objects, shallow)
+
+
 def receive(
     source: HistorySource,
     target: RepositoryCore,
@@ -141,6 +166,7 @@ def receive(
     options: TransferOptions,
     *,
     likely: Iterable[Digest] = (),
+    depth: Depth | None = None,
 ) -> tuple[Appended, TransferTotals]:
     """Have `wants` at `target` with all that they lead to, then append what `decide` says.
 
@@ -151,6 +177,7 @@ def receive(
         decide: entries that set refs to them, at the newest view; none: nothing is appended.
         options: how.
         likely: commits that the receiver has and that are near to `wants`.
+        depth: how far back; None: to what the receiver has, which it ends where it did.
 
     Raises:
         CorruptError: something is damaged at the source. No ref was set.
@@ -159,12 +186,15 @@ def receive(
     """
     needed = list(dict.fromkeys(wants))
     totals = TransferTotals()
-    if needed:
+    if needed or depth:
         _refuse_read_only(target)  # before anything is copied
     for attempt in range(_TRIES):
         receiving = Receiving(source, target, options, target.log.refresh(), totals)
         try:
-            receiving.copy(needed, likely)
+            if depth is None:
+                receiving.copy(needed, likely)
+            else:
+                receiving.deepen(depth)
             return receiving.append(needed, decide), totals
         except CommitExpired:
             if attempt == _TRIES - 1:
@@ -208,6 +238,8 @@ class Receiving:
         self._lease = TransferLease(
             target, source.id, options.actor, options.clock, self._pass_fence
         )
+        self._shallow = source.shallow | pin.state.shallow
+        self._whole: frozenset[Digest] = frozenset()
         self._many = False
         self._known: EitherSource | None = None
         self._fenced = pin
@@ -226,13 +258,27 @@ class Receiving:
         wanted = [digest for digest in wants if digest not in held]
         if not wanted:
             return
-        self._known = self._graph()
+        self._known = both_histories(self._source, self._target, self._shallow)
         commits = missing_commits(
             self._known, wanted, lambda: held, [one for one in likely if one in held]
         )
+        self._copy_commits([digest for digest, _ in commits])
+
+    def deepen(self, depth: Depth) -> None:
+        """Copy what the receiver lacks of a history, also behind where it ends there."""
+        state = self._pin.state
+        had = {digest for digest, _ in walk(self._target.objects, state.refs.values())}
+        self._known = both_histories(self._source, self._target, self._source.shallow)
+        found = deepen(self._known, depth.tips, had, state.shallow, depth.commits)
+        self._whole = found.whole
+        self._shallow = self._source.shallow | found.ends
+        self._copy_commits(found.commits)
+
+    def _copy_commits(self, commits: Sequence[Digest]) -> None:
+        """Copy commits, parents first, with all that they bring."""
         self._many = len(commits) > 1
         plans = ordered_map(
-            [digest for digest, _ in commits],
+            commits,
             self._plan,
             threads=min(self._reading, 8) if self._many else 0,
             name="plan",
@@ -266,9 +312,10 @@ class Receiving:
 
         def entries(view: LogView) -> tuple[LogEntry, ...]:
             decided = decide(view)
-            if not decided:
+            whole = self._whole & view.state.shallow
+            if not decided and not whole:
                 return self._lease.closing(view)
-            self._pass_fence(view, wants)
+            self._pass_fence(view, [*wants, *self._continued(whole)])
             before = (*self._ending(view), *self.superseded(view))
             return (*before, *decided, *self._lease.closing(view))
 
@@ -279,18 +326,15 @@ class Receiving:
             self._source.objects,
             digest,
             supersedes=self._source.supersedes,
-            shallow=self._source.shallow | self._pin.state.shallow,
+            shallow=self._shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
             known=self._known,
         )
 
-    def _graph(self) -> EitherSource:
-        """The commits of both sides."""
-        source, target = self._source.objects, self._target.objects
-        shallow = self._source.shallow | self._pin.state.shallow
-        if self._source.near:
-            return EitherSource(source, self._source.has, target, shallow)
-        return EitherSource(target, partial(has_object, target), source, shallow)
+    def _continued(self, whole: Iterable[Digest]) -> Iterator[Digest]:
+        """Commits that are reachable as soon as history goes on behind `whole`."""
+        for digest in whole:
+            yield from decode_commit(self._target.objects.get(digest).payload).parents
 
     def _copy_batch(self, batch: _Batch) -> None:
         omit = self._options.omit
@@ -337,10 +381,14 @@ class Receiving:
         self._fenced = view
 
     def _ending(self, view: LogView) -> Iterator[LogEntry]:
-        """Commits that came without their parents: history ends at them here, too."""
-        new = sorted(self._ends - view.state.shallow)
+        """Commits that came without their parents, where history ends here, too; and those whose
+        parents came.
+        """
+        new = [("add", digest) for digest in sorted(self._ends - view.state.shallow)]
+        new += [("remove", digest) for digest in sorted(self._whole & view.state.shallow)]
         for start in range(0, len(new), _LEASED_COMMITS):
-            data = {"add": new[start : start + _LEASED_COMMITS], "remove": []}
+            some = new[start : start + _LEASED_COMMITS]
+            data = {how: [each for what, each in some if what == how] for how in ("add", "remove")}
             txn = secrets.token_hex(16)
             yield LogEntry(txn, "shallow", self._options.actor, time.time_ns(), data=data)
 

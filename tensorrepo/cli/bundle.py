@@ -43,8 +43,11 @@ def bundle_create_command(
         tensorrepo bundle create whole.bundle --all
         tensorrepo bundle create week.bundle v1..main
     """
-    core, path = call.session.repository, call.path(file)
-    wanted, without = transfer.bundle_refs(core, refs or (), everything=everything)
+    session, path = call.session, call.path(file)
+    core = session.repository
+    wanted, without = transfer.bundle_refs(
+        core, refs or (), everything=everything, head=session.head
+    )
     with output.progress(f"writing {path.name}") as advance:
 
         def progress(totals: TransferTotals) -> None:

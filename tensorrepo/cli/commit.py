@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,11 +121,12 @@ def _written(session: WorkspaceSession, *, amend: bool) -> str:
         ConflictError: something else is staged than the editor has shown.
     """
     again = "--amend " if amend else ""
-    if not is_person():
+    if not is_person() and not names_editor(session.machine.environment):
         keep = ", or --no-edit to keep the one it has" if amend else ""
         raise InvalidInputError(
-            f"a commit needs a message, and there is no terminal to write one at: `tensorrepo "
-            f"commit {again}-m MESSAGE`{keep}"
+            f"a commit needs a message: there is no terminal to write one at, and none of "
+            f"GIT_EDITOR, VISUAL and EDITOR names an editor. `tensorrepo commit {again}-m MESSAGE`"
+            f"{keep}"
         )
     old = read_commit(session.repository.objects, amendable(session)).message if amend else ""
     state = status(session)
@@ -368,6 +369,19 @@ def is_person() -> bool:
     return sys.stdin.isatty() and output.is_terminal()
 
 
+def names_editor(environment: Mapping[str, str]) -> bool:
+    """Whether the user chose an editor: it is started without a terminal, too, as git does."""
+    return any(_named(environment))
+
+
+def _named(environment: Mapping[str, str]) -> Iterator[str]:
+    """What names an editor, in git's order; VISUAL is of terminals that can move the cursor."""
+    dumb = environment.get("TERM", "dumb") == "dumb"
+    for name in _NAMED_BY:
+        if environment.get(name) and not (dumb and name == "VISUAL"):
+            yield environment[name]
+
+
 def _edited_message(
     file: Path, message: str, remarks: Iterable[str], environment: Mapping[str, str]
 ) -> str:
@@ -399,8 +413,7 @@ def _edited_message(
 
 def _editor_command(environment: Mapping[str, str]) -> list[str]:
     """The words of the command that edits a file. Raises InvalidInputError where there is none."""
-    named = (environment[name] for name in _NAMED_BY if environment.get(name))
-    words = shlex.split(next(named, next(filter(shutil.which, _USUAL), "")))
+    words = shlex.split(next(_named(environment), next(filter(shutil.which, _USUAL), "")))
     if not words:
         raise InvalidInputError(f"there is no editor to write a message in. {_ADVICE}")
     return words

@@ -316,6 +316,12 @@ def _show_void(call: CommandCall) -> None:
 
 # What a record did to a ref, where its note is not all that there is to say.
 _DEEDS = {"ref-create": "made", "ref-delete": "deleted", "ref-reset": "reset", "tag": "tagged"}
+# What a transfer notes, and what it did to the ref by the kind of its entry: git's words.
+_TRANSFER = re.compile(r"push|(push|fetch|clone|pull) [A-Za-z0-9_-]+")
+_TRANSFERRED = {
+    "commit": "fast-forward", "ref-create": "new", "ref-delete": "deleted",
+    "ref-reset": "forced-update", "tag": "new",
+}  # fmt: skip
 
 
 def reflog_command(
@@ -369,16 +375,23 @@ def _moved_ref(session: WorkspaceSession, name: str | None) -> str:
 
 def _move_document(place: str, move: refs.Move) -> dict[str, Any]:
     entry, update = move.entry, move.update
-    deed = "renamed" if move.renamed is not None else _DEEDS.get(entry.kind, entry.kind)
     return {
         "place": place,
         "commit": update.new,
         "was": update.old,
         "time": datetime.fromtimestamp(entry.time_ns / 1e9, UTC).isoformat(),
         "actor": entry.actor,
-        "why": f"{deed}: {entry.note}" if entry.note else deed,
+        "why": _why(move),
         "record": move.generation,
     }
+
+
+def _why(move: refs.Move) -> str:
+    kind, note = move.entry.kind, move.entry.note
+    if move.renamed is None and _TRANSFER.fullmatch(note):
+        return f"{note}: {_TRANSFERRED.get(kind, kind)}"
+    deed = "renamed" if move.renamed is not None else _DEEDS.get(kind, kind)
+    return f"{deed}: {note}" if note else deed
 
 
 def _way_back(full: str, name: str, last: Update, *, is_here: bool) -> str:

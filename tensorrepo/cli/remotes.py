@@ -43,6 +43,9 @@ RemoteArgument = Annotated[
     str | None,
     Argument(metavar="REMOTE", help="A remote, or a URL.", autocompletion=_complete_remote),
 ]
+DepthOption = Annotated[
+    int | None, Option("--depth", min=1, help="So many commits back of each branch.")
+]
 NamedOption = Annotated[
     str | None, Option("--as", metavar="NAME", help="Of a promotion: its name there.")
 ]
@@ -62,9 +65,7 @@ def clone_command(
     branch: Annotated[
         str | None, Option("--branch", metavar="NAME", help="Begin on this branch; else main.")
     ] = None,
-    depth: Annotated[
-        int | None, Option("--depth", min=1, help="So many commits of each branch at most.")
-    ] = None,
+    depth: DepthOption = None,
     remote: Annotated[
         str, Option("--remote", metavar="NAME", help="What URL is called; else origin.")
     ] = "origin",
@@ -123,18 +124,24 @@ def fetch_command(
     everything: Annotated[
         bool, Option("--all", help="Bring all data that a lazy clone left there.")
     ] = False,
+    depth: DepthOption = None,
+    unshallow: Annotated[
+        bool, Option("--unshallow", help="Bring all of the history that ends here.")
+    ] = False,
     limit_rate: LimitRate = None,
 ) -> None:
     """Bring commits of another repository here; its branches are then called REMOTE/BRANCH.
 
     No branch of yours moves, unless NAME:BRANCH says so. PATH@REF brings one dataset or model
     without its history, and commits it to the branch that you are on. A mirror follows its origin.
+    Where history ends here, --depth and --unshallow take its end further back.
 
     Examples:
         tensorrepo fetch
         tensorrepo fetch origin cleaning
         tensorrepo fetch s3://bucket/team models/net@v1 --as base
         tensorrepo fetch --all
+        tensorrepo fetch --unshallow
     """
     at = here(call)
     promoted = [split for spec in specs or () if (split := split_at(spec))]
@@ -149,8 +156,9 @@ def fetch_command(
             call.answer(totals_json(totals), totals_line(totals))
             return
         report = transfer.fetch(
-            at, remote, options, specs=specs or (), tags=not no_tags, prune=prune
-        )
+            at, remote, options, specs=specs or (), tags=not no_tags, prune=prune,
+            depth=depth, unshallow=unshallow,
+        )  # fmt: skip
     for tag in report.kept:
         output.warning(f"tag {tag!r} names another commit there; yours stays")
     report_moves(call, report, "Nothing new")
@@ -374,7 +382,8 @@ def report_moves(call: CommandCall, report: TransferReport, nothing: str) -> Non
     ]
     value = {"url": report.url, "moved": moves} | totals_json(report.totals)
     lines = _move_lines(report.moves)
-    told = [f"{report.url}:", *lines, totals_line(report.totals)] if lines else [f"{nothing}."]
+    came = lines or report.totals.commits
+    told = [f"{report.url}:", *lines, totals_line(report.totals)] if came else [f"{nothing}."]
     call.answer(value, *told)
 
 

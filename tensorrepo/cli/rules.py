@@ -91,8 +91,14 @@ def rule_set_command(
         checks=tuple(check or ()),
         keep=None if history is None else parse_keep(history),
     )
-    rules.set_rule(call.session.repository, rule, actor=call.session.author())
-    call.answer(rule.to_json(), f"{pattern}: {'; '.join(rule.words())}")
+    before = rules.set_rule(call.session.repository, rule, actor=call.session.author())
+    if before == rule:
+        before = None
+    told = [f"{pattern}: {'; '.join(rule.words())}"]
+    if before is not None:
+        told.append(f"This replaces the rule that it had: {'; '.join(before.words())}")
+    replaced = None if before is None else before.to_json()
+    call.answer(rule.to_json() | {"replaced": replaced}, *told)
 
 
 def rule_rm_command(call: RepoCall, pattern: PatternArgument) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tensorrepo.connect import Machine, connect, create, is_url
@@ -94,6 +95,8 @@ def transfer_options(
 @contextmanager
 def opened_source(machine: Machine, url: str) -> Iterator[HistorySource]:
     """What a repository or a bundle has to give."""
+    if not is_url(url) and not Path(url).exists():
+        raise NotFoundError(f"there is no file or folder {url}: neither a repository nor a bundle")
     if not is_url(url) and is_bundle(Path(url)):
         bundle = Bundle(Path(url))
         try:
@@ -177,10 +180,16 @@ def fetch(
     specs: Sequence[str] = (),
     tags: bool = True,
     prune: bool = False,
+    depth: int | None = None,
+    unshallow: bool = False,
 ) -> TransferReport:
     """Bring what a remote has; a mirror takes over its origin's log."""
     name, url = here.remotes.find(remote)
+    if depth is not None and unshallow:
+        raise InvalidInputError("a depth and all of the history: ask for one of both")
     if here.core.copy is not None and here.core.copy.kind == "mirror":
+        if depth is not None or unshallow:
+            raise InvalidInputError(f"{here.core.url} is a mirror, which has all of its origin")
         return _follow(here, url, options)
     if here.core.copy is not None:
         options = lazily(options)
@@ -193,6 +202,8 @@ def fetch(
             specs=specs,
             tags=tags,
             prune=prune,
+            depth=depth,
+            unshallow=unshallow,
         )
 
 
@@ -326,23 +337,31 @@ def rename_remote(here: Here, old: str, new: str, actor: str) -> None:
 
 
 def bundle_refs(
-    core: RepositoryCore, names: Sequence[str], *, everything: bool = False
+    core: RepositoryCore,
+    names: Sequence[str],
+    *,
+    everything: bool = False,
+    head: Head | None = None,
 ) -> tuple[dict[str, Digest], list[Digest]]:
-    """Refs that a bundle is of, and commits that its receiver has: ``^NAME``, or ``A..B``."""
+    """Refs that a bundle is of, and commits that its receiver has: ``^NAME``, or ``A..B``.
+
+    `head` is what ``HEAD`` means; None where there is no workspace.
+    """
+    resolved = partial(resolve, core, head=head)
     state = core.log.refresh().state
     if everything:
         kept = {ref: at for ref, at in state.refs.items() if not ref.startswith(REMOTES)}
-        return dict(kept), [resolve(core, name[1:]).digest for name in names if name[:1] == "^"]
+        return dict(kept), [resolved(name[1:]).digest for name in names if name[:1] == "^"]
     wanted: dict[str, Digest] = {}
     without: list[Digest] = []
     for name in names or ("main",):
         hidden, dots, shown = name.partition("..")
         if name.startswith("^"):
-            without.append(resolve(core, name[1:]).digest)
+            without.append(resolved(name[1:]).digest)
             continue
         if dots:
-            without.append(resolve(core, hidden).digest)
-        revision = resolve(core, shown if dots else name)
+            without.append(resolved(hidden or "HEAD").digest)
+        revision = resolved((shown or "HEAD") if dots else name)
         if revision.ref is None:
             raise InvalidInputError(
                 f"{name!r}: a bundle holds branches and tags. Make a branch or a tag of it first."

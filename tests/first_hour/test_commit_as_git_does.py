@@ -18,9 +18,8 @@ Editing = Callable[[str], None]
 
 
 @pytest.fixture
-def editing(full: Shell, monkeypatch: pytest.MonkeyPatch) -> Editing:
-    """A person at a terminal, whose editor is a Python expression of `text`."""
-    monkeypatch.setattr("tensorrepo.cli.commit.is_person", lambda: True)
+def editing(full: Shell) -> Editing:
+    """Somebody without a terminal, whose editor is a Python expression of `text`."""
 
     def edit_by(expression: str) -> None:
         code = (
@@ -75,6 +74,7 @@ def test_a_message_that_would_be_for_nothing_is_not_asked_for(
 
 def test_without_a_terminal_a_message_must_be_given(full: Shell) -> None:
     full("rm", "net")
+    full.environment = {"GIT_EDITOR": "", "EDITOR": "", "VISUAL": "true", "TERM": "dumb"}
     assert "no terminal" in full.fails(2, "commit")
     assert "--no-edit" in full.fails(2, "commit", "--amend")
 

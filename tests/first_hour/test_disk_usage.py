@@ -115,6 +115,7 @@ def test_branches_are_looked_at_together(work: Shell) -> None:
 def test_people_read_a_table_and_the_parts(work: Shell) -> None:
     lines = work("du").splitlines()
     assert lines[0].split() == ["path", "kind", "stored", "shared", "unique", "history"]
+    assert {line.split()[1] for line in lines if line.startswith("files/")} == {"file"}
     assert any(line.startswith("older versions") for line in lines)
 
 

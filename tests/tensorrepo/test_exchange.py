@@ -164,6 +164,13 @@ def test_two_people_push_and_pull(shells: tuple[Shell, Shell]) -> None:
     assert "Merge origin/main into main" in bob("pull")
     bob("push")
     assert "moved forward" in ada("pull")
+    ada("switch", "-c", "other", "HEAD~1")
+    ada("push", "origin", "other:main", "--force")
+    team = Shell(ada.folder.parent / "team", ada.home)
+    why = [move["why"] for move in team.records("reflog", "main")]
+    assert why == ["push: forced-update", "push: fast-forward", "push: fast-forward",
+                   "clone origin: new"]  # fmt: skip
+    ada("switch", "main")
     labels = ada("sql", "SELECT label FROM photos WHERE row_number IN (1, 3)", "--json")
     assert [json.loads(line)["label"] for line in labels.splitlines()] == ["cat", "cat"]
 
@@ -203,11 +210,12 @@ def test_a_clone_that_is_repeated_says_what_to_do(shells: tuple[Shell, Shell]) -
 
 def test_bundles_carry_what_is_new(shells: tuple[Shell, Shell]) -> None:
     ada, bob = shells
-    ada("tag", "before")
     ada("rm", "net")
     ada("commit", "-m", "less")
     file = str(ada.folder.parent / "week.bundle")
-    ada("bundle", "create", file, "before..main")
+    ada("bundle", "create", file, "HEAD~1..main")
+    assert "there is no folder" in ada.fails(3, "bundle", "create", "none/week.bundle")
+    assert "neither a repository nor a bundle" in ada.fails(3, "clone", "none.bundle")
     assert "Whole:" in bob("bundle", "verify", file)
     bob("bundle", "unbundle", file)
     bob("merge", "week/main")

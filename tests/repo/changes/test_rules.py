@@ -181,3 +181,11 @@ def test_updates_that_lie_in_an_object_are_looked_at_as_others_are() -> None:
     with pytest.raises(PermissionDenied, match="deleted"):
         repository.append(lambda _: (entry,))
     assert tip_of(repository) == before
+
+
+def test_what_a_rule_replaces_is_given_back() -> None:
+    repository = ruled()
+    first, second = BranchRule("main", fast_forward=True), BranchRule("main", signed=True)
+    assert rules.set_rule(repository, first, actor=ADA) is None
+    assert rules.set_rule(repository, second, actor=ADA) == first
+    assert rules.rules_of(repository.log.refresh().state) == [second]

@@ -15,7 +15,7 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.errors import CommitOutcomeUnknown
+from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest
@@ -200,6 +200,49 @@ def test_a_shallow_clone_ends_where_it_was_asked_to_and_goes_on_from_there(
     fetch(HistorySource.of(origin), here, "origin", options)
     assert here.log.refresh().state.refs["remotes/origin/main"] == theirs.digest
     verify(here.backend)
+
+
+@pytest.fixture
+def shallow(options: TransferOptions) -> tuple[RepositoryCore, RepositoryCore, list[Digest]]:
+    """An origin with five commits and a tag of the second, a clone of the last, and the commits."""
+    origin, here = new_repository(), new_repository()
+    made = [commit_files(origin, {"files/n": b"%d" % number}).digest for number in range(5)]
+    refs.create_tag(origin, "v1", made[1], actor=ADA)
+    refs.create_branch(origin, "side", made[3], actor=ADA)
+    clone(HistorySource.of(origin), here, "origin", options, depth=1)
+    return origin, open_repository(here.backend, drivers={}), made
+
+
+def test_the_end_of_a_history_is_taken_back_by_a_depth_and_for_good(
+    shallow: tuple[RepositoryCore, RepositoryCore, list[Digest]], options: TransferOptions
+) -> None:
+    origin, here, made = shallow
+    fetch(HistorySource.of(origin), here, "origin", options)
+    state = here.log.refresh().state
+    assert (state.shallow, "tags/v1" in state.refs) == ({made[3], made[4]}, False)
+    report = fetch(HistorySource.of(origin), here, "origin", options, depth=3)
+    state = here.log.refresh().state
+    assert (state.shallow, state.refs["tags/v1"], report.totals.commits) == ({made[1]}, made[1], 2)
+    assert [digest for digest, _ in walk(here.objects, [made[-1]])] == made[:0:-1]
+    verify(here.backend)
+    assert fetch(HistorySource.of(origin), here, "origin", options, depth=1).moves == ()
+    assert here.log.refresh().state.shallow == {made[1]}
+    fetch(HistorySource.of(origin), here, "origin", options, unshallow=True)
+    assert here.log.refresh().state.shallow == frozenset()
+    assert files_at(here, made[0]) == {"files/n": b"0"}
+    verify(here.backend)
+    with pytest.raises(InvalidInputError, match="is not shallow"):
+        fetch(HistorySource.of(origin), here, "origin", options, unshallow=True)
+
+
+def test_what_a_collection_takes_of_an_older_history_is_stored_again(
+    shallow: tuple[RepositoryCore, RepositoryCore, list[Digest]], options: TransferOptions
+) -> None:
+    origin, here, made = shallow
+    target = open_repository(Collected(here.backend), drivers={})
+    fetch(HistorySource.of(origin), target, "origin", options, unshallow=True)
+    assert files_at(target, made[0]) == {"files/n": b"0"}
+    verify(target.backend)
 
 
 def test_a_shallow_history_stays_one_at_another_receiver(options: TransferOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.errors import NotFoundError
+from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.transfer.exchange import clone, push
 from tensorrepo.repo.transfer.lazy_clone import complete, lazily, promise
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
@@ -93,3 +94,19 @@ def test_without_its_origin_what_was_not_read_is_said_to_be_missing(lazy: Reposi
     alone = open_repository(lazy.backend, drivers={})
     with pytest.raises(NotFoundError):
         files_at(alone, tip_of(alone))
+
+
+def test_damage_at_the_origin_is_told_of_the_origin(
+    lazy: RepositoryCore, origin: RepositoryCore, options: TransferOptions
+) -> None:
+    """Both are named, for a lazy clone reads through itself."""
+    there = re.escape(origin.url)
+    for stored in list(origin.backend.list("objects/")):
+        if stored.bytes > 50_000:
+            origin.backend.delete(stored.key)
+            origin.backend.create(stored.key, (bytes(stored.bytes),))
+    lazy = opened(lazy, open_repository(origin.backend, drivers={}))
+    with pytest.raises(CorruptError, match=f"^{there}: object "):
+        files_at(lazy, tip_of(lazy))
+    with pytest.raises(CorruptError, match=f"^{there}: .* fsck --deep --repo {there}"):
+        complete(lazy, options)
