@@ -29,6 +29,7 @@ from tensorrepo.repo.changes.gc_collect import (
 )
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
+from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
@@ -149,7 +150,7 @@ def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
 
 
 def _collect(
-    call: RepoCall, rules: CollectionRules, *, dry_run: bool, ends: Collection[str] = ()
+    call: RepoCall, rules: CollectionRules, *, dry_run: bool, ends: Collection[Digest] = ()
 ) -> CollectionReport:
     core = call.session.repository
     with output.row_progress("collecting", "objects") as advance:
