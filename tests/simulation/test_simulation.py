@@ -37,7 +37,7 @@ def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "fence", "name"),
-    [(41, CommitAttempt, "_pass_fence"), (3, gc_fence, "secure_commit")],
+    [(31, CommitAttempt, "_pass_fence"), (1, gc_fence, "secure_commit")],
 )
 def test_whoever_names_a_commit_without_the_fence_is_caught(
     seed: int, fence: object, name: str, monkeypatch: pytest.MonkeyPatch

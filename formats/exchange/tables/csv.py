@@ -524,7 +524,8 @@ def _explained(path: Path, dialect: Dialect, names: list[str], message: str) -> 
 class _Misfits:
     """Told by Arrow of rows that have too many cells or too few: their number, and the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_utf8: bool = False) -> None:
+        self.holds_utf8 = holds_utf8  # texts of rows are UTF-8 that was taken for Latin-1
         self.count = 0
         self.first: list[tuple[int, str]] = []  # record from 1, what is wrong with it
 
@@ -532,13 +533,20 @@ class _Misfits:
         self.count += 1
         if len(self.first) < MOST_TOLD:
             problem = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
-            self.first.append((row.number, f"{problem}: {row.text!r:.60}"))
+            text = row.text
+            if self.holds_utf8:
+                text = text.encode("latin-1").decode(errors="replace")
+            self.first.append((row.number, f"{problem}: {text!r:.60}"))
         return "skip"
 
 
 def _misfits(path: Path, dialect: Dialect) -> _Misfits:
     """Those of the whole file, which is read once more, a block at a time."""
-    found = _Misfits()
+    is_utf8 = codecs.lookup(dialect.encoding).name == "utf-8"
+    if is_utf8:
+        # Arrow prints an error of its own for each row of other width that is not UTF-8.
+        dialect = replace(dialect, encoding="latin-1")
+    found = _Misfits(holds_utf8=is_utf8)
     try:
         with _reading(path, dialect, {}, _Misfits()) as reader:
             everything = dict.fromkeys(reader.schema.names, pa.string())
