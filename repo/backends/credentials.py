@@ -346,7 +346,8 @@ def _google_login(chain: GoogleChain) -> Any:
         return kind.from_impersonated_service_account_info(told, scopes=scopes)
     if chain.kind == "external_account_authorized_user":
         kind = external_account_authorized_user.Credentials
-    elif told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
+        return kind.from_info({**told, "scopes": scopes})  # the others take them beside it
+    if told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
         kind = aws.Credentials
     elif "executable" in (told.get("credential_source") or {}):
         kind = pluggable.Credentials
