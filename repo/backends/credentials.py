@@ -11,6 +11,7 @@ given.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -368,6 +369,8 @@ def _azure_tokens(chain: AzureChain) -> _Tokens | None:
             f"{chain.variable} tells of a login of Azure that is not read without "
             "azure-identity: pip install 'tensorrepo[azure]'"
         ) from None
+    # What it warns of is in the error that we raise; who wants its log has a handler of their own.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
     found = _Found()
 
     def fetch() -> tuple[str, datetime]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -189,9 +190,13 @@ def test_an_identity_of_azure_is_found_by_its_library(
 
 
 def test_no_login_of_azure_says_what_to_do(
-    tmp_path: Path, logins: Logins, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    logins: Logins,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     del logins
+    monkeypatch.setattr(logging.getLogger("azure"), "propagate", False)  # to pytest's handlers
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "environmentcredential")
     names = {"HOME": str(tmp_path), "AZURE_TOKEN_CREDENTIALS": "environmentcredential"}
     backend = open_backend(
@@ -199,6 +204,7 @@ def test_no_login_of_azure_says_what_to_do(
     )
     with pytest.raises(PermissionDenied, match=r"AZURE_TOKEN_CREDENTIALS.*az login"):
         backend.read("repo.json")
+    assert capsys.readouterr().err == ""
 
 
 def test_what_cannot_be_read_is_refused_when_opened(
