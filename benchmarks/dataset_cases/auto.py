@@ -3,20 +3,24 @@
 Data of the machine itself, so that nothing is downloaded: facts of the files below the Python
 installation, the text of its modules, JPEG tiles of scikit-learn's two photographs, and embeddings
 of the text, the leading components of its words' frequencies; pixels of photographs and of scanned
-digits. Times are of the processor, all threads; of cold streams, whose bytes the kernel has let go
-of, they are the clock's.
+digits. Times are of the processor, all threads; those over a link are the clock's.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import link
 import numpy as np
 import pyarrow as pa
 from harness import SEED, Options, written
@@ -149,8 +153,6 @@ def _case(name: str) -> Callable[[Path, Options], dict[str, Any]]:
                 _note(times, f"scan_{codec}", lambda d=dataset: _scan(d))
                 _note(times, f"stream_{codec}", lambda d=dataset: _stream(d))
                 _note(times, f"rows_{codec}", lambda d=dataset: _rows(d))
-                del dataset
-                times.setdefault(f"cold_{codec}", []).append(_cold(place))
         for key, seconds in times.items():
             found[f"{key}_s"] = round(statistics.median(seconds), 3)
         return found
@@ -184,17 +186,42 @@ def _rows(dataset: tr.Dataset) -> None:
         dataset[row]
 
 
-def _cold(place: Path) -> float:
-    """Seconds of a stream whose bytes come from the disk."""
-    os.sync()
-    for path in place.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    dataset = tr.open(place).dataset("x")
-    begun = time.perf_counter()
-    _stream(dataset)
-    return time.perf_counter() - begun
+MBIT, LATENCY_MS = 300, 5
+CLIENT = """
+import json, sys, time
+import tensorrepo as tr
+url, endpoint = sys.argv[1:]
+access = {"endpoint": endpoint, "key": "any", "secret": "any", "region": "us-east-1"}
+dataset = tr.open(url, storage_options=access).dataset("x")
+begun, processor = time.perf_counter(), time.process_time()
+for _ in dataset.stream(batch_size=256, shuffle="pages", seed=7):
+    pass
+print(json.dumps([time.perf_counter() - begun, time.process_time() - processor]))
+"""
 
 
-CASES = {f"auto_{name}": _case(name) for name in TABLES}
+def _over_link(folder: Path, options: Options) -> dict[str, Any]:
+    """Streams of all cases from an S3 server behind a link: seconds of the clock, none and auto."""
+    bucket = folder / "server" / "bucket"
+    bucket.mkdir(parents=True)
+    for name, make in TABLES.items():
+        table = make()
+        for codec in CODECS:
+            _write(bucket / f"{name}-{codec}", name, table, codec)
+    seconds: dict[str, list[float]] = {}
+    with (
+        link.namespace(MBIT) as inside,
+        link.server(folder / "server", LATENCY_MS, inside) as endpoint,
+    ):
+        for _ in range(options.rounds):
+            for name in (f"{name}-{codec}" for name in TABLES for codec in CODECS):
+                command = [*inside, sys.executable, "-c", CLIENT, f"s3://bucket/{name}", endpoint]
+                with tempfile.TemporaryDirectory(dir=folder) as cache:  # nothing is there yet
+                    there = {**os.environ, "XDG_CACHE_HOME": cache}
+                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=there)
+                seconds.setdefault(name, []).append(json.loads(done.stdout)[0])
+    told = {name: round(statistics.median(each), 2) for name, each in seconds.items()}
+    return {"mbit": MBIT if inside else None, "latency_ms": LATENCY_MS, **told}
+
+
+CASES = {**{f"auto_{name}": _case(name) for name in TABLES}, "auto_link": _over_link}

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,21 @@ from tensorrepo.repo.tables import RecordTable, printable
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 20
 NOTHING = pa.schema([])
+
+
+# What other libraries call it.
+_WORDS = {
+    "to_pandas": "result.df()",
+    "to_df": "result.df()",
+    "to_polars": "result.pl()",
+    "to_arrow": "result.arrow(), or result.reader() for batches",
+    "to_arrow_table": "result.arrow()",
+    "to_numpy": "result.numpy()",
+    "fetchnumpy": "result.numpy()",
+    "fetchall": "list(result), whose items are dicts",
+    "fetchone": "next(iter(result))",
+    "rows": "for row in result: ..., or list(result)",
+}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -91,6 +106,10 @@ class Result:
         self._check_names("a dict holds one of them")
         table = self.arrow().combine_chunks()
         return {name: _plain(table.column(name).combine_chunks()) for name in table.column_names}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        told = f"Result has no attribute {name!r}"
+        raise AttributeError(f"{told}: {_WORDS[name]}" if name in _WORDS else told)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._check_names("a dict holds one of them")

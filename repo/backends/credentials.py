@@ -11,6 +11,7 @@ given.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -346,7 +347,8 @@ def _google_login(chain: GoogleChain) -> Any:
         return kind.from_impersonated_service_account_info(told, scopes=scopes)
     if chain.kind == "external_account_authorized_user":
         kind = external_account_authorized_user.Credentials
-    elif told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
+        return kind.from_info({**told, "scopes": scopes})  # the others take them beside it
+    if told.get("subject_token_type") == "urn:ietf:params:aws:token-type:aws4_request":
         kind = aws.Credentials
     elif "executable" in (told.get("credential_source") or {}):
         kind = pluggable.Credentials
@@ -367,6 +369,8 @@ def _azure_tokens(chain: AzureChain) -> _Tokens | None:
             f"{chain.variable} tells of a login of Azure that is not read without "
             "azure-identity: pip install 'tensorrepo[azure]'"
         ) from None
+    # What it warns of is in the error that we raise; who wants its log has a handler of their own.
+    logging.getLogger("azure").addHandler(logging.NullHandler())
     found = _Found()
 
     def fetch() -> tuple[str, datetime]:

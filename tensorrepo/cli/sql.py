@@ -233,12 +233,17 @@ def sql_command(
         where = f"{session.repository.url} at {at:.12}"
         prompt(partial(_ask, connection, params, show), tables.known, session.machine, where)
         return
-    text = sys.stdin.read() if query in (None, "-") else query
+    text = sys.stdin.read() if query in (None, "-") else str(query)
     limits = QueryLimits(seconds=seconds, memory_bytes=size) if untrusted else None
-    result = sql(
-        handle.context, str(text), ref=at, params=params, memory=f"{size}B", untrusted=limits
-    )
-    show(result)
+
+    def answer(text: str) -> None:
+        show(sql(handle.context, text, ref=at, params=params, memory=f"{size}B", untrusted=limits))
+
+    word = text.strip().rstrip(";").rstrip()
+    if is_command(word) and "\n" not in word:
+        obey(word, answer)
+    else:
+        answer(text)
 
 
 def _is_terminal() -> bool:

@@ -112,8 +112,9 @@ class DatasetDraft:
                 paths. Pass many small batches as one iterable: each call makes a fragment.
             on_error: fate of rows that do not fit: "raise", "skip" the row, or "null" the value;
                 `misfits` then tells of them.
-            codec: "auto" tries a sample of every page; "zstd", "shuffle" and "bitpack" are kept
-                where they save a quarter; "none" keeps pages that can be mapped.
+            codec: "auto" tries a sample of every page, and takes zstd where it halves, bit packing
+                where it saves a quarter; "zstd", "shuffle" and "bitpack" are kept where they save
+                a quarter; "none" keeps pages that can be mapped.
             page_bytes: bytes of a full page, such as "64KiB": the least that is read at once.
                 None: 1 MiB, or 256 KiB where rows are under 4 KiB.
             derived_from: a dataset, a model, a stream, ``REF:PATH``, a URL, or several: what the

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from tensorrepo import hints
 from tensorrepo.context import Context
 from tensorrepo.describe import model_table
 from tensorrepo.formats.common.arguments import (
@@ -105,6 +106,9 @@ class Model(Shown):
     def digest(self) -> Digest:
         """What the model is, wherever and however it is stored."""
         return self.stored.entry.digest
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise hints.no_attribute(self, name, hints.MODEL)
 
     def keys(self) -> tuple[str, ...]:
         """Names of tensors, sorted."""

@@ -14,7 +14,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import (
@@ -26,7 +26,15 @@ from tensorrepo.formats.common.provenance import (
 from tensorrepo.formats.dataset.evolve import add_lineage, without_lineage
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, scan
-from tensorrepo.formats.dataset.schema.schema import Column, Image, Scalar, Schema, Text
+from tensorrepo.formats.dataset.schema.lenient import OnMisfit
+from tensorrepo.formats.dataset.schema.schema import (
+    Bytes,
+    Column,
+    Image,
+    Scalar,
+    Schema,
+    Text,
+)
 from tensorrepo.formats.dataset.schema.values import BinaryValues, FixedValues, binary_rows
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource, SourceObject
@@ -39,12 +47,20 @@ _TABLE: Final = Schema(
     (Column("name", Text()), Column("bytes", Scalar("int64")), Column("version", Text()))
 )
 _ROWS: Final = 1 << 16
+# Columns of importers that make a row of each file, as it is.
+_WHOLE_FILES: Final = {"image": Image, "audio": Bytes, "text": Text}
 
 
 def options_digest(format_name: str | None, options: Mapping[str, Any], on_error: str) -> str:
     """A digest of what the caller says of how a source is read."""
     told = {name: str(value) for name, value in sorted(options.items())}
     return content_tag(json.dumps([format_name, told, on_error]).encode()).hex()
+
+
+def _plain_options() -> set[str]:
+    """Digests of a reading of texts of which nobody said how."""
+    formats, fates = (None, "text"), get_args(OnMisfit)
+    return {options_digest(name, {}, fate) for name in formats for fate in fates}
 
 
 def keep_state(objects: ObjectSink, rows: StoredDataset, reading: OpenedSource) -> Digest:
@@ -121,24 +137,33 @@ class SeenObjects:
     def contents(
         self, now: Sequence[SourceObject]
     ) -> Generator[tuple[str, memoryview], None, None]:
-        """Pictures of the source that did not change, from the rows that hold them as they were."""
-        schema = self.rows.schema
-        has_files = all(name in schema for name in ("file", "image"))
-        if not has_files or not isinstance(schema.column("image").type, Image):
+        """Pictures, sounds and texts that did not change, from the rows that hold whole files."""
+        held = self._whole_files()
+        names = {each.name for each in set(self._known()).intersection(now)} if held else set()
+        if held is None or not names:
             return
-        names = {each.name for each in set(self._known()).intersection(now)}
-        if not names or not isinstance(schema.column("file").type, Text):
-            return
-        for _, values in scan(self.rows, ["file", "image"]):
-            files, images = values["file"], values["image"]
+        for _, values in scan(self.rows, ["file", held]):
+            files, contents = values["file"], values[held]
             assert isinstance(files, BinaryValues)
-            assert isinstance(images, BinaryValues)
-            offsets = images.offsets.tolist()
+            assert isinstance(contents, BinaryValues)
+            offsets = contents.offsets.tolist()
             for at, file in enumerate(binary_rows(files)):
                 name = "" if file is None else file.decode()
                 if name in names:
                     names.remove(name)
-                    yield name, images.data[offsets[at] : offsets[at + 1]].data
+                    yield name, contents.data[offsets[at] : offsets[at + 1]].data
+
+    def _whole_files(self) -> str | None:
+        """The column whose values are the bytes of the files that column `file` names."""
+        schema = self.rows.schema
+        if "file" not in schema or not isinstance(schema.column("file").type, Text):
+            return None
+        for name, kind in _WHOLE_FILES.items():
+            if name in schema and isinstance(schema.column(name).type, kind):
+                # A text that was read in another encoding, or by lines, is not what its file is.
+                as_it_is = kind is not Text or self.options in _plain_options()
+                return name if as_it_is else None
+        return None
 
     def _known(self) -> Iterator[SourceObject]:
         """The objects by name, as they were stored."""

@@ -123,15 +123,17 @@ def rebased(objects: ObjectSource, staging: StagingArea, base: Digest | None) ->
 
 
 def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
-    """Forget what is staged at `name`, or all of it; gives the paths."""
+    """Forget what is staged at `name`, below it, or all of it (None, or ``.``); gives the paths."""
     staging = session.here.staging()
-    if name is None:
+    if name is None or name.rstrip("/") == ".":
         gone = list(staging.entries)
         if not gone:
             raise NotFoundError("nothing is staged")
     else:
         wanted = (name, *(f"{space}/{name}" for space in SPACES))
         gone = [path for path in wanted if path in staging.entries]
+        below = name.rstrip("/") + "/"
+        gone = gone or [path for path in staging.entries if path.startswith(below)]
         if not gone:
             raise NotFoundError(f"nothing is staged at {name!r}. `tensorrepo status` lists it.")
     left = {path: staged for path, staged in staging.entries.items() if path not in gone}

@@ -35,9 +35,11 @@ def stored_bytes(shell: Shell) -> int:
 
 def test_a_csv_is_checked_out_as_csv(shell: Shell) -> None:
     """COCO out is tests/formats/exchange/images/test_write_objects.py's."""
-    (shell.folder / "scores.csv").write_text("id,score\n1,0.5\n2,0.25\n")
+    rows = "id,score,day\n1,0.5,2024-01-02\n2,0.25,2024-02-03\n"
+    (shell.folder / "scores.csv").write_text(rows)
     shell("add", "scores.csv")
     shell("commit", "-m", "Scores")
     shell("checkout", "HEAD", "scores")
     written = (shell.folder / "datasets/scores.csv").read_text()
-    assert written.replace('"', "") == "id,score\n1,0.5\n2,0.25\n"
+    assert written.replace('"', "") == rows
+    assert "unchanged" in shell("add", "datasets/scores.csv")

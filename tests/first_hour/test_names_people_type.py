@@ -133,9 +133,23 @@ def test_a_word_of_another_library_says_what_it_is_called_here(
         getattr(people, word)
 
 
-def test_a_repository_knows_other_words_too(repo: tr.Repository) -> None:
-    with pytest.raises(AttributeError, match=r"repo.transaction"):
-        repo.commit  # noqa: B018
+@pytest.mark.parametrize(
+    ("handle", "word", "told"),
+    [
+        ("repo", "commit", "repo.transaction"),
+        ("repo", "clone", "tr.clone"),
+        ("repo", "versions", "repo.log"),
+        ("model", "tensors", "model.keys"),
+        ("model", "tensr", "Did you mean tensor"),
+        ("result", "to_pandas", "result.df"),
+    ],
+)
+def test_other_handles_know_other_words_too(
+    repo: tr.Repository, handle: str, word: str, told: str
+) -> None:
+    handles = {"repo": repo, "model": repo.model("net"), "result": repo.sql("SELECT 1")}
+    with pytest.raises(AttributeError, match=rf"no attribute '{word}'.*{told}"):
+        getattr(handles[handle], word)
 
 
 def test_a_diff_of_one_commit_is_against_main(repo: tr.Repository) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,71 @@ def test_a_service_account_is_impersonated(
     assert store.seen[0].startswith("token-as-another-")
 
 
+def login_of(kind: str, tmp_path: Path, url: str) -> dict[str, object]:
+    """What a file of Google says of the login, besides what all of them say."""
+    if kind == "workforce":
+        audience = "//iam.googleapis.com/locations/global/workforcePools/p/providers/x"
+        return {
+            "type": "external_account_authorized_user", "audience": audience,
+            "refresh_token": "token-to-renew", "client_id": "me", "client_secret": "secret",
+            "token_info_url": f"{url}/info",
+        }  # fmt: skip
+    if kind == "aws":
+        check = "https://sts.{region}.amazonaws.com?Action=GetCallerIdentity&Version=2011-06-15"
+        source = {"environment_id": "aws1", "regional_cred_verification_url": check}
+        return {
+            "subject_token_type": "urn:ietf:params:aws:token-type:aws4_request",
+            "credential_source": source,
+        }
+    script = tmp_path / "login.py"
+    told = {"version": 1, "success": True, "id_token": "token-of-a-program", "token_type": JWT}
+    script.write_text(f"print({json.dumps(json.dumps(told))})")
+    command = {"command": f"{sys.executable} {script}", "timeout_millis": 5000}
+    return {"credential_source": {"executable": command}}
+
+
+JWT = "urn:ietf:params:oauth:token-type:jwt"
+# What lets google-auth run a program or sign as AWS does; it reads the process's environment.
+LETS = {
+    "executable": {"GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES": "1"},
+    "aws": {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "eu-west-1"},
+    "workforce": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "holds"),
+    [
+        ("executable", "subject_token", "token-of-a-program"),
+        ("aws", "subject_token", "Credential%3DAKID"),
+        ("workforce", "refresh_token", "token-to-renew"),
+    ],
+)
+def test_every_kind_of_federated_login_is_let_in(
+    tmp_path: Path, logins: Logins, store: TokenStore, monkeypatch: pytest.MonkeyPatch,
+    kind: str, sent: str, holds: str,
+) -> None:  # fmt: skip
+    for name, value in LETS[kind].items():
+        monkeypatch.setenv(name, value)
+    told = federated(tmp_path, logins) | LETS[kind] | {"GOOGLE_BASE_URL": store.url}
+    file = tmp_path / "login.json"
+    changed = login_of(kind, tmp_path, logins.url)
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    open_backend("gs://bucket/x", environment=told).overwrite("log/1", [b"a"])
+    assert logins.paths == ["/sts"]
+    assert holds in logins.asked[0][1][sent]
+
+
+def test_a_program_that_nobody_allowed_is_not_run(tmp_path: Path, logins: Logins) -> None:
+    told = federated(tmp_path, logins)
+    file = tmp_path / "login.json"
+    changed = login_of("executable", tmp_path, logins.url)
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(PermissionDenied, match="Executables need to be explicitly allowed"):
+        open_backend("gs://bucket/x", environment=told).read("repo.json")
+    assert not logins.asked
+
+
 def test_a_refused_exchange_says_why_and_what_to_do(tmp_path: Path, logins: Logins) -> None:
     logins.status = 400
     backend = open_backend("gs://bucket/x", environment=federated(tmp_path, logins))
@@ -124,9 +190,13 @@ def test_an_identity_of_azure_is_found_by_its_library(
 
 
 def test_no_login_of_azure_says_what_to_do(
-    tmp_path: Path, logins: Logins, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    logins: Logins,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     del logins
+    monkeypatch.setattr(logging.getLogger("azure"), "propagate", False)  # to pytest's handlers
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "environmentcredential")
     names = {"HOME": str(tmp_path), "AZURE_TOKEN_CREDENTIALS": "environmentcredential"}
     backend = open_backend(
@@ -134,6 +204,7 @@ def test_no_login_of_azure_says_what_to_do(
     )
     with pytest.raises(PermissionDenied, match=r"AZURE_TOKEN_CREDENTIALS.*az login"):
         backend.read("repo.json")
+    assert capsys.readouterr().err == ""
 
 
 def test_what_cannot_be_read_is_refused_when_opened(

@@ -49,6 +49,15 @@ def test_show_tables_answers_what_there_is(pets: Shell, query: str, how: tuple[s
     assert "catalog.model_version" in names
 
 
+@pytest.mark.parametrize("how", [(".tables",), ("\\dt;",), ("-",)])
+def test_a_word_of_the_prompt_is_a_query_too(
+    pets: Shell, how: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pets, "piped", b".tables\n")
+    assert pets("sql", *how) == pets("sql", "SHOW TABLES")
+    assert "Did you mean .tables" in pets.fails(2, "sql", ".tabels")
+
+
 def test_show_tables_tells_of_tables_that_the_session_made() -> None:
     repo = tr.init(f"memory://{uuid4()}", author="Ada <ada@example.org>")
     session = DuckSession(RepositoryTables(repo.context, "main"))

@@ -209,6 +209,45 @@ def test_a_sync_of_a_bucket_reads_what_changed(
     assert reads == []
 
 
+@pytest.mark.parametrize("suffix", ["wav", "txt"])
+def test_a_sync_of_sounds_or_texts_reads_what_changed(
+    shell: Shell, bucket: Any, reads: list[str], suffix: str
+) -> None:
+    place = f"kept/{suffix}"
+    for at in range(4):
+        obstore.put(bucket, f"{place}/{'ab'[at % 2]}/{at}.{suffix}", f"R\r\n{at}".encode())
+    url = f"s3://bucket/{place}"
+    shell("add", url, "--dataset", "kept")
+    shell("commit", "-m", "Kept")
+    reads.clear()
+    obstore.put(bucket, f"{place}/a/0.{suffix}", b"R\r\n7")
+    obstore.put(bucket, f"{place}/a/8.{suffix}", "é\n".encode())
+    added = shell.json("add", url, "--dataset", "kept", "--sync")
+    assert (added["rows"], added["updated"], added["deleted"]) == (1, 1, 0)
+    assert sorted(reads) == [f"a/0.{suffix}", f"a/8.{suffix}"]
+    shell("commit", "-m", "Tonight")
+    column = "text" if suffix == "txt" else "audio"
+    for row in shell.repository().dataset("kept"):
+        found = row[column].encode() if suffix == "txt" else row[column]
+        assert found == bytes(obstore.get(bucket, f"{place}/{row['file']}").bytes())
+
+
+def test_texts_of_another_encoding_are_read_from_the_bucket(
+    shell: Shell, bucket: Any, reads: list[str]
+) -> None:
+    """Their rows hold them as UTF-8, which may be as long and is not what the file is."""
+    words = {"a": "文a".encode("utf-16-le"), "b": "b文".encode("utf-16-le")}  # 4 bytes, both ways
+    for name, data in words.items():
+        obstore.put(bucket, f"wide/{name}.txt", data)
+    shell.json("add", "s3://bucket/wide", "--dataset", "wide", "-o", "encoding=utf-16-le")
+    shell("commit", "-m", "Wide")
+    reads.clear()
+    obstore.put(bucket, "wide/c.txt", "cc".encode("utf-16-le"))
+    options = ("--sync", "-o", "encoding=utf-16-le")
+    assert shell.json("add", "s3://bucket/wide", "--dataset", "wide", *options)["rows"] == 1
+    assert sorted(reads) == ["wide/a.txt", "wide/b.txt", "wide/c.txt"]
+
+
 def test_a_file_of_a_bucket_is_read_again_only_if_it_or_the_way_of_reading_changed(
     shell: Shell, bucket: Any, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

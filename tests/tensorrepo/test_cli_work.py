@@ -126,7 +126,10 @@ def test_restore_staged_forgets_one_change_or_all(full: Shell) -> None:
     full("rm", "net")
     full("restore", "--staged", "points")
     assert [one["path"] for one in full.json("status")["staged"]] == ["models/net"]
-    full("restore", "--staged")
+    full("rm", "points")
+    full("restore", "--staged", "models/")
+    assert [one["path"] for one in full.json("status")["staged"]] == ["datasets/points"]
+    full("restore", "--staged", ".")
     assert full.json("status")["clean"] is True
 
 

@@ -162,7 +162,7 @@ def _csv_keeps(column: Column) -> bool:
             return dtype in ("int64", "float64", "bool")
         case Timestamp(zone=zone):
             return zone is None
-        case Text():
+        case Text() | Date():
             return True
     return False
 
