@@ -80,6 +80,13 @@ def _log_urls() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
+def log_at(_log_urls: Callable[[str], str], tmp_path: Path) -> Callable[[str], str | None]:
+    """Where a log is: the URL of a database of this kind; None for "store"."""
+    own = {"store": None, "sqlite": f"sqlite:///{tmp_path}/log.db"}
+    return lambda kind: own[kind] if kind in own else _log_urls(kind)
+
+
+@pytest.fixture
 def log_in(request: pytest.FixtureRequest, _log_urls: Callable[[str], str]) -> Iterator[None]:
     if request.param is None:
         yield

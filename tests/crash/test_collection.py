@@ -6,12 +6,12 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import open_repository
 from tests.support.architecture.sources import ROOT
@@ -23,6 +23,7 @@ from tests.support.faults.collected_writers import (
     CollectingBackend,
     collect,
 )
+from tests.support.servers.sql_logs import backend_at, note_log
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), 2))
@@ -61,12 +62,16 @@ def test_collections_beside_writers_at_once_take_nothing() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_eight_processes_write_for_ten_minutes_while_two_collect(tmp_path: Path) -> None:
-    commit_files(new_repository(LocalBackend(tmp_path / "store")), {"files/first": b"first"})
+@pytest.mark.parametrize("log", ["store", "sqlite", "postgresql"])
+def test_eight_processes_write_for_ten_minutes_while_two_collect(
+    tmp_path: Path, log: str, log_at: Callable[[str], str | None]
+) -> None:
+    note_log(tmp_path, log_at(log))
+    commit_files(new_repository(backend_at(tmp_path)), {"files/first": b"first"})
     module = "tests.support.faults.collected_writers"
     command = [sys.executable, "-m", module, str(tmp_path), "600", "1", "8"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     report = json.loads(told.stdout)
     assert report["failed"] == []
     assert sum(done.get("collected", 0) for done in report["done"]) > 100
-    verify(LocalBackend(tmp_path / "store"))
+    verify(backend_at(tmp_path))

@@ -99,12 +99,13 @@ def log_url(kind: str) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def note_log(folder: Path, url: str) -> None:
-    """Say that the log of the store in this folder is at `url`."""
-    (folder / "log-url").write_text(url)
+def note_log(folder: Path, url: str | None) -> None:
+    """Say that the log of the store in this folder is at `url`; None: in the store itself."""
+    if url is not None:
+        (folder / "log-url").write_text(url)
 
 
 def backend_at(folder: Path) -> Backend:
     """The store in this folder, as each of its processes opens it."""
     store, told = LocalBackend(folder / "store"), folder / "log-url"
-    return in_sql(store, told.read_text()) if told.exists() else store
+    return in_sql(store, told.read_text(), store.url) if told.exists() else store
