@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from tests.support.effort import DEV_EXAMPLES, SOAK_EXAMPLES
+from tests.support.servers import sql_logs
 
 _PRIVATE = ("AWS_", "AZURE_", "GOOGLE_", "TENSORREPO_", "XDG_", "GIT_", "OBSTORE_", "FSSPEC_")
 
@@ -59,6 +62,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.slowest is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Slowest(config.option.slowest))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of the log run again on logs in SQL, see `sql_logs`."""
+    databases = sql_logs.databases_of(metafunc.module.__name__)
+    if databases:
+        metafunc.fixturenames.append("log_in")
+        ids = ["store", *databases]
+        metafunc.parametrize("log_in", [None, *databases], ids=ids, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def _log_urls() -> Iterator[Callable[[str], str]]:
+    with ExitStack() as stack:
+        yield cache(lambda kind: stack.enter_context(sql_logs.log_url(kind)))
+
+
+@pytest.fixture
+def log_at(_log_urls: Callable[[str], str], tmp_path: Path) -> Callable[[str], str | None]:
+    """Where a log is: the URL of a database of this kind; None for "store"."""
+    own = {"store": None, "sqlite": f"sqlite:///{tmp_path}/log.db"}
+    return lambda kind: own[kind] if kind in own else _log_urls(kind)
+
+
+@pytest.fixture
+def log_in(request: pytest.FixtureRequest, _log_urls: Callable[[str], str]) -> Iterator[None]:
+    if request.param is None:
+        yield
+        return
+    with sql_logs.memory_in(_log_urls(request.param)):
+        yield
 
 
 class Slowest:

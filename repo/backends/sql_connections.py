@@ -292,8 +292,12 @@ def check_database(url: str) -> str:
 
 def shown(url: str) -> str:
     """A database's URL for people: without user, password and options."""
+    if url.startswith(SQLITE):
+        return url
     scheme, _, rest = url.partition("://")
-    return url if url.startswith(SQLITE) else f"{scheme}://{rest.rpartition('@')[2].split('?')[0]}"
+    # Where "@" or "?" come more than once it cannot be told what is a part of a password.
+    plain = re.fullmatch(r"(?:[^@?]*@)?([^@?]*)(?:\?[^@]*)?", rest)
+    return f"{scheme}://{plain[1] if plain else '...'}"
 
 
 def _secrets(url: str) -> set[str]:

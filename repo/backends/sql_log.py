@@ -13,11 +13,15 @@ Source:
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
+
+import msgspec
 
 from tensorrepo.repo.backends.base import (
     Backend,
@@ -29,19 +33,45 @@ from tensorrepo.repo.backends.base import (
     check_prefix,
 )
 from tensorrepo.repo.backends.sql_connections import SqlConnections, WriterTurn, shown
-from tensorrepo.repo.errors import NotFoundError, StorageError
+from tensorrepo.repo.errors import (
+    CorruptError,
+    Error,
+    NotFoundError,
+    RepositoryRewound,
+    StorageError,
+    UnsupportedError,
+)
 from tensorrepo.repo.ids import Buffer, record_digest
 
 T = TypeVar("T")
 
 LOG_PREFIX: Final = "log/"
 IDENTITY_KEY: Final = "repo.json"  # its bytes say that a log of this repository is here
+VERSION_KEY: Final = "version"  # its bytes say of what version the rows of a repository are
+VERSION: Final = b"1"
+MARK_KEY: Final = "sql-log.json"
+RESTORED: Final = (
+    "the database of its log was restored from an older backup, without records that have been "
+    "there. What they made is gone, and objects of older commits may have been collected since. It "
+    "is read-only until `tensorrepo fsck --repair` has found every object of every ref."
+)
+_CHECKPOINTS: Final = "log/checkpoint/"
+_SLOT: Final = re.compile(r"log/[0-9]{20}\.json")
+_AFTER_SLOTS: Final = "log/:"  # ":" is the character behind "9"
 _TABLE: Final = "tensorrepo_log"
 _PAGE: Final = 1000
 _SHAPE: Final = (
     "CREATE TABLE IF NOT EXISTS tensorrepo_log (repository TEXT NOT NULL, key {text} NOT NULL, "
     "value {blob} NOT NULL, written DOUBLE PRECISION NOT NULL, PRIMARY KEY (repository, key))"
 )
+
+
+class LogMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`sql-log.json` in the store: a record that the log has had, so that it must have it still."""
+
+    generation: int
+    digest: str
+    version: Literal[1] = 1
 
 
 class SqlLogBackend(CommonBackend):
@@ -61,6 +91,9 @@ class SqlLogBackend(CommonBackend):
         self.guarantee = store.guarantee
         self.local_root: Path | None = None  # a call that failed may yet land in the database
         self._sql = SqlConnections(database, f"the log of {store.url}", _TABLE)
+        self._newest: tuple[str, bytes] = ("", b"")  # slot, of those that went by here
+        self._marked = ""
+        self._marking = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         return SqlLogBackend, (self.store, self.database, self.repository)
@@ -84,6 +117,7 @@ class SqlLogBackend(CommonBackend):
         shape = _SHAPE.format(text=text, blob=blob)
         self._again(lambda: self._sql.ask(shape))
         self._insert(IDENTITY_KEY, identity)
+        self._insert(VERSION_KEY, VERSION)
 
     def forget(self) -> None:
         """Take the room back that was made for a repository that did not come to be."""
@@ -95,8 +129,14 @@ class SqlLogBackend(CommonBackend):
 
         Raises:
             NotFoundError: it has no log of this repository: it is another database.
+            UnsupportedError: a newer tensorrepo made its rows.
         """
-        found = self.read_many([IDENTITY_KEY, *keys])
+        found = self.read_many([IDENTITY_KEY, VERSION_KEY, *keys])
+        if (version := found.pop(VERSION_KEY)) not in {VERSION, None}:
+            raise UnsupportedError(
+                f"the log of {self.url} in {self.place} has version {version!r:.20}, this "
+                f"tensorrepo knows {VERSION!r}. Update tensorrepo."
+            )
         if found.pop(IDENTITY_KEY) != identity:
             raise NotFoundError(
                 f"the database {self.place} has no log of repository {self.repository} "
@@ -104,6 +144,30 @@ class SqlLogBackend(CommonBackend):
                 "TENSORREPO_LOG, or `tensorrepo config --global log.url`, to the right one."
             )
         return found
+
+    def is_restored(self) -> bool:
+        """Whether the database was restored from a backup older than what the store has seen.
+
+        The store knows a record of the log: it is marked there before an object is deleted, and
+        with each checkpoint. A log that has not that record was put back to before it.
+        """
+        try:
+            mark = self._mark()
+        except CorruptError:
+            return True  # what it said is not known
+        return mark is not None and self._lacks(mark)
+
+    def accept_restored(self) -> None:
+        """Let the log be what it is: mark its newest record, whatever was marked before."""
+        with self._marking:
+            query = f"SELECT max(key) FROM {_TABLE} WHERE repository = ? AND key < ?"  # noqa: S608
+            rows = self._again(lambda: self._sql.ask(query, (self.repository, _AFTER_SLOTS)))
+            newest = str(rows[0][0])
+            if _SLOT.fullmatch(newest):
+                self._newest = (newest, self.read(newest))
+                self._write_mark()
+            else:
+                self.store.delete(MARK_KEY)
 
     def read_many(self, keys: Iterable[str]) -> dict[str, bytes | None]:
         """Values of keys of the log by one query; None for the absent."""
@@ -115,6 +179,9 @@ class SqlLogBackend(CommonBackend):
             query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key IN ({marks})"  # noqa: S608
             rows = self._again(lambda q=query, p=part: self._sql.ask(q, (self.repository, *p)))  # type: ignore[misc]  # mypy takes no defaults in lambdas
             found |= {key: bytes(value) for key, value in rows}
+        for key, value in found.items():
+            if value and key > self._newest[0] and _SLOT.fullmatch(key):
+                self._newest = (key, value)
         return found
 
     def holds(self, key: str) -> bool:
@@ -146,7 +213,11 @@ class SqlLogBackend(CommonBackend):
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         if not self.holds(key):
             return self.store.create(key, parts)
-        return self._insert(check_key(key), b"".join(parts))
+        created = self._insert(check_key(key), b"".join(parts))
+        if created and key.startswith(_CHECKPOINTS):
+            with suppress(Error):  # it is not needed now, as before a deletion
+                self._advance_mark()
+        return created
 
     def uploads(self) -> Uploads:
         return _Uploads(self)
@@ -164,6 +235,7 @@ class SqlLogBackend(CommonBackend):
 
     def delete(self, key: str) -> None:
         if not self.holds(key):
+            self._advance_mark()
             self.store.delete(key)
             return
         query = f"DELETE FROM {_TABLE} WHERE repository = ? AND key = ?"  # noqa: S608
@@ -213,7 +285,47 @@ class SqlLogBackend(CommonBackend):
             (self.repository, key, value, time.time()),
             writes=True,
         )
+        if rows and key > self._newest[0] and _SLOT.fullmatch(key):
+            self._newest = (key, value)
         return bool(rows)
+
+    def _mark(self) -> LogMark | None:
+        try:
+            return msgspec.json.decode(self.store.read(MARK_KEY), type=LogMark)
+        except NotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise CorruptError(
+                f"{self.url}/{MARK_KEY} is damaged: {error}. `tensorrepo fsck --repair` writes it "
+                "anew, when every object of every ref is there."
+            ) from error
+
+    def _lacks(self, mark: LogMark) -> bool:
+        key = f"{LOG_PREFIX}{mark.generation:020}.json"
+        value = self.read_many([key])[key]
+        return value is None or record_digest(value) != mark.digest
+
+    def _advance_mark(self) -> None:
+        """Mark the newest record that went by here: what is deleted next was condemned by then.
+
+        Raises:
+            RepositoryRewound: the log has not the record that is marked.
+        """
+        with self._marking:
+            newest = self._newest[0]
+            if newest == self._marked:
+                return
+            mark = self._mark()
+            if mark is not None and self._lacks(mark):
+                raise RepositoryRewound(f"{self.url}: {RESTORED}")
+            if mark is None or mark.generation < _generation(newest):
+                self._write_mark()
+            self._marked = newest
+
+    def _write_mark(self) -> None:
+        newest, value = self._newest
+        mark = LogMark(_generation(newest), record_digest(value))
+        self.store.overwrite(MARK_KEY, (msgspec.json.encode(mark) + b"\n",))
 
     def _again(self, ask: Callable[[], T]) -> T:
         """Ask once more where the connection was lost; only what may be asked twice."""
@@ -223,6 +335,10 @@ class SqlLogBackend(CommonBackend):
             if not error.transient:
                 raise
         return ask()
+
+
+def _generation(slot: str) -> int:
+    return int(slot[len(LOG_PREFIX) : -len(".json")])
 
 
 class _Uploads(Uploads):

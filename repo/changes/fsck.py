@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import Entry, iterate
@@ -255,3 +257,19 @@ class _Check:
 
 def _fault(digest: Digest, kind: Kind | None, problem: str, owner: _Owner) -> ObjectFault:
     return ObjectFault(digest, kind, problem, owner.commit, owner.path, owner.entry)
+
+
+def accept_restored_log(repository: RepositoryCore, *, deep: bool) -> bool:
+    """Let a log in SQL that was restored from an older backup be written to again.
+
+    Only when every object of every ref is there; gives whether it was done.
+    """
+    log, backend = repository.log, repository.backend
+    if not isinstance(backend, SqlLogBackend) or not backend.is_restored():
+        return False
+    state = log.refresh().state
+    if any(check_objects(repository.objects, state, ObjectTotals(), deep=deep)):
+        return False
+    backend.accept_restored()
+    log.read_only = None
+    return True

@@ -16,7 +16,7 @@ import msgspec
 
 from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.probe import probe
-from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.backends.sql_log import RESTORED, SqlLogBackend
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -257,10 +257,12 @@ def open_repository(
     identity = _identity(data, backend.url)
     copy = None if copied is None else _copy_kind(copied, backend.url)
     is_mirror = copy is not None and copy.kind == "mirror"
-    store = backend
+    store, reason = backend, _MIRROR if is_mirror else None
     if identity.log == "sql" and not is_mirror:  # a mirror keeps its copy of the log itself
-        table = SqlLogBackend(store, _database(identity, store.url, database), identity.id)
+        table = _with_log(backend, identity, database)
+        store = table.store
         hint = table.open_log(data, [HINT_KEY])[HINT_KEY]
+        reason = RESTORED if table.is_restored() else None
         backend = table
     remembered = local or LocalState()
     memory = remembered.memory
@@ -279,7 +281,7 @@ def open_repository(
         memory=memory,
         hint=hint,
     )
-    log.read_only = _MIRROR if is_mirror else None
+    log.read_only = reason
     past = PastCommits(log) if backend.local_root is None else None
     objects = ObjectStore(
         store,
@@ -290,6 +292,15 @@ def open_repository(
         shallow=lambda: log.latest.state.shallow if log.latest else frozenset(),
     )
     return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
+
+
+def _with_log(
+    backend: Backend, identity: Identity, database: Callable[[str], str | None]
+) -> SqlLogBackend:
+    """`backend` with the log that is in a database; itself where it has it already."""
+    if isinstance(backend, SqlLogBackend):
+        return backend
+    return SqlLogBackend(backend, _database(identity, backend.url, database), identity.id)
 
 
 def _database(identity: Identity, url: str, database: Callable[[str], str | None]) -> str:

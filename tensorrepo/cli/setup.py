@@ -294,6 +294,8 @@ def _show_lost(call: CommandCall) -> None:
 def _repair_lines(repairs: Repairs) -> Iterator[str]:
     yield from (f"log record {one.generation} is back, from {one.url}" for one in repairs.records)
     yield from (f"{one.kind} {one.digest:.12} is back, from {one.url}" for one in repairs.objects)
+    if repairs.log_accepted:
+        yield "the log, which was restored from an older backup, may be written to again"
 
 
 def _fault_lines(fault: Fault) -> Iterator[str]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tensorrepo.connect import connect
-from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
+from tensorrepo.repo.changes.fsck import ObjectTotals, accept_restored_log, check_objects
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CorruptError, Error, RepositoryRewound
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
@@ -23,10 +23,14 @@ from tensorrepo.verbs.transfer import Here, opened_source
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What was put right, and where it came from."""
+    """What was put right, and where it came from.
+
+    `log_accepted`: the log was restored from an older backup, and may be written to again.
+    """
 
     records: tuple[RepairedRecord, ...]
     objects: tuple[RepairedObject, ...]
+    log_accepted: bool = False
 
 
 def repair(
@@ -54,7 +58,7 @@ def repair(
         objects = tuple(_objects(here, copies, deep=deep))
     rewrite_hint(here.core.log)
     rewrite_checkpoint(here.core.log)
-    return Repairs(records, objects)
+    return Repairs(records, objects, accept_restored_log(here.core, deep=deep))
 
 
 def _records(here: Here, warn: Callable[[str], None]) -> tuple[RepairedRecord, ...]:

@@ -182,7 +182,7 @@ def _log(session: WorkspaceSession) -> _Found:
     view = log.refresh()
     judged = log.judged(1, view.generation + 1)
     void = sum(not verdict.applied for _, verdicts in judged for verdict in verdicts)
-    reason = view.state.read_only_reason
+    reason = view.state.read_only_reason or log.read_only
     where = f" in {log.backend.place}" if isinstance(log.backend, SqlLogBackend) else ""
     if reason:
         return "warning", f"{counted(view.generation, 'record')}; {reason}", ""

@@ -6,12 +6,12 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.gc_collect import plan_collection
 from tensorrepo.repo.changes.repository import open_repository
@@ -25,6 +25,7 @@ from tests.support.faults.collected_writers import (
     CollectingBackend,
     collect,
 )
+from tests.support.servers.sql_logs import backend_at, note_log
 
 SECONDS = 600 if soaking() else 4
 
@@ -64,8 +65,19 @@ def test_collections_beside_writers_at_once_take_nothing() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_eight_processes_write_while_two_collect_and_nothing_dangles(tmp_path: Path) -> None:
-    store = LocalBackend(tmp_path / "store")
+@pytest.mark.parametrize(
+    "log",
+    [
+        "store",
+        pytest.param("sqlite", marks=pytest.mark.soak),
+        pytest.param("postgresql", marks=pytest.mark.soak),
+    ],
+)
+def test_eight_processes_write_while_two_collect_and_nothing_dangles(
+    tmp_path: Path, log: str, log_at: Callable[[str], str | None]
+) -> None:
+    note_log(tmp_path, log_at(log))
+    store = backend_at(tmp_path)
     commit_files(new_repository(store), {"files/first": b"first"})
     module = "tests.support.faults.collected_writers"
     command = [sys.executable, "-m", module, str(tmp_path), str(SECONDS), "1", "8"]

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tensorrepo.repo.backends.local import TEMPORARY, Disk, LocalBackend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
@@ -19,6 +22,7 @@ from tensorrepo.repo.log.rewind_guard import Pending
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import commit_files, files_at, new_repository, tip_of
 from tests.support.effort import soaking
+from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 200 if soaking() else 12
@@ -41,7 +45,7 @@ class Aftermath:
 
 
 def kill_writers(folder: Path, rounds: int) -> Aftermath:
-    backend = LocalBackend(folder / "store")
+    backend = backend_at(folder)
     commit_files(new_repository(backend), {"files/first": b"first"})
     command = [
         sys.executable,
@@ -59,8 +63,19 @@ def kill_writers(folder: Path, rounds: int) -> Aftermath:
     return Aftermath(folder, repository, history, json.loads(done.stdout))
 
 
-def test_what_a_killed_writer_called_done_is_there_whole(tmp_path: Path) -> None:
-    after = kill_writers(tmp_path, ROUNDS)
+@pytest.mark.parametrize(
+    ("log", "rounds"),
+    [
+        ("store", ROUNDS),
+        ("sqlite", ROUNDS // 4),
+        pytest.param("postgresql", ROUNDS, marks=pytest.mark.soak),
+    ],
+)
+def test_what_a_killed_writer_called_done_is_there_whole(
+    tmp_path: Path, log: str, rounds: int, log_at: Callable[[str], str | None]
+) -> None:
+    note_log(tmp_path, log_at(log))
+    after = kill_writers(tmp_path, rounds)
     said = [digest for each in after.told for digest in each]
     assert said  # else they were killed before they did anything
     assert set(said) <= after.history.keys()
@@ -105,8 +120,7 @@ def check_notes(after: Aftermath) -> None:
 def check_temporaries(after: Aftermath) -> None:
     """What they left half-written is no key of the store, and a later writer sweeps it."""
     backend = after.repository.backend
-    root = backend.local_root
-    assert root is not None
+    root = after.folder / "store"
     assert not [stored for stored in backend.list("") if stored.key.startswith(TEMPORARY)]
     tomorrow = Disk(root, clock=lambda: time.time() + 86_400)
     LocalBackend(root, disk=tomorrow).create("probe", (b"",))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.history.commits import walk
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import (
@@ -22,6 +21,7 @@ from tests.support.builders.repositories import (
     tip_of,
 )
 from tests.support.effort import soaking
+from tests.support.servers.sql_logs import backend_at, note_log
 
 ROOT = Path(__file__).parents[2]
 COMMITS = 24 if soaking() else 8
@@ -53,13 +53,27 @@ def race(folder: Path, writers: int) -> list[list[int]]:
         return [json.loads(process.communicate()[0])[0] for process in running]
 
 
-@pytest.mark.parametrize("writers", [2, pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("writers", "log"),
+    [
+        (2, "store"),
+        (2, "postgresql"),
+        pytest.param(8, "store", marks=pytest.mark.soak),
+        pytest.param(8, "sqlite", marks=pytest.mark.soak),
+        pytest.param(8, "postgresql", marks=pytest.mark.soak),
+    ],
+)
 def test_writers_of_disjoint_paths_lose_nothing(
-    tmp_path: Path, writers: int, record_property: Callable[[str, object], None]
+    tmp_path: Path,
+    writers: int,
+    log: str,
+    log_at: Callable[[str], str | None],
+    record_property: Callable[[str, object], None],
 ) -> None:
-    repository = new_repository(LocalBackend(tmp_path / "store"))
+    note_log(tmp_path, log_at(log))
+    repository = new_repository(backend_at(tmp_path))
     commit_files(repository, {"files/first": b"first"})
-    attempts = race(tmp_path / "store", writers)
+    attempts = race(tmp_path, writers)
     reader = again(repository)
     tip = tip_of(reader)
     assert tip is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.transaction import CommitAttempt
 from tensorrepo.repo.errors import NotFoundError
+from tests.support.effort import soaking
+from tests.support.servers.sql_logs import in_sql, log_url
 from tests.support.simulation.clients import ACTIONS
 from tests.support.simulation.run import Simulated, simulate
 from tests.support.simulation.store import READ_FAULTS, WRITE_FAULTS
@@ -46,6 +49,16 @@ def test_whoever_names_a_commit_without_the_fence_is_caught(
     monkeypatch.setattr(fence, name, lambda *_: None)
     with pytest.raises((AssertionError, NotFoundError)):
         simulated(seed, 300)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
+def test_nor_where_the_log_is_in_a_database(kind: str) -> None:
+    seeds, actions = (200, 300) if soaking() else (2, 12)
+    with log_url(kind) as url:
+        for seed in range(seeds):
+            logged = partial(in_sql, url=url, repository=f"seed-{seed}")
+            simulate(seed, actions, clients=2 + seed % 4, skew=seed % 2 == 1, placed=logged)
 
 
 @pytest.mark.soak

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes import merge_branches, refs
 from tensorrepo.repo.changes.expire import expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
@@ -35,6 +34,7 @@ from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
 from tests.support.builders.repositories import ADA, commit_files, files_at, stage_files
 from tests.support.faults.backends import WrappedBackend
+from tests.support.servers.sql_logs import backend_at
 
 POOL = 12  # contents that everybody writes again and again
 NAMES = ("main", "main", "a", "b")
@@ -214,7 +214,7 @@ def collect(backend: Backend) -> None:
 
 def write(folder: Path, number: int, seed: int, until: float) -> Counter[str]:
     local = LocalState(pending=folder / "pending" / str(number))
-    repository = open_repository(LocalBackend(folder / "store"), drivers={}, local=local)
+    repository = open_repository(backend_at(folder), drivers={}, local=local)
     writer = CollectedWriter(repository, number, random.Random(f"{seed} {number}"))
     while time.monotonic() < until:
         writer.step()
@@ -225,7 +225,7 @@ def collect_until(folder: Path, until: float) -> Counter[str]:
     done: Counter[str] = Counter()
     while time.monotonic() < until:
         try:
-            collect(LocalBackend(folder / "store"))
+            collect(backend_at(folder))
         except (NotFoundError, CommitExpired):
             # A root was dropped, and another collection took what it led to. Whether anything
             # that is needed is gone is seen by the writers, and at the end.

@@ -16,9 +16,9 @@ import time
 from itertools import count
 from pathlib import Path
 
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import LocalState, open_repository
 from tests.support.builders.repositories import commit_files
+from tests.support.servers.sql_logs import backend_at
 
 LARGE = bytes(1_200_000)  # synced by a thread of its own
 LONGEST_SECONDS = 0.08
@@ -26,7 +26,7 @@ LONGEST_SECONDS = 0.08
 
 def write_for_ever(folder: Path, number: int, pipe: int) -> None:
     """Commit, tell the digest, and so on."""
-    backend = LocalBackend(folder / "store")
+    backend = backend_at(folder)
     local = LocalState(pending=folder / "pending" / str(number))
     repository = open_repository(backend, drivers={}, local=local)
     os.write(pipe, b"ready\n")

@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.changes.repository import open_repository
 from tests.support.builders.repositories import commit_files
+from tests.support.servers.sql_logs import backend_at
 
 
 def main(folder: str, number: str, commits: str) -> None:
-    repository = open_repository(LocalBackend(Path(folder)), drivers={})
+    repository = open_repository(backend_at(Path(folder)), drivers={})
     repository.log.refresh()
     sys.stdout.write("ready\n")
     sys.stdout.flush()

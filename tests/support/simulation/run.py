@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -36,7 +37,14 @@ class Simulated:
     records: int
 
 
-def simulate(seed: int, actions: int, *, clients: int = 4, skew: bool = False) -> Simulated:
+def simulate(
+    seed: int,
+    actions: int,
+    *,
+    clients: int = 4,
+    skew: bool = False,
+    placed: Callable[[Backend], Backend] = lambda store: store,
+) -> Simulated:
     """So many actions of some clients.
 
     Args:
@@ -44,6 +52,7 @@ def simulate(seed: int, actions: int, *, clients: int = 4, skew: bool = False) -
         actions: of all clients together.
         clients: number of them.
         skew: whether the clocks of clients and store are wrong by up to a day.
+        placed: gives a store another log, such as one in a database.
     """
     world, rates = World(seed), RATES[seed % len(RATES)]
 
@@ -51,7 +60,7 @@ def simulate(seed: int, actions: int, *, clients: int = 4, skew: bool = False) -
         return world.chance.choice([-DAY_SECONDS, 0.0, DAY_SECONDS]) if skew else 0.0
 
     stored_skew = skewed()
-    backend = MemoryBackend(clock=lambda: world.now + stored_skew)
+    backend = placed(MemoryBackend(clock=lambda: world.now + stored_skew))
     with simulated(world):
         new_repository(backend)
         people = [

@@ -1,0 +1,282 @@
+"""A database that fails under a commit: clean errors, nothing lost or twice, no secret told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tensorrepo.repo.backends import sql_connections
+from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.changes.repository import (
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, StorageError
+from tests.support.builders.histories import verify
+from tests.support.builders.repositories import commit_files, files_at, tip_of
+from tests.support.servers.postgres import shared_server
+
+INSERT = "INSERT INTO tensorrepo_log"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    url = shared_server().database()
+    yield url
+    shared_server().drop(url)
+
+
+@pytest.fixture
+def repository(database: str, tmp_path: Path) -> RepositoryCore:
+    made = create_repository(
+        LocalBackend(tmp_path / "store"),
+        drivers={},
+        local=LocalState(pending=tmp_path / "pending"),
+        database=database,
+    )
+    commit_files(made, {"files/a": b"first"})
+    return made
+
+
+def opened(repository: RepositoryCore, database: str) -> RepositoryCore:
+    assert isinstance(repository.backend, SqlLogBackend)
+    return open_repository(repository.backend.store, drivers={}, database=lambda _: database)
+
+
+def commit_many(repository: RepositoryCore, count: int, path: str = "files/a") -> None:
+    for at in range(count):
+        commit_files(repository, {path: b"%d" % at})
+
+
+def ask(database: str, *statements: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def cut(connection: Any, database: str) -> None:
+    """Let the server end a connection, and wait until the client's side knows."""
+    ask(database, f"SELECT pg_terminate_backend({connection.info.backend_pid}, 5000)")
+
+
+def check_whole(repository: RepositoryCore, content: bytes) -> None:
+    """The commit is there once, nothing is damaged, and no question is left."""
+    assert files_at(repository, tip_of(repository))["files/a"] == content
+    records = [*repository.log.records(1, repository.log.refresh().generation + 1)]
+    txns = [entry.txn for record in records for entry in record.entries]
+    assert len(txns) == len(set(txns))
+    verify(repository.backend)
+    assert repository.log.pending is not None
+    assert repository.log.pending.unresolved() == ()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_cut_in_mid_commit_is_made_again_and_the_record_read_back(
+    repository: RepositoryCore, database: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, cuts = sql_connections._rows, []
+
+    def cutting(connection: Any, text: str, values: Any) -> Any:
+        if cuts or not text.startswith(INSERT):
+            return real(connection, text, values)
+        cuts.append(moment)
+        if moment == "before":
+            cut(connection, database)
+            return real(connection, text, values)
+        real(connection, text, values)
+        connection.execute("COMMIT")  # it landed, and nobody hears of it
+        cut(connection, database)
+        return connection.execute("SELECT 1").fetchall()
+
+    monkeypatch.setattr(sql_connections, "_rows", cutting)
+    commit_files(repository, {"files/a": b"second"})
+    assert cuts == [moment]
+    check_whole(repository, b"second")
+
+
+def test_a_server_that_is_started_again_between_commits_is_not_noticed(
+    repository: RepositoryCore, database: str
+) -> None:
+    others = "pid <> pg_backend_pid() AND datname = current_database()"
+    query = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}"
+    for at in range(3):
+        ask(database, query)
+        commit_files(repository, {"files/a": b"%d" % at})
+    check_whole(repository, b"2")
+
+
+def test_a_server_that_is_down_is_told_as_such_and_how_to_go_on(tmp_path: Path) -> None:
+    backend = SqlLogBackend(LocalBackend(tmp_path), "postgresql://ada@127.0.0.1:1/logs", "id")
+    with pytest.raises(StorageError, match=r"127\.0\.0\.1:1/logs.*Is the server up") as raised:
+        backend.read_many(["log/hint"])
+    assert raised.value.transient
+
+
+def test_a_user_who_may_only_read_reads_and_is_refused_to_write(
+    repository: RepositoryCore, database: str
+) -> None:
+    role = f"reader_{os.getpid()}"
+    ask(database, f"CREATE ROLE {role} LOGIN", f"GRANT SELECT ON tensorrepo_log TO {role}")
+    try:
+        reading = database.replace("tests@", f"{role}@")
+        reader = opened(repository, reading)
+        assert files_at(reader, tip_of(reader)) == {"files/a": b"first"}
+        with pytest.raises(PermissionDenied, match="permission denied for table"):
+            commit_files(reader, {"files/a": b"second"})
+        reader.close()
+    finally:
+        ask(database, f"REVOKE ALL ON tensorrepo_log FROM {role}", f"DROP ROLE {role}")
+    commit_files(repository, {"files/a": b"third"})
+    check_whole(repository, b"third")
+
+
+def test_a_full_disk_of_the_server_is_a_clean_error_and_the_commit_can_be_repeated(
+    repository: RepositoryCore, database: str
+) -> None:
+    full = "RAISE EXCEPTION 'No space left on device' USING ERRCODE = '53100'"
+    ask(
+        database,
+        f"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {full}; END $$",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON tensorrepo_log EXECUTE FUNCTION full_disk()",
+    )
+    try:
+        with pytest.raises(StorageError, match=r"No space left on device.*Free some space"):
+            commit_files(repository, {"files/a": b"second"})
+    finally:
+        ask(database, "DROP FUNCTION full_disk CASCADE")
+    check_whole(repository, b"first")
+    commit_files(repository, {"files/a": b"second"})
+    check_whole(repository, b"second")
+
+
+def test_a_full_disk_under_sqlite_is_one_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    store, local = LocalBackend(tmp_path / "store"), LocalState(pending=tmp_path / "pending")
+    made = create_repository(store, drivers={}, local=local, database=url)
+    commit_files(made, {"files/a": b"first"})
+    assert isinstance(made.backend, SqlLogBackend)
+    connections = made.backend._sql
+    connections.ask(f"PRAGMA max_page_count = {connections.ask('PRAGMA page_count')[0][0]}")
+    with pytest.raises(StorageError, match=r"full.*Free some space"):
+        commit_many(made, 50)
+    connections.ask("PRAGMA max_page_count = 1000000")
+    commit_files(made, {"files/a": b"last"})
+    check_whole(made, b"last")
+
+
+def test_a_file_that_may_only_be_read_is_refused_to_write(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    made = create_repository(
+        MemoryBackend(), drivers={}, local=LocalState(pending=tmp_path / "pending"), database=url
+    )
+    commit_files(made, {"files/a": b"first"})
+    assert isinstance(made.backend, SqlLogBackend)
+    made.backend._sql.ask("PRAGMA query_only = 1")  # as of a file system that is mounted so
+    with pytest.raises(PermissionDenied, match=r"readonly.*rights of that file"):
+        commit_files(made, {"files/a": b"second"})
+
+
+def test_a_table_that_somebody_locked_is_waited_for(
+    repository: RepositoryCore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = f"{sql_connections._SETTINGS}; SET lock_timeout = '20ms'"
+    monkeypatch.setattr(sql_connections, "_SETTINGS", settings)
+    again = opened(repository, database)
+    again.log.refresh()
+    real, timeouts = sql_connections._rows, []
+    with locked(database) as release:
+
+        def noting(connection: Any, text: str, values: Any) -> Any:
+            try:
+                return real(connection, text, values)
+            except psycopg.errors.LockNotAvailable:
+                timeouts.append(text)
+                if len(timeouts) == 2:
+                    release()
+                raise
+
+        monkeypatch.setattr(sql_connections, "_rows", noting)
+        commit_files(again, {"files/a": b"second"})
+    assert len(timeouts) >= 2
+    check_whole(repository, b"second")
+
+
+@contextmanager
+def locked(database: str) -> Iterator[Callable[[], None]]:
+    """The table of logs is locked for writers until what this gives is called."""
+    with psycopg.connect(database) as connection:
+        connection.execute("LOCK TABLE tensorrepo_log IN SHARE MODE")
+        yield connection.rollback
+
+
+def test_writers_of_one_process_take_turns(repository: RepositoryCore) -> None:
+    threads = [
+        threading.Thread(target=commit_many, args=(repository, 4, f"files/{number}"))
+        for number in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert repository.log.refresh().generation == 25
+    verify(repository.backend)
+
+
+def test_who_hangs_in_a_turn_is_passed_by(repository: RepositoryCore, database: str) -> None:
+    other = opened(repository, database)
+    assert isinstance(other.backend, SqlLogBackend)
+    with other.backend.turn() as turn:
+        assert turn.take(0)
+        commit_files(repository, {"files/a": b"second"})
+        assert not repository.backend.turn().take(0)  # type: ignore[attr-defined]  # it has the lock
+    check_whole(repository, b"second")
+
+
+def test_a_forked_child_has_connections_of_its_own(repository: RepositoryCore) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            commit_files(repository, {"files/child": b"child"})
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    commit_files(repository, {"files/a": b"parent"})
+    assert files_at(repository, tip_of(repository)) == {
+        "files/child": b"child",
+        "files/a": b"parent",
+    }
+
+
+SECRETS = ["hun@ter2", "hun/ter2", "hun%ter2", "hun:ter2", "hun ter2", "hun#ter2", "hunter2"]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("place", ["ada:{}@127.0.0.1:1/logs", "127.0.0.1:1/logs?password={}"])
+def test_no_part_of_a_password_is_told(
+    tmp_path: Path, secret: str, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = SqlLogBackend(LocalBackend(tmp_path), f"postgresql://{place.format(secret)}", "id")
+    with caplog.at_level(logging.DEBUG), pytest.raises(Error) as raised:
+        backend.read_many(["log/hint"])
+    told = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + caplog.text
+    assert "ter2" not in told
+    assert "hun" not in told
+
+
+def test_a_url_that_cannot_be_read_says_how_one_is_written(tmp_path: Path) -> None:
+    backend = SqlLogBackend(LocalBackend(tmp_path), "postgresql://ada:a%zz@host/logs", "id")
+    with pytest.raises(InvalidInputError, match="%40"):
+        backend.read_many(["log/hint"])
