@@ -46,6 +46,7 @@ class Kind(IntEnum):
     REF_UPDATES = 4
     GC_LIST = 5
     GRAVES = 6
+    HISTORY_PACK = 7
     DATASET = 16
     LEAF = 17
     PAGE_INDEX = 18
@@ -78,7 +79,7 @@ class Kind(IntEnum):
 
 
 _MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
-_RANGED = _MAPPED | {Kind.BLOB}
+_RANGED = _MAPPED | {Kind.BLOB, Kind.HISTORY_PACK}
 _KINDS = {int(kind): kind for kind in Kind}
 
 
