@@ -86,8 +86,8 @@ __all__ = [
     "every_tree", "expire", "expire_kept", "fetch", "fetch_data", "files_in_place", "files_text",
     "handles", "here_of", "measure_owners", "measure_trees", "measure_usage", "model_at",
     "models_at", "no_attribute", "open_backend", "open_dataset", "open_model", "open_view",
-    "pack_history", "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "promote", "pull", "push",
-    "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
+    "pack_history", "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "promote", "pull",
+    "push", "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
     "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
