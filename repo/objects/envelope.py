@@ -46,7 +46,6 @@ class Kind(IntEnum):
     REF_UPDATES = 4
     GC_LIST = 5
     GRAVES = 6
-    HISTORY_PACK = 7
     DATASET = 16
     LEAF = 17
     PAGE_INDEX = 18
@@ -61,6 +60,7 @@ class Kind(IntEnum):
     PACK = 34
     RUN = 48
     METRICS = 49
+    HISTORY_PACK = 64
 
     @property
     def label(self) -> str:
