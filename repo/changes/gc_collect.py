@@ -33,6 +33,7 @@ from tensorrepo.repo.changes.gc_marks import (
     SOME,
     Marks,
     ObjectTable,
+    StoredRow,
     count_kinds,
 )
 from tensorrepo.repo.changes.refs import updates_of
@@ -51,7 +52,9 @@ from tensorrepo.repo.objects.incarnations import (
     decode_key_list,
     encode_graves,
     encode_key_list,
+    merge_graves,
 )
+from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.threads import ordered_map
@@ -60,6 +63,9 @@ DAY_SECONDS: Final = 86400
 GRACE_SECONDS: Final = 3 * DAY_SECONDS
 RETENTION_SECONDS: Final = 14 * DAY_SECONDS
 MOST_KEYS: Final = 1 << 18  # in one condemnation: its list has 18 MB, its graves 3 MB
+MOST_TABLES: Final = 16  # of graves, before some are merged
+LEAST_MERGED: Final = 4
+MOST_ROWS: Final = 1 << 19  # of a merged table, which has 6 MB
 MOST_CLOSED: Final = 200  # leases by one record
 MOST_RELEASED: Final = 800  # dropped values that one record lets go of; it has 64 KiB
 CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops is not retained
@@ -178,6 +184,7 @@ def collect_garbage(
     reports = [collection.run()]
     while len(reports[-1].released) == MOST_RELEASED:
         reports.append(collection.run())
+    _merge_graves(repository, actor)
     return replace(
         reports[-1],
         dead_objects=sum(each.dead_objects for each in reports),
@@ -187,6 +194,39 @@ def collect_garbage(
         closed_leases=closed,
         condemned=tuple(generation for each in reports for generation in each.condemned),
     )
+
+
+def _merge_graves(repository: RepositoryCore, actor: str) -> None:
+    """Let one table of graves stand for the newest of similar size, where there are many."""
+    store, txn = repository.objects, secrets.token_hex(16)
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        chosen = _mergeable(store, view.state)
+        if not chosen:
+            return ()
+        writer = ObjectWriter(store, view.state.graves)
+        merged = writer.put(Kind.GRAVES, merge_graves([store.table(grave) for grave in chosen]))
+        writer.flush()
+        names = [grave.generation for grave in chosen]
+        return (log_entry("gc-merge", actor, {"generations": names, "graves": merged.digest}, txn),)
+
+    append_record(repository, decide)
+
+
+def _mergeable(store: ObjectStore, state: State) -> list[Condemnation]:
+    """The newest ended condemnations, down to one that is twice as large as all after it."""
+    ended = [grave for grave in state.graves if grave.ended]
+    if len(ended) <= MOST_TABLES:
+        return []
+    chosen: list[Condemnation] = []
+    rows = 0
+    for grave in reversed(ended):
+        count = len(store.table(grave))
+        if (len(chosen) >= LEAST_MERGED and count > 2 * rows) or rows + count > MOST_ROWS:
+            break
+        chosen.insert(0, grave)
+        rows += count
+    return chosen if len(chosen) > 1 else []
 
 
 def plan_collection(
@@ -357,11 +397,10 @@ class _Collection:
 
     def _candidates(self, state: State, marks: Marks) -> Iterator[int]:
         """Rows that may be condemned: known incarnations of what is unmarked, beyond the grace."""
-        known = {0, *(grave.generation for grave in state.graves)}
         latest = self.moment.now - self.rules.grace_seconds
         for number in marks.unmarked():
             row = marks.table[number]
-            if row.label in known and row.seconds <= latest:
+            if row.seconds <= latest and is_known_key(self.repository.objects, state, row):
                 yield number
 
     def _judge(self, state: State, marks: Marks) -> _Judgement:
@@ -403,6 +442,19 @@ class _Judgement:
             foreign=tuple(table.foreign),
             foreign_count=table.foreign_count,
         )
+
+
+def is_known_key(store: ObjectStore, state: State, row: StoredRow) -> bool:
+    """Whether the label of a key is that of a condemnation, so that a collector may judge it.
+
+    Of those whose graves were merged only the newest label of each digest is known; a key with an
+    older one is of an incarnation that came before.
+    """
+    if row.label in (0, PACKED):
+        return row.label == 0
+    if any(grave.generation == row.label for grave in state.graves):
+        return True
+    return row.label <= store.label(row.digest, state.graves)
 
 
 def log_roots(state: State) -> Iterator[Digest]:
@@ -456,8 +508,8 @@ class _Condemning:
             return False
         # What another collection condemned meanwhile is its to delete.
         store = self.collection.repository.objects
-        since = (grave for grave in state.graves if grave.generation > self.listed_at)
-        return not any(store.table(grave).label(row.digest) for grave in since)
+        since = [grave for grave in state.graves if grave.generation > self.listed_at]
+        return store.label(row.digest, since) <= self.listed_at
 
 
 def condemnation_entry(

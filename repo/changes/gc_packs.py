@@ -34,6 +34,7 @@ from tensorrepo.repo.changes.gc_collect import (
     appended_condemnation,
     condemnation_entry,
     delete_condemned,
+    is_known_key,
     log_entry,
     refuse_collection,
 )
@@ -145,19 +146,21 @@ class _Packing:
         Of the former one of each object, and one alone where it lies under several keys.
         """
         loose, packed = array("Q"), array("Q")
-        known = {0, *(grave.generation for grave in self.state.graves)}
         for first in self._history():
             places = [*self._places(first)]
-            own = [number for number, label in places if label in known and self._is_old(number)]
+            own = [number for number, _ in places if self._may_go(number)]
             if any(label == PACKED for _, label in places):
                 packed.extend(own)
             else:
                 loose.extend(own[:1])
         return loose, packed
 
-    def _is_old(self, number: int) -> bool:
+    def _may_go(self, number: int) -> bool:
+        """Whether a row is a key of an object that is old and small."""
         row = self.rows[number]
-        return row.seconds <= self.latest and row.bytes <= MOST_ENVELOPE_BYTES
+        if row.seconds > self.latest or row.bytes > MOST_ENVELOPE_BYTES:
+            return False
+        return is_known_key(self.repository.objects, self.state, row)
 
     def _places(self, first: int) -> Iterator[tuple[int, int]]:
         """Rows of the object whose first row is given, and their labels."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
@@ -208,6 +209,12 @@ class HistoryPacks:
     def tables(self) -> list[PackTable]:
         """Tables of all packs. Raises NotFoundError, CorruptError."""
         return [self._table(name) for name in self._names()]
+
+    def readable(self) -> Iterator[PackTable]:
+        """Tables of those packs that can be read."""
+        for name in self._names():
+            with suppress(CorruptError, NotFoundError):
+                yield self._table(name)
 
     def holds(self, digest: Digest) -> bool:
         """Whether a pack that can be read has it."""

@@ -268,8 +268,14 @@ class ObjectStore:
         return whole[self._payload_start(link) :]
 
     def label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
-        """The label that `digest` must be stored under by who knows of `graves`; 0 is no label."""
-        return max((self.table(grave).label(digest) for grave in graves), default=0)
+        """The label that `digest` must be stored under by who knows of `graves`; 0 is no label.
+
+        Where a collection merged tables since and took them, it is the newest label of all.
+        """
+        try:
+            return max((self.table(grave).label(digest) for grave in graves), default=0)
+        except NotFoundError:
+            return max((self.table(grave).label(digest) for grave in self._refresh()), default=0)
 
     def table(self, grave: Condemnation) -> GraveTable:
         """The table of one condemnation, verified."""
@@ -287,7 +293,7 @@ class ObjectStore:
         """Digests that start with `digits` (2 or more), each once."""
         seen: set[Digest] = set()
         first = bytes.fromhex(digits[: len(digits) // 2 * 2])
-        for table in self.packs.tables():
+        for table in self.packs.readable():
             for raw in table.digests(first):
                 if not (digest := Digest(raw.hex())).startswith(digits):
                     if digest > digits:
@@ -395,7 +401,10 @@ class ObjectStore:
         yield object_key(digest)
         for graves in (self._condemned, self._refresh) if tables else ():
             for grave in sorted(graves(), key=lambda grave: -grave.generation):
-                label = self.table(grave).label(digest)
+                try:
+                    label = self.table(grave).label(digest)
+                except NotFoundError:  # merged with others since, as the log will tell
+                    continue
                 key = object_key(digest, label)
                 if key not in tried:
                     tried.add(key)
