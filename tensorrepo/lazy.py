@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         collect_garbage,
         plan_collection,
     )
+    from tensorrepo.repo.changes.gc_packs import pack_history
     from tensorrepo.repo.changes.owner_usage import Owners, measure_owners
     from tensorrepo.report.page import write_report
     from tensorrepo.runs.record import Runs
@@ -85,8 +86,8 @@ __all__ = [
     "every_tree", "expire", "expire_kept", "fetch", "fetch_data", "files_in_place", "files_text",
     "handles", "here_of", "measure_owners", "measure_trees", "measure_usage", "model_at",
     "models_at", "no_attribute", "open_backend", "open_dataset", "open_model", "open_view",
-    "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "promote", "pull", "push",
-    "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
+    "pack_history", "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "promote", "pull",
+    "push", "repack_models", "repack_worn", "repository_table", "row_documents", "row_lines",
     "row_selection", "shortened", "sql", "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
@@ -134,6 +135,7 @@ _NAMES: Final = {
     "repo.backends.registry": "open_backend",
     "repo.changes.disk_usage": "measure_trees",
     "repo.changes.expire": "expire expire_kept parse_keep plan_expiry plan_kept",
+    "repo.changes.gc_packs": "pack_history",
     "repo.changes.owner_usage": "Owners measure_owners",
     "repo.changes.gc_collect": "CollectionRules collect_garbage plan_collection",
     "repo.errors": (

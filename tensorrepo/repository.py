@@ -436,7 +436,8 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
             retention: span for which deleted and reset refs are kept; None: the repository's, or 14
                 days.
             close_leases: close leases that ran out longer ago than the grace.
-            compact: first store models anew whose packs are used by less than half.
+            compact: first store models anew whose packs are used by less than half, and put old
+                commits and trees together.
             dry_run: change nothing, and tell what would go and what refs hold.
 
         Raises:
@@ -456,6 +457,8 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
             options = lazy.RepackOptions(self.author, time.time_ns())
             lazy.repack_worn(core, options, time.thread_time)
         lazy.expire_kept(core, actor=self.author, now_ns=now)
+        if compact:
+            lazy.pack_history(core, actor=self.author, rules=rules)
         return lazy.collect_garbage(core, actor=self.author, rules=rules)
 
     def expire(self, branch: str, keep: str | None = None, *, dry_run: bool = False) -> Expiry:

@@ -28,10 +28,12 @@ from typing import Any, Final
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes.gc_marks import (
+    PACKED,
     READING_THREADS,
     SOME,
     Marks,
     ObjectTable,
+    StoredRow,
     count_kinds,
 )
 from tensorrepo.repo.changes.refs import updates_of
@@ -50,7 +52,9 @@ from tensorrepo.repo.objects.incarnations import (
     decode_key_list,
     encode_graves,
     encode_key_list,
+    merge_graves,
 )
+from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.threads import ordered_map
@@ -59,6 +63,9 @@ DAY_SECONDS: Final = 86400
 GRACE_SECONDS: Final = 3 * DAY_SECONDS
 RETENTION_SECONDS: Final = 14 * DAY_SECONDS
 MOST_KEYS: Final = 1 << 18  # in one condemnation: its list has 18 MB, its graves 3 MB
+MOST_TABLES: Final = 16  # of graves, before some are merged
+LEAST_MERGED: Final = 4
+MOST_ROWS: Final = 1 << 19  # of a merged table, which has 6 MB
 MOST_CLOSED: Final = 200  # leases by one record
 MOST_RELEASED: Final = 800  # dropped values that one record lets go of; it has 64 KiB
 CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops is not retained
@@ -165,18 +172,19 @@ def collect_garbage(
             deleted.
     """
     view = repository.log.refresh()
-    _refuse(repository, view)
+    refuse_collection(repository, view)
     deleted = sum(
-        _finish(repository, grave, actor, progress)
+        delete_condemned(repository, grave, actor, progress)
         for grave in view.state.graves
         if not grave.ended
     )
-    moment = _StoreTimes.of(repository, view)
+    moment = StoreTimes.of(repository, view)
     closed = _close_leases(repository, actor, moment, rules) if rules.close_leases else ()
     collection = _Collection(repository, actor, rules, moment, progress)
     reports = [collection.run()]
     while len(reports[-1].released) == MOST_RELEASED:
         reports.append(collection.run())
+    _merge_graves(repository, actor)
     return replace(
         reports[-1],
         dead_objects=sum(each.dead_objects for each in reports),
@@ -186,6 +194,39 @@ def collect_garbage(
         closed_leases=closed,
         condemned=tuple(generation for each in reports for generation in each.condemned),
     )
+
+
+def _merge_graves(repository: RepositoryCore, actor: str) -> None:
+    """Let one table of graves stand for the newest of similar size, where there are many."""
+    store, txn = repository.objects, secrets.token_hex(16)
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        chosen = _mergeable(store, view.state)
+        if not chosen:
+            return ()
+        writer = ObjectWriter(store, view.state.graves)
+        merged = writer.put(Kind.GRAVES, merge_graves([store.table(grave) for grave in chosen]))
+        writer.flush()
+        names = [grave.generation for grave in chosen]
+        return (log_entry("gc-merge", actor, {"generations": names, "graves": merged.digest}, txn),)
+
+    append_record(repository, decide)
+
+
+def _mergeable(store: ObjectStore, state: State) -> list[Condemnation]:
+    """The newest ended condemnations, down to one that is twice as large as all after it."""
+    ended = [grave for grave in state.graves if grave.ended]
+    if len(ended) <= MOST_TABLES:
+        return []
+    chosen: list[Condemnation] = []
+    rows = 0
+    for grave in reversed(ended):
+        count = len(store.table(grave))
+        if (len(chosen) >= LEAST_MERGED and count > 2 * rows) or rows + count > MOST_ROWS:
+            break
+        chosen.insert(0, grave)
+        rows += count
+    return chosen if len(chosen) > 1 else []
 
 
 def plan_collection(
@@ -200,13 +241,13 @@ def plan_collection(
     Arguments are those of `collect_garbage`; `ends` are commits at which history would end by then.
     """
     view = repository.log.refresh()
-    _refuse(repository, view, writes=False)
-    moment = _StoreTimes.of(repository, view, asks=False)
+    refuse_collection(repository, view, writes=False)
+    moment = StoreTimes.of(repository, view, asks=False)
     state = replace(view.state, shallow=view.state.shallow | frozenset(ends))
     return _Collection(repository, "", rules, moment, progress).plan(state)
 
 
-def _refuse(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
+def refuse_collection(repository: RepositoryCore, view: LogView, *, writes: bool = True) -> None:
     if (reason := view.state.read_only_reason) is not None:
         raise UnsupportedError(f"nothing is collected in {repository.url}: {reason}")
     if writes and repository.backend.guarantee is Guarantee.READ_ONLY:
@@ -214,14 +255,14 @@ def _refuse(repository: RepositoryCore, view: LogView, *, writes: bool = True) -
 
 
 @dataclass(frozen=True, slots=True)
-class _StoreTimes:
+class StoreTimes:
     """The store's clock: what it says now, and when it stored records of the log."""
 
     now: float
     stored: Mapping[str, float]
 
     @classmethod
-    def of(cls, repository: RepositoryCore, view: LogView, *, asks: bool = True) -> _StoreTimes:
+    def of(cls, repository: RepositoryCore, view: LogView, *, asks: bool = True) -> StoreTimes:
         """Read from a listing of the log.
 
         To learn what time it is, the hint is written: nobody relies on it. Without `asks` nothing
@@ -245,7 +286,7 @@ class _StoreTimes:
 
 
 def _close_leases(
-    repository: RepositoryCore, actor: str, moment: _StoreTimes, rules: CollectionRules
+    repository: RepositoryCore, actor: str, moment: StoreTimes, rules: CollectionRules
 ) -> tuple[str, ...]:
     latest = (moment.now - rules.grace_seconds) * 1e9
     txn = secrets.token_hex(16)
@@ -255,9 +296,9 @@ def _close_leases(
         leases = sorted(view.state.leases.items())
         ended = (name for name, one in leases if one.expires_ns and one.expires_ns < latest)
         closed[:] = islice(ended, MOST_CLOSED)
-        return tuple(_entry("lease-close", actor, {"id": name}, txn) for name in closed)
+        return tuple(log_entry("lease-close", actor, {"id": name}, txn) for name in closed)
 
-    _append(repository, decide)
+    append_record(repository, decide)
     return tuple(closed)
 
 
@@ -268,7 +309,7 @@ class _Collection:
     repository: RepositoryCore
     actor: str
     rules: CollectionRules
-    moment: _StoreTimes
+    moment: StoreTimes
     progress: Progress
 
     def run(self) -> CollectionReport:
@@ -288,7 +329,7 @@ class _Collection:
             if grave is None:
                 break
             condemned.append(grave.generation)
-            deleted += _finish(self.repository, grave, self.actor, self.progress)
+            deleted += delete_condemned(self.repository, grave, self.actor, self.progress)
             if len(batch) < MOST_KEYS:
                 break
         report = judged.report(marks.table, dry_run=False)
@@ -323,7 +364,8 @@ class _Collection:
         )
 
     def _list(self, state: State) -> Marks:
-        table = ObjectTable(self.repository.backend, partial(self.progress, "listing"))
+        packs = self.repository.objects.packs.tables()
+        table = ObjectTable(self.repository.backend, partial(self.progress, "listing"), packs)
         return Marks(self.repository.objects, table, state, partial(self.progress, "marking"))
 
     def _released(self, state: State) -> dict[Digest, int]:
@@ -355,11 +397,10 @@ class _Collection:
 
     def _candidates(self, state: State, marks: Marks) -> Iterator[int]:
         """Rows that may be condemned: known incarnations of what is unmarked, beyond the grace."""
-        known = {0, *(grave.generation for grave in state.graves)}
         latest = self.moment.now - self.rules.grace_seconds
         for number in marks.unmarked():
             row = marks.table[number]
-            if row.label in known and row.seconds <= latest:
+            if row.seconds <= latest and is_known_key(self.repository.objects, state, row):
                 yield number
 
     def _judge(self, state: State, marks: Marks) -> _Judgement:
@@ -372,6 +413,8 @@ class _Collection:
             # The list of a collection is all that it leaves: by itself no reason for another.
             judged.worth_it |= row.digest not in ended
         for number in marks.unmarked():
+            if marks.table[number].label == PACKED:  # no key of its own
+                continue
             judged.unmarked_objects += 1
             judged.unmarked_bytes += marks.table[number].bytes
         return judged
@@ -401,9 +444,23 @@ class _Judgement:
         )
 
 
+def is_known_key(store: ObjectStore, state: State, row: StoredRow) -> bool:
+    """Whether the label of a key is that of a condemnation, so that a collector may judge it.
+
+    Of those whose graves were merged only the newest label of each digest is known; a key with an
+    older one is of an incarnation that came before.
+    """
+    if row.label in (0, PACKED):
+        return row.label == 0
+    if any(grave.generation == row.label for grave in state.graves):
+        return True
+    return row.label <= store.label(row.digest, state.graves)
+
+
 def log_roots(state: State) -> Iterator[Digest]:
     """What the log itself keeps."""
     yield from state.bulks
+    yield from state.history_packs
     for grave in state.graves:
         yield grave.graves
         if not grave.ended:
@@ -431,31 +488,19 @@ class _Condemning:
 
     def append(self) -> Condemnation | None:
         """The condemnation, once it is in the log; None when nothing was left to condemn."""
-        appended = _append(self.collection.repository, self._decide)
-        return appended.view.state.graves[-1] if appended.record is not None else None
+        return appended_condemnation(self.collection.repository, self._decide)
 
     def _decide(self, view: LogView) -> tuple[LogEntry, ...]:
         """What to condemn by the record after `view`: rule G3."""
         repository, state = self.collection.repository, view.state
-        _refuse(repository, view)
+        refuse_collection(repository, view)
         self.marks.advance(state)
         self.marks.mark(_roots(state, self.released))
         rows = [self.marks.table[number] for number in self.numbers if self._is_dead(number, state)]
         gone = [each for each, at in self.released.items() if state.retained.get(each) == at]
-        if not rows and not gone:
-            return ()
-        # Put anew for every head: another collection may have condemned what was put before.
-        writer, at = ObjectWriter(repository.objects, state.graves), view.generation + 1
-        keys = writer.put(Kind.GC_LIST, encode_key_list(row.key for row in rows))
-        graves = writer.put(Kind.GRAVES, encode_graves((row.digest for row in rows), at))
-        writer.flush()
-        data = {
-            "at": at,
-            "list": keys.digest,
-            "graves": graves.digest,
-            "release": sorted(gone),
-        }
-        return (_entry("gc-condemn", self.collection.actor, data, self.txn),)
+        keys, buried = [row.key for row in rows], [row.digest for row in rows]
+        actor = self.collection.actor
+        return condemnation_entry(repository, view, actor, keys, buried, gone, self.txn)
 
     def _is_dead(self, number: int, state: State) -> bool:
         row = self.marks.table[number]
@@ -463,11 +508,47 @@ class _Condemning:
             return False
         # What another collection condemned meanwhile is its to delete.
         store = self.collection.repository.objects
-        since = (grave for grave in state.graves if grave.generation > self.listed_at)
-        return not any(store.table(grave).label(row.digest) for grave in since)
+        since = [grave for grave in state.graves if grave.generation > self.listed_at]
+        return store.label(row.digest, since) <= self.listed_at
 
 
-def _finish(repository: RepositoryCore, grave: Condemnation, actor: str, progress: Progress) -> int:
+def condemnation_entry(
+    repository: RepositoryCore,
+    view: LogView,
+    actor: str,
+    keys: Collection[str],
+    buried: Collection[Digest],
+    released: Collection[Digest],
+    txn: str,
+) -> tuple[LogEntry, ...]:
+    """What condemns keys by the record after `view`, and buries digests; nothing for no keys."""
+    if not keys and not released:
+        return ()
+    # Put anew for every head: another collection may have condemned what was put before.
+    writer, at = ObjectWriter(repository.objects, view.state.graves), view.generation + 1
+    listed = writer.put(Kind.GC_LIST, encode_key_list(keys))
+    graves = writer.put(Kind.GRAVES, encode_graves(buried, at))
+    writer.flush()
+    data = {
+        "at": at,
+        "list": listed.digest,
+        "graves": graves.digest,
+        "release": sorted(released),
+    }
+    return (log_entry("gc-condemn", actor, data, txn),)
+
+
+def appended_condemnation(
+    repository: RepositoryCore, decide: Callable[[LogView], tuple[LogEntry, ...]]
+) -> Condemnation | None:
+    """The condemnation, once it is in the log; None when nothing was left to condemn."""
+    appended = append_record(repository, decide)
+    return appended.view.state.graves[-1] if appended.record is not None else None
+
+
+def delete_condemned(
+    repository: RepositoryCore, grave: Condemnation, actor: str, progress: Progress
+) -> int:
     """Delete what was condemned, and record that it is done; gives the number of keys."""
     keys = list(decode_key_list(repository.objects.fetch(grave.list).payload))
     backend = repository.backend
@@ -483,13 +564,13 @@ def _finish(repository: RepositoryCore, grave: Condemnation, actor: str, progres
         )
         if not waits:
             return ()  # another collection was faster
-        return (_entry("gc-end", actor, {"generation": grave.generation}, txn),)
+        return (log_entry("gc-end", actor, {"generation": grave.generation}, txn),)
 
-    _append(repository, decide)
+    append_record(repository, decide)
     return len(keys)
 
 
-def _append(
+def append_record(
     repository: RepositoryCore, decide: Callable[[LogView], tuple[LogEntry, ...]]
 ) -> Appended:
     """Append a record of a collection.
@@ -511,5 +592,6 @@ def _append(
         ) from unknown.__cause__
 
 
-def _entry(kind: str, actor: str, data: Mapping[str, Any], txn: str) -> LogEntry:
+def log_entry(kind: str, actor: str, data: Mapping[str, Any], txn: str) -> LogEntry:
+    """An entry that moves no ref, made now."""
     return LogEntry(txn, kind, actor, time.time_ns(), data=dict(data))

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from heapq import merge
+from itertools import chain, groupby
 from mmap import ACCESS_READ, mmap
+from operator import itemgetter
 from struct import Struct
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
@@ -34,6 +36,7 @@ from tensorrepo.repo.objects.envelope import (
     pack_links,
     raw_links,
 )
+from tensorrepo.repo.objects.history_pack import PackTable
 from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.threads import ordered_map
@@ -42,6 +45,7 @@ READING_THREADS: Final = 16  # of objects in a store, where each read waits for 
 SOME: Final = 1 << 12  # objects between two calls of a progress function
 FOREIGN_SHOWN: Final = 100
 SEVERAL: Final = (1 << 32) - 1  # mark of what several owners lead to
+PACKED: Final = (1 << 32) - 1  # label of a row that is no key: the object is a member of a pack
 
 _ROW: Final = Struct(
     "<32sQII"
@@ -75,13 +79,19 @@ class ObjectTable:
         foreign_count: number of all of those.
     """
 
-    def __init__(self, backend: Backend, progress: Progress = lambda _done, _total: None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        progress: Progress = lambda _done, _total: None,
+        packs: Sequence[PackTable] = (),
+    ) -> None:
+        """List a store; members of `packs` are rows of no bytes and of the label `PACKED`."""
         self.count = 0
         self.foreign: list[str] = []
         self.foreign_count = 0
         self._starts = array("Q", bytes(8 * (_BUCKETS + 1)))
         with TemporaryFile() as file:
-            for row in self._rows_of(backend, progress):
+            for row in self._rows_of(backend, packs, progress):
                 file.write(row)
             file.flush()
             self._data = mmap(file.fileno(), 0, access=ACCESS_READ) if self.count else b""
@@ -112,8 +122,25 @@ class ObjectTable:
     def _raw(self, number: int) -> bytes:
         return self._data[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
 
-    def _rows_of(self, backend: Backend, progress: Progress) -> Iterator[bytes]:
-        filled, previous = 0, b""
+    def _rows_of(
+        self, backend: Backend, packs: Sequence[PackTable], progress: Progress
+    ) -> Iterator[bytes]:
+        filled = 0
+        packed = ((raw, 0, PACKED, 0) for raw, _ in groupby(merge(*(p.digests() for p in packs))))
+        for raw, size, label, seconds in merge(self._listed(backend), packed, key=itemgetter(0)):
+            bucket = raw[0] << 8 | raw[1]
+            while filled < bucket:
+                filled += 1
+                self._starts[filled] = self.count
+            self.count += 1
+            if self.count % SOME == 0:
+                progress(self.count, 0)
+            yield _ROW.pack(raw, size, label, seconds)
+        for bucket in range(filled + 1, _BUCKETS + 1):
+            self._starts[bucket] = self.count
+
+    def _listed(self, backend: Backend) -> Iterator[tuple[bytes, int, int, int]]:
+        previous = b""
         for stored in backend.list("objects/"):
             parsed = parse_object_key(stored.key)
             if parsed is None:
@@ -124,16 +151,8 @@ class ObjectTable:
             raw = bytes.fromhex(parsed[0])
             if raw < previous:
                 raise CorruptError(f"{backend.url} lists {stored.key} after what comes after it")
-            bucket, previous = raw[0] << 8 | raw[1], raw
-            while filled < bucket:
-                filled += 1
-                self._starts[filled] = self.count
-            self.count += 1
-            if self.count % SOME == 0:
-                progress(self.count, 0)
-            yield _ROW.pack(raw, stored.bytes, parsed[1], int(stored.modified_seconds or 0))
-        for bucket in range(filled + 1, _BUCKETS + 1):
-            self._starts[bucket] = self.count
+            previous = raw
+            yield raw, stored.bytes, parsed[1], int(stored.modified_seconds or 0)
 
 
 class Marks:
@@ -278,6 +297,8 @@ class Marks:
 def read_links(store: ObjectStore, row: StoredRow) -> tuple[bytes, list[RawLink]]:
     """Digest of an object and what it links to, read past every cache and verified."""
     raw = digest_bytes(row.digest)
+    if row.label == PACKED:
+        return raw, pack_links(store.fetch(row.digest).links)
     with suppress(NotFoundError, CorruptError):  # of this incarnation; there may be others
         data = expand(store.backend.read(row.key), row.digest)
         return raw, raw_links(data, row.digest)

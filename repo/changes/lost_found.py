@@ -59,7 +59,7 @@ def _lost(
     repository: RepositoryCore, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[Digest, Commit]]:
     store, state = repository.objects, repository.log.refresh().state
-    table = ObjectTable(repository.backend)
+    table = ObjectTable(repository.backend, packs=store.packs.tables())
     marks = Marks(store, table, state, progress)
     marks.mark(state.roots())
     for number in marks.unmarked():

@@ -51,7 +51,7 @@ class Reach:
         self._supersedes = state.supersedes
         self._resolve = state.resolve
         self._shallow = frozenset(map(digest_bytes, state.shallow))
-        self._table = ObjectTable(store.backend)
+        self._table = ObjectTable(store.backend, packs=store.packs.tables())
         self._owners = array("I", bytes(4 * len(self._table)))
         self._walks = array("I", bytes(4 * len(self._table)))  # the newest that came by
         self._noted_at = array("Q", bytes(8 * len(self._table)))  # 0: links were not read

@@ -290,6 +290,7 @@ def open_repository(
         cache=remembered.cache,
         past=None if past is None else past.get,
         shallow=lambda: log.latest.state.shallow if log.latest else frozenset(),
+        packs=lambda: log.latest.state.history_packs if log.latest else (),
     )
     return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
 

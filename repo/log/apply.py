@@ -17,7 +17,15 @@ from typing import Any
 
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.records import KINDS, REF_KINDS, LogEntry, LogRecord, Update, is_digest
+from tensorrepo.repo.log.records import (
+    FIRST_KINDS,
+    KINDS,
+    REF_KINDS,
+    LogEntry,
+    LogRecord,
+    Update,
+    is_digest,
+)
 from tensorrepo.repo.log.state import (
     CONFIG_KEYS,
     KNOWN_FEATURES,
@@ -110,8 +118,9 @@ class Folding:
         return Verdict(entry.txn, entry.kind, applied=True)
 
     def _apply(self, entry: LogEntry, updates: tuple[Update, ...] | str, *, alone: bool) -> None:
-        if entry.kind not in KINDS:
+        if entry.kind not in FIRST_KINDS:
             self.kinds.add(entry.kind)
+        if entry.kind not in KINDS:
             raise _Void(f"kind {entry.kind!r} is unknown to this version")
         if isinstance(updates, str):
             raise _Void(updates)
@@ -203,6 +212,21 @@ def _end_gc(held: Folding, entry: LogEntry) -> None:
     raise _Void(f"no gc-condemn of generation {data['generation']} waits for its end")
 
 
+def _merge_graves(held: Folding, entry: LogEntry) -> None:
+    data = _expect(entry, {"generations": _are_naturals, "graves": is_digest})
+    merged = {grave.generation: grave for grave in held.graves if grave.ended}
+    names = data["generations"]
+    if len(names) < 2 or sorted(set(names)) != list(names) or not merged.keys() >= set(names):
+        raise _Void("names generations, ascending, of two or more gc-condemn that have ended")
+    last = merged[names[-1]]
+    one = Condemnation(last.generation, last.list, data["graves"], ended=True)
+    held.graves = [
+        one if grave is last else grave
+        for grave in held.graves
+        if grave is last or grave.generation not in names
+    ]
+
+
 def _supersede(held: Folding, entry: LogEntry) -> None:
     placements = _expect(entry, {"placements": _is_digest_map})["placements"]
     merged = dict(held.supersedes)
@@ -240,6 +264,7 @@ _HANDLERS: dict[str, Callable[[Folding, LogEntry], object]] = {
     "lease-close": _close_lease,
     "gc-condemn": _condemn,
     "gc-end": _end_gc,
+    "gc-merge": _merge_graves,
     "supersede": _supersede,
     "shallow": _set_shallow,
     "config": _set_config,
@@ -301,6 +326,10 @@ def _is_name(value: object) -> bool:
 
 def _is_natural(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_naturals(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_natural, value))
 
 
 def _is_time(value: object) -> bool:

@@ -47,11 +47,12 @@ MAX_NESTING: Final = 16
 _DATA_NESTING: Final = MAX_NESTING - 3  # inside of record, entries and entry
 
 REF_KINDS: Final = frozenset({"commit", "ref-create", "ref-delete", "ref-reset", "tag"})
-KINDS: Final = (
+FIRST_KINDS: Final = (  # those of version 1, which all know
     REF_KINDS
     | {"lease-open", "lease-close", "gc-condemn", "gc-end"}
     | {"supersede", "shallow", "config", "noop"}
 )
+KINDS: Final = FIRST_KINDS | {"gc-merge"}
 
 _TXN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

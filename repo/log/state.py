@@ -33,7 +33,13 @@ from tensorrepo.repo.log.branch_rules import (
     keep_rules_problem,
     rules_problem,
 )
-from tensorrepo.repo.log.records import KINDS, CanonicalValue, canonical_json, parse_json
+from tensorrepo.repo.log.records import (
+    KINDS,
+    CanonicalValue,
+    canonical_json,
+    is_digest,
+    parse_json,
+)
 
 # What is encoded here was sorted before, and can hold nothing but text.
 _ENCODER = msgspec.json.Encoder()
@@ -110,9 +116,12 @@ def _ends_page(ref: str, mask: int) -> bool:
     return not int.from_bytes(blake3(ref.encode()).digest()[:2], "little") & mask
 
 
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset({RULES_FEATURE, KEEP_FEATURE})
+PACKS_KEY: Final = "history_packs"
+PACKS_FEATURE: Final = "history-packs"
+MOST_PACKS: Final = 512  # that a record has room for, with all else
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({RULES_FEATURE, KEEP_FEATURE, PACKS_FEATURE})
 CONFIG_KEYS: Final = frozenset(
-    {"retention_seconds", "protected_refs", "signers", "features", RULES_KEY, KEEP_KEY}
+    {"retention_seconds", "protected_refs", "signers", "features", RULES_KEY, KEEP_KEY, PACKS_KEY}
 )
 
 
@@ -204,17 +213,25 @@ class State:
             placement = newer
         return placement
 
+    @property
+    def history_packs(self) -> tuple[Digest, ...]:
+        """Packs that old commits and tree pages lie in, the oldest first."""
+        found = self.config.get(PACKS_KEY, ())
+        assert isinstance(found, (list, tuple)), "the fold admits nothing else"
+        return tuple(Digest(str(name)) for name in found)
+
     def roots(self) -> Iterator[Digest]:
         """Every digest that gc must mark from, with repetitions.
 
         Refs, retained values, leases, and the objects that the log itself needs: ref-updates,
-        tables of graves, lists of keys whose deletion has not ended.
+        history packs, tables of graves, lists of keys whose deletion has not ended.
         """
         yield from self.refs.values()
         yield from self.retained
         for lease in self.leases.values():
             yield from lease.keep
         yield from self.bulks
+        yield from self.history_packs
         for grave in self.graves:
             yield grave.graves
             if not grave.ended:
@@ -357,4 +374,8 @@ def config_problem(key: str, value: object) -> str | None:
             return rules_problem(value)
         case "keep_rules":
             return keep_rules_problem(value)
+        case "history_packs":
+            good = isinstance(value, (list, tuple)) and len(value) <= MOST_PACKS
+            good = good and all(map(is_digest, value))
+            return None if good else f"config {key} must be a list of digests"
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"

@@ -61,6 +61,7 @@ class Kind(IntEnum):
     PACK = 34
     RUN = 48
     METRICS = 49
+    HISTORY_PACK = 64
 
     @property
     def label(self) -> str:
@@ -84,7 +85,7 @@ class Kind(IntEnum):
 
 
 _MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
-_RANGED = _MAPPED | {Kind.BLOB}
+_RANGED = _MAPPED | {Kind.BLOB, Kind.HISTORY_PACK}
 _KINDS = {int(kind): kind for kind in Kind}
 
 

@@ -11,8 +11,10 @@ Source:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby, pairwise
+from operator import itemgetter
 from struct import Struct
 
 from tensorrepo.repo.errors import CorruptError
@@ -46,6 +48,13 @@ def encode_graves(condemned: Iterable[Digest], label: int) -> bytes:
     return b"".join(GRAVE.pack(prefix, label) for prefix in prefixes)
 
 
+def merge_graves(tables: Sequence[GraveTable]) -> bytes:
+    """Payload of graves with all that `tables` bury, each prefix under its newest label."""
+    rows = merge(*(table.rows() for table in tables))
+    newest = (list(group)[-1] for _, group in groupby(rows, key=itemgetter(0)))
+    return b"".join(GRAVE.pack(prefix, label) for prefix, label in newest)
+
+
 def encode_key_list(keys: Iterable[str]) -> bytes:
     """Payload of a gc list: keys that anyone may delete, at any time, any number of times."""
     return "".join(f"{key}\n" for key in sorted(keys)).encode("ascii")
@@ -72,7 +81,7 @@ class GraveTable:
             raise CorruptError(f"a grave table of {payload.nbytes} bytes is no multiple of 12")
         self._payload = payload
         self._count = payload.nbytes // GRAVE.size
-        prefixes = [prefix for prefix, _ in GRAVE.iter_unpack(payload)]
+        prefixes = (prefix for prefix, _ in GRAVE.iter_unpack(payload))
         if any(a >= b for a, b in pairwise(prefixes)):
             raise CorruptError("a grave table is not sorted and unique")
 
@@ -84,6 +93,13 @@ class GraveTable:
             return 0
         _, label = GRAVE.unpack_from(self._payload, place * GRAVE.size)
         return int(label)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def rows(self) -> Iterator[tuple[bytes, int]]:
+        """Prefixes of digests with their labels, ascending."""
+        return GRAVE.iter_unpack(self._payload)
 
     def _prefix(self, place: int) -> bytes:
         start = place * GRAVE.size

@@ -7,6 +7,7 @@ verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
@@ -25,6 +26,7 @@ from tensorrepo.repo.objects.envelope import (
     decode_object,
     expand,
 )
+from tensorrepo.repo.objects.history_pack import HistoryPacks
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.objects.mapping import LEAST_MAPPED_BYTES, map_file, map_limit
 from tensorrepo.repo.ranges import join_ranges
@@ -34,6 +36,8 @@ _REMEMBERED_BYTES = 64 << 20
 REMEMBER_UPTO_BYTES = 1 << 20
 _REMEMBERED_LINKS = 1 << 17
 VERIFY_BYTES = 8 << 20
+_PACK_PAYLOAD = 1 << Kind.HISTORY_PACK.alignment  # behind the header of an object without links
+assert HEADER.size < _PACK_PAYLOAD
 
 
 class ObjectStore:
@@ -47,6 +51,7 @@ class ObjectStore:
         cache: DiskCache | None = None,
         past: Callable[[Digest], bytes | None] | None = None,
         shallow: Callable[[], frozenset[Digest]] = frozenset,
+        packs: Callable[[], tuple[Digest, ...]] = tuple,
     ) -> None:
         """Open the objects of `backend`.
 
@@ -58,6 +63,7 @@ class ObjectStore:
             past: gives commits that are at hand without asking the store for each. Only asked
                 for commits that others name as their parents: for who walks back.
             shallow: commits whose parents are not here, by that newest state.
+            packs: history packs of that newest state.
         """
         self.backend = backend
         self.cache = cache if backend.local_root is None else None
@@ -69,6 +75,7 @@ class ObjectStore:
         self._refresh = refresh
         self._past = past
         self._shallow = shallow
+        self.packs = HistoryPacks(packs, self._open_pack)
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
@@ -140,6 +147,8 @@ class ObjectStore:
             return known.link(digest)
         if (away := self._away(digest)) is not None:
             return away.describe(digest)
+        if self.packs.holds(digest):
+            return self.get(digest).link(digest)
         link = self._first(digest, lambda key: self._header(key, digest))
         # A header alone proves nothing, and parents keep what it says for ever: small objects are
         # read whole, which verifies them.
@@ -259,8 +268,14 @@ class ObjectStore:
         return whole[self._payload_start(link) :]
 
     def label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
-        """The label that `digest` must be stored under by who knows of `graves`; 0 is no label."""
-        return max((self.table(grave).label(digest) for grave in graves), default=0)
+        """The label that `digest` must be stored under by who knows of `graves`; 0 is no label.
+
+        Where a collection merged tables since and took them, it is the newest label of all.
+        """
+        try:
+            return max((self.table(grave).label(digest) for grave in graves), default=0)
+        except NotFoundError:
+            return max((self.table(grave).label(digest) for grave in self._refresh()), default=0)
 
     def table(self, grave: Condemnation) -> GraveTable:
         """The table of one condemnation, verified."""
@@ -277,6 +292,15 @@ class ObjectStore:
     def find(self, digits: str) -> Iterator[Digest]:
         """Digests that start with `digits` (2 or more), each once."""
         seen: set[Digest] = set()
+        first = bytes.fromhex(digits[: len(digits) // 2 * 2])
+        for table in self.packs.readable():
+            for raw in table.digests(first):
+                if not (digest := Digest(raw.hex())).startswith(digits):
+                    if digest > digits:
+                        break
+                elif digest not in seen:
+                    seen.add(digest)
+                    yield digest
         for stored in self.backend.list(f"objects/{digits[:2]}/"):
             parsed = parse_object_key(stored.key)
             if parsed and parsed[0].startswith(digits) and parsed[0] not in seen:
@@ -296,7 +320,9 @@ class ObjectStore:
         if self.promised is None:
             return None
         labels = {0, self.label(digest, self._condemned())}
-        if any(self.stored_bytes(digest, label) is not None for label in labels):
+        if self.packs.holds(digest) or any(
+            self.stored_bytes(digest, label) is not None for label in labels
+        ):
             return None
         return self.promised()
 
@@ -326,10 +352,10 @@ class ObjectStore:
 
     def _from_store(self, digest: Digest, *, tables: bool = True) -> Envelope:
         damaged: CorruptError | None = None
-        for key in self._keys(digest, tables=tables):
+        for read in self._copies(digest, tables=tables):
             for _ in range(2):
                 try:
-                    data = expand(self.backend.read(key), digest)
+                    data = expand(read(), digest)
                     envelope = decode_object(data, digest)
                 except NotFoundError:
                     break
@@ -343,6 +369,26 @@ class ObjectStore:
             raise self._missing(digest)
         # Who reads through a lazy clone does not know in which of two repositories that was.
         raise type(damaged)(f"{self.backend.url}: {damaged}") from damaged
+
+    def _copies(self, digest: Digest, *, tables: bool) -> Iterator[Callable[[], bytes]]:
+        """What reads each copy of an object, most likely first, the costly ways last."""
+        for number, key in enumerate(self._keys(digest, tables=tables)):
+            yield partial(self.backend.read, key)
+            if tables and not number:
+                yield partial(self.packs.read, digest)
+        if tables:  # by now the log was read anew
+            yield partial(self.packs.read, digest)
+
+    def _open_pack(self, name: Digest) -> Callable[[int, int], Buffer]:
+        """What reads ranges of the payload of a history pack."""
+        start = _PACK_PAYLOAD
+        if self.backend.local_root is not None:
+            whole = self._first(name, self._map_key)
+            if whole is not None:
+                return lambda first, stop: whole[start + first : start + stop]
+        return lambda first, stop: self._first(
+            name, lambda key: self.backend.read_range(key, start + first, start + stop)
+        )
 
     def _first(self, digest: Digest, read: Callable[[str], T]) -> T:
         for key in self._keys(digest):
@@ -358,7 +404,10 @@ class ObjectStore:
         yield object_key(digest)
         for graves in (self._condemned, self._refresh) if tables else ():
             for grave in sorted(graves(), key=lambda grave: -grave.generation):
-                label = self.table(grave).label(digest)
+                try:
+                    label = self.table(grave).label(digest)
+                except NotFoundError:  # merged with others since, as the log will tell
+                    continue
                 key = object_key(digest, label)
                 if key not in tried:
                     tried.add(key)

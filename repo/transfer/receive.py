@@ -108,7 +108,7 @@ class HistorySource:
 
 def has_object(store: ObjectStore, digest: Digest) -> bool:
     """Whether an object lies where most do; one that was condemned once lies elsewhere."""
-    return store.stored_bytes(digest, 0) is not None
+    return store.stored_bytes(digest, 0) is not None or store.packs.holds(digest)
 
 
 @dataclass(frozen=True, slots=True)

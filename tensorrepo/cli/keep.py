@@ -27,6 +27,7 @@ from tensorrepo.repo.changes.gc_collect import (
     collect_garbage,
     plan_collection,
 )
+from tensorrepo.repo.changes.gc_packs import PackingReport, pack_history
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 from tensorrepo.repo.ids import Digest
@@ -57,7 +58,8 @@ def gc_command(
         bool, Option("--close-leases", help="Close leases that ran out before the grace.")
     ] = False,
     compact: Annotated[
-        bool, Option("--compact", help="First store anew what is left of packs that few use.")
+        bool,
+        Option("--compact", help="First pack old history, and what is left of packs that few use."),
     ] = False,
 ) -> None:
     """Delete what no branch, tag or run leads to.
@@ -71,7 +73,8 @@ def gc_command(
     are given up first, as `expire` does.
 
     A pack of tensors stays as a whole while a model needs any of it. --compact stores models anew
-    of whose packs less than half is used, so that the rest goes; commits stay as they are.
+    of whose packs less than half is used, so that the rest goes; and it puts commits and trees that
+    are older than the grace together, some ten thousand in a file. Their names stay as they are.
 
     Examples:
         tensorrepo gc --dry-run
@@ -93,14 +96,17 @@ def gc_command(
     else:
         expired = expire_kept(core, actor=call.session.author(), now_ns=now)
     ends = {end for each in expired for end in each.ends}
+    packing = _pack(call, rules) if compact and not dry_run else PackingReport()
     report = _collect(call, rules, dry_run=dry_run, ends=ends)
     value = _document(report) | {"expired": [asdict(each) for each in expired]}
     if compact:
         dead = sum(pack.dead_bytes for pack in worn)
         stored = repacked.stored_bytes if repacked is not None else 0
         value["compact"] = {"packs": len(worn), "dead_bytes": dead, "stored_bytes": stored}
+        value["compact"] |= {"history": asdict(packing)}
     given_up = (line for each in expired for line in _expiry_lines(each, dry_run=dry_run))
-    call.answer(value, *_worn_lines(worn), *given_up, *_lines(report))
+    packed = _packing_lines(packing)
+    call.answer(value, *_worn_lines(worn), *given_up, *packed, *_lines(report))
 
 
 def expire_command(
@@ -147,6 +153,22 @@ def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
         dead = output.bytes_text(sum(pack.dead_bytes for pack in worn))
         packs = output.counted(len(worn), "pack")
         yield f"{packs} used by less than half, {dead} of no use"
+
+
+def _packing_lines(report: PackingReport) -> Iterator[str]:
+    if report.freed_keys:
+        yield f"packed {report.freed_keys:,} commits and pages of trees"
+
+
+def _pack(call: RepoCall, rules: CollectionRules) -> PackingReport:
+    author = call.session.author()
+    with output.row_progress("packing", "objects") as advance, _resumable():
+        return pack_history(
+            call.session.repository,
+            actor=author,
+            rules=rules,
+            progress=lambda what, done, total: advance(done, total or done, f"{what} objects"),
+        )
 
 
 def _collect(

@@ -25,6 +25,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.objects.envelope import Kind
@@ -310,3 +311,53 @@ def test_a_collection_that_died_anywhere_is_ended_by_the_next(at: int) -> None:
     tip = tip_of(repository)
     assert tip is not None
     assert files_at(repository, tip) == {"files/a": b"kept"}
+
+
+def test_many_tables_of_graves_become_few_and_bury_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    monkeypatch.setattr(gc_collect, "MOST_TABLES", 1 << 30)
+    dropped = []
+    for at in range(20):
+        dropped.append(dropped_branch(repository, b"%d" % at))
+        collect(repository)
+    slow = begin(again(repository), "main")
+    state = repository.log.refresh().state
+    labels = {digest: repository.objects.label(digest, state.graves) for digest in dropped}
+    assert len(state.graves) == len(set(labels.values())) == 20
+    monkeypatch.undo()
+    dropped_branch(repository, b"another")
+    collect(repository)
+    merged = repository.log.refresh().state
+    assert len(merged.graves) <= gc_collect.MOST_TABLES
+    fresh = again(repository)
+    assert {digest: fresh.objects.label(digest, merged.graves) for digest in dropped} == labels
+    # The tables that were merged go; who knows only those stores under the newest label of all.
+    dropped_branch(repository, b"one more")
+    collect(repository)
+    assert object_key(state.graves[-1].graves) not in keys(repository)
+    stage_files(slow, {"files/slow": b"19"})
+    made = slow.commit("slow", author=ADA)
+    assert made is not None
+    assert files_at(again(repository), made.digest)["files/slow"] == b"19"
+    verify(repository.backend)
+
+
+def test_a_key_whose_label_was_merged_away_is_collected_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"kept"})
+    monkeypatch.setattr(gc_collect, "MOST_TABLES", 1)
+    for at in range(6):
+        dropped_branch(repository, b"again")
+        dropped_branch(repository, b"%d" % at)
+        collect(repository)
+    assert len(repository.log.refresh().state.graves) <= 2
+    monkeypatch.undo()
+    collect(repository)  # tables that were merged, and lists that nobody needs
+    assert plan_collection(again(repository), rules=AT_ONCE).dead_objects == 0
+    labels = [key for key in keys(repository) if key.rpartition(".")[2].isdigit()]
+    assert labels == [], "each was collected, whatever became of its label"

@@ -24,7 +24,7 @@ from tests.support.builders.stored import WELL_COMPRESSED, payload_of, put
 if TYPE_CHECKING:
     pass
 
-RANGED = (Kind.BLOB, Kind.CHUNK, Kind.PACK)
+RANGED = (Kind.BLOB, Kind.CHUNK, Kind.PACK, Kind.HISTORY_PACK)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in RANGED])

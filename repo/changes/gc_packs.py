@@ -1,0 +1,279 @@
+"""Packing of old history: commits and tree pages go from objects of their own into history packs.
+
+Only where an object lies changes, never its name, and at each moment it lies in one place at least:
+
+1. a pack with all of them is stored, and read back;
+2. a record of the log lists it, so that whoever misses a member under its own key looks there;
+3. a condemnation names the members' own keys, and buries nothing: the objects are still here. They
+   are deleted, and a record ends it, as of any collection.
+
+A member stays listed for ever. So a writer may rely on a key that is about to go, and a deletion
+that comes late does no harm. Packs that are small are joined by the next that is made, with all of
+their members, dead ones too: what no pack had any more would have to be buried first.
+
+Source:
+    docs/design/076-history-lies-in-packs.md; docs/spec/objects.md, section "History packs".
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from tensorrepo.repo.changes.gc_collect import (
+    MOST_KEYS,
+    CollectionRules,
+    Progress,
+    StoreTimes,
+    append_record,
+    appended_condemnation,
+    condemnation_entry,
+    delete_condemned,
+    is_known_key,
+    log_entry,
+    refuse_collection,
+)
+from tensorrepo.repo.changes.gc_marks import PACKED, READING_THREADS, SOME, ObjectTable
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.state import MOST_PACKS, PACKS_FEATURE, PACKS_KEY, State
+from tensorrepo.repo.objects.envelope import Kind, decode_object, encode_object
+from tensorrepo.repo.objects.history_pack import MOST_ENVELOPE_BYTES, PackTable, PackWriter
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.threads import ordered_map
+
+LEAST_MEMBERS: Final = 256  # of a new pack: fewer wait for the next time
+PACK_BYTES: Final = 8 << 20
+PACK_MEMBERS: Final = 1 << 17  # whose table has 6 MB
+_AT_ONCE: Final = 256  # objects that are read before it is asked whether a pack is full
+
+
+@dataclass(frozen=True, slots=True)
+class PackingReport:
+    """What was packed.
+
+    Attributes:
+        objects: commits and tree pages that came into packs.
+        packs: packs that were made.
+        freed_keys: keys of packed objects that are deleted now.
+        history_packs: packs that there are now.
+    """
+
+    objects: int = 0
+    packs: int = 0
+    freed_keys: int = 0
+    history_packs: int = 0
+
+
+def pack_history(
+    repository: RepositoryCore,
+    *,
+    actor: str,
+    rules: CollectionRules,
+    progress: Progress = lambda _what, _done, _total: None,
+    least: int = LEAST_MEMBERS,
+) -> PackingReport:
+    """Put commits and tree pages that are older than the grace into packs.
+
+    Safe beside writers and collections, and may be stopped at any moment, as `collect_garbage`.
+
+    Args:
+        repository: where.
+        actor: who, as the log tells it.
+        rules: whose grace spares young objects.
+        progress: as of `collect_garbage`.
+        least: number of objects for which a pack is made.
+
+    Raises:
+        UnsupportedError: the store can only be read, or a newer version uses this repository.
+        NotFoundError, CorruptError: something of the history, or a pack, cannot be read. What was
+            packed before is packed; nothing else was deleted.
+    """
+    refuse_collection(repository, repository.log.refresh())
+    return _Packing.of(repository, actor, rules, progress).run(least)
+
+
+@dataclass(slots=True)
+class _Packing:
+    """One pass: list, walk, pack, delete."""
+
+    repository: RepositoryCore
+    actor: str
+    progress: Progress
+    state: State
+    latest: float  # the last second of which objects are packed
+    tables: list[PackTable]
+    rows: ObjectTable
+
+    @classmethod
+    def of(
+        cls, repository: RepositoryCore, actor: str, rules: CollectionRules, progress: Progress
+    ) -> _Packing:
+        view = repository.log.refresh()
+        moment = StoreTimes.of(repository, view)
+        tables = repository.objects.packs.tables()
+        rows = ObjectTable(repository.backend, partial(progress, "listing"), tables)
+        latest = moment.now - rules.grace_seconds
+        return cls(repository, actor, progress, view.state, latest, tables, rows)
+
+    def run(self, least: int) -> PackingReport:
+        loose, packed = self._sorted_out()
+        waiting: Iterator[int] = iter(loose)
+        made = count = 0
+        if len(loose) >= least and len(self.tables) < MOST_PACKS:
+            while members := self._pack(waiting, first=not made):
+                packed.extend(members)
+                made, count = made + 1, count + len(members)
+        freed = 0
+        keys = iter(packed)
+        while batch := tuple(islice(keys, MOST_KEYS)):
+            freed += self._free(batch)
+        left = len(self.repository.log.refresh().state.history_packs)
+        return PackingReport(count, made, freed, left)
+
+    def _sorted_out(self) -> tuple[array[int], array[int]]:
+        """Rows of objects of history that are in no pack, the newest first; keys of those that are.
+
+        Of the former one of each object, and one alone where it lies under several keys.
+        """
+        loose, packed = array("Q"), array("Q")
+        for first in self._history():
+            places = [*self._places(first)]
+            own = [number for number, _ in places if self._may_go(number)]
+            if any(label == PACKED for _, label in places):
+                packed.extend(own)
+            else:
+                loose.extend(own[:1])
+        return loose, packed
+
+    def _may_go(self, number: int) -> bool:
+        """Whether a row is a key of an object that is old and small."""
+        row = self.rows[number]
+        if row.seconds > self.latest or row.bytes > MOST_ENVELOPE_BYTES:
+            return False
+        return is_known_key(self.repository.objects, self.state, row)
+
+    def _places(self, first: int) -> Iterator[tuple[int, int]]:
+        """Rows of the object whose first row is given, and their labels."""
+        digest = self.rows[first].digest
+        for number in range(first, len(self.rows)):
+            row = self.rows[number]
+            if row.digest != digest:
+                return
+            yield number, row.label
+
+    def _history(self) -> Iterator[int]:
+        """First rows of commits and of the pages of their trees, the newest first, each once."""
+        objects = self.repository.objects
+        roots = sorted({*self.state.refs.values(), *self.state.retained})
+        tips = [root for root in roots if objects.describe(root).kind is Kind.COMMIT]
+        seen = bytearray(len(self.rows))
+        commits = (digest for digest, _ in walk(objects, tips))
+        while batch := [*islice(commits, SOME)]:
+            level = batch
+            while level:
+                new = []
+                for digest in level:
+                    at = self.rows.find(digest_bytes(digest))
+                    if at >= 0 and not seen[at]:
+                        seen[at] = 1
+                        new.append(digest)
+                        yield at
+                level = [page for pages in self._read_all(new, self._pages_of) for page in pages]
+            self.progress("looking at history in", sum(seen) if len(batch) < SOME else 0, 0)
+
+    def _read_all(self, items: Sequence[Any], read: Callable[[Any], Any]) -> Iterator[Any]:
+        threads = READING_THREADS if self.repository.backend.local_root is None else 0
+        return ordered_map(items, read, threads=threads)
+
+    def _pages_of(self, digest: Digest) -> list[Digest]:
+        links = self.repository.objects.get(digest).links
+        return [link.digest for link in links if link.kind is Kind.TREE_PAGE]
+
+    def _envelope(self, number: int) -> tuple[int, bytes] | None:
+        """The bytes of an object, verified; None where it is too large for a pack."""
+        digest = self.rows[number].digest
+        found = self.repository.objects.fetch(digest)
+        encoded = encode_object(found.kind, found.payload, found.links)
+        if encoded.link.digest != digest:
+            raise CorruptError(f"object {digest:.12} is not what its own parts make")
+        if encoded.link.bytes > MOST_ENVELOPE_BYTES:
+            return None
+        return number, b"".join(encoded.parts)
+
+    def _pack(self, waiting: Iterator[int], *, first: bool) -> list[int]:
+        """Make one pack of what waits, and list it; rows of its members, none at the end."""
+        writer, members = PackWriter(), []
+        while part := [*islice(waiting, _AT_ONCE)]:
+            for number, envelope in filter(None, self._read_all(part, self._envelope)):
+                writer.add(self.rows[number].digest, envelope)
+                members.append(number)
+            self.progress("packing", len(members), 0)
+            if writer.stored_bytes >= PACK_BYTES or len(writer) >= PACK_MEMBERS:
+                break
+        if not members:
+            return []
+        joined = self._join(writer) if first else []
+        self._list(writer.payload(), joined)
+        return members
+
+    def _join(self, writer: PackWriter) -> list[Digest]:
+        """Take in the newest packs, as long as they are not much larger than what there is."""
+        joined = []
+        for table in reversed(self.tables):
+            if table.members > 2 * len(writer) or len(writer) + table.members > PACK_MEMBERS:
+                break
+            for raw in table.digests():
+                digest = Digest(raw.hex())
+                found = self.repository.objects.packs.read(digest)
+                decode_object(found, digest)
+                writer.add(digest, found)
+            joined.append(table.name)
+        return joined
+
+    def _list(self, payload: list[Buffer], joined: Sequence[Digest]) -> None:
+        """Store a pack and let the log list it, in the place of those that it took in."""
+        repository, txn, name = self.repository, secrets.token_hex(16), ""
+
+        def decide(view: LogView) -> tuple[LogEntry, ...]:
+            nonlocal name
+            refuse_collection(repository, view)
+            # Put anew for every head: a collection may have condemned what was put before.
+            writer = ObjectWriter(repository.objects, view.state.graves)
+            name = writer.put(Kind.HISTORY_PACK, payload).digest
+            writer.flush()
+            listed = [each for each in view.state.history_packs if each not in (*joined, name)]
+            features: Any = view.state.config.get("features", ())
+            changed = {PACKS_KEY: [*listed, name], "features": sorted({*features, PACKS_FEATURE})}
+            return (log_entry("config", self.actor, {"set": changed}, txn),)
+
+        append_record(repository, decide)
+
+    def _free(self, numbers: Sequence[int]) -> int:
+        """Delete keys of members, once their packs were read back whole."""
+        repository, txn = self.repository, secrets.token_hex(16)
+        listed = repository.log.refresh().state.history_packs
+        for name in listed:
+            repository.objects.fetch(name)
+
+        def decide(view: LogView) -> tuple[LogEntry, ...]:
+            refuse_collection(repository, view)
+            if not {*listed} <= {*view.state.history_packs}:
+                return ()  # somebody else packs; what they joined, the next time finds
+            rows = [self.rows[number] for number in numbers]
+            keys = [row.key for row in rows if repository.objects.packs.holds(row.digest)]
+            return condemnation_entry(repository, view, self.actor, keys, (), (), txn)
+
+        grave = appended_condemnation(repository, decide)
+        if grave is None:
+            return 0
+        return delete_condemned(repository, grave, self.actor, self.progress)
