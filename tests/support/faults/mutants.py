@@ -110,12 +110,12 @@ def _fault(seed: MutationSeed, path: Path) -> str | None:
         return f"raised {type(problem).__name__}: {problem}"
     if (seconds := time.process_time() - started) > LIMIT_SECONDS:
         return f"took {seconds:.1f} s"
-    if (peak := _peak_bytes()) > LIMIT_BYTES:
+    if (peak := peak_bytes()) > LIMIT_BYTES:
         return f"took {peak} bytes"
     return None
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Most resident memory of this process so far.
 
     Linux's `ru_maxrss` outlives exec, so it would tell what pytest's worker took.
