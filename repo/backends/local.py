@@ -430,6 +430,7 @@ def find_mount(path: str, table: str) -> Mount:
 # journal, which made 64 of them 3 times faster to sync than one after the other.
 LARGE_BYTES = 1 << 20
 _BATCH_FILES = 64
+_BATCH_BYTES = 4 << 20  # a transfer that is killed fetches what had not landed once more
 _SYNC_THREADS = 2
 _UNSYNCED_BYTES = 256 << 20
 
@@ -590,6 +591,7 @@ class LocalUploads(Uploads):
         self._lock = threading.Lock()
         self._flights = ThreadFlights(_SYNC_THREADS, _UNSYNCED_BYTES, "tensorrepo-sync")
         self._small: list[tuple[str, StagedFile]] = []
+        self._small_bytes = 0
         self._staged: dict[str, StagedFile] = {}
         self._created: dict[str, bool] = {}
         self._aborted = False
@@ -609,7 +611,7 @@ class LocalUploads(Uploads):
 
     def finish(self) -> dict[str, bool]:
         with self._lock:
-            batch, self._small = self._small, []
+            batch = self._take_small()
         self._land(batch)
         self._flights.drain()
         self._backend.sync_folders({split(key)[0] for key in self._created})
@@ -626,26 +628,32 @@ class LocalUploads(Uploads):
 
     def _store(self, key: str, views: list[memoryview]) -> None:
         size_bytes = sum(view.nbytes for view in views)
-        batch = self._enter(key, self._disk.stage(views), large=size_bytes >= LARGE_BYTES)
+        batch = self._enter(key, self._disk.stage(views), size_bytes)
         if size_bytes >= LARGE_BYTES:
             self._flights.submit(lambda: self._land(batch), size_bytes)
         else:
             self._land(batch)
 
-    def _enter(self, key: str, staged: StagedFile, *, large: bool) -> list[tuple[str, StagedFile]]:
+    def _enter(self, key: str, staged: StagedFile, size_bytes: int) -> list[tuple[str, StagedFile]]:
         """Take charge of a temporary file; the files that are to land now."""
         with self._lock:
             if not self._aborted:
                 self._staged[key] = staged
-                if large:
+                if size_bytes >= LARGE_BYTES:
                     return [(key, staged)]
                 self._small.append((key, staged))
-                if len(self._small) < _BATCH_FILES:  # each holds a descriptor
-                    return []
-                batch, self._small = self._small, []
-                return batch
+                self._small_bytes += size_bytes
+                full = self._small_bytes >= _BATCH_BYTES
+                if full or len(self._small) >= _BATCH_FILES:  # each holds a descriptor
+                    return self._take_small()
+                return []
         self._disk.discard(staged)
         raise StorageError(f"{self._backend.url}: this upload was aborted")
+
+    def _take_small(self) -> list[tuple[str, StagedFile]]:
+        """The small files that wait for each other; the caller holds the lock."""
+        batch, self._small, self._small_bytes = self._small, [], 0
+        return batch
 
     def _land(self, batch: list[tuple[str, StagedFile]]) -> None:
         """Sync files, then give them their keys."""

@@ -46,7 +46,7 @@ from tensorrepo.repo.objects.envelope import (
     stored_form,
 )
 from tensorrepo.repo.transfer.difference import objects_of
-from tensorrepo.repo.transfer.pace import TransferTotals
+from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource
 
 MAGIC: Final = b"TRBUNDLE"
@@ -101,6 +101,7 @@ def write_bundle(
     *,
     without: Iterable[Digest] = (),
     overwrite: bool = False,
+    limit: RateLimit | None = None,
     progress: Callable[[TransferTotals], None] = lambda _: None,
 ) -> BundleReport:
     """Write the commits that `refs` name, and all that they lead to, to a file.
@@ -111,6 +112,7 @@ def write_bundle(
         refs: refs that the bundle will have.
         without: commits that the receiver has, with all that they lead to.
         overwrite: whether a file that is there is replaced.
+        limit: how fast; None: as fast as it goes.
         progress: receives what was written so far.
 
     Raises:
@@ -125,7 +127,7 @@ def write_bundle(
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with open(partial, "xb") as file:
-            writer = _BundleWriter(source, file, progress)
+            writer = _BundleWriter(source, file, limit or RateLimit(None), progress)
             report = writer.write(path, refs, list(without))
             file.flush()
             os.fsync(file.fileno())
@@ -142,10 +144,15 @@ class _BundleWriter:
     """Objects on their way into a file, hashed as they are written."""
 
     def __init__(
-        self, source: HistorySource, file: BinaryIO, progress: Callable[[TransferTotals], None]
+        self,
+        source: HistorySource,
+        file: BinaryIO,
+        limit: RateLimit,
+        progress: Callable[[TransferTotals], None],
     ) -> None:
         self._source = source
         self._file = file
+        self._limit = limit
         self._progress = progress
         self._hasher = blake3(derive_key_context=_CONTEXT)
         self._at = 0
@@ -171,6 +178,7 @@ class _BundleWriter:
                 threads=4,
             )
             placements |= found.placements
+            self._totals.plan(len(found.objects), sum(item.link.bytes for item in found.objects))
             for item in found.objects:
                 self._add(item.link, item.envelope)
             self._totals.commits += 1
@@ -187,12 +195,14 @@ class _BundleWriter:
     def _add(self, link: ObjectLink, envelope: Envelope | None) -> None:
         name = digest_bytes(link.digest)
         if name in self._seen:
+            self._totals.was_there(link.bytes)
             return
         self._seen.add(name)
         start = self._at
         if link.leaf and not link.kind.compressible:
             self._copy(link)
         else:
+            self._limit.take(link.bytes)
             held = envelope or self._source.objects.get(link.digest)
             encoded = encode_object(held.kind, held.payload, held.links)
             for part in stored_form(encoded):
@@ -207,7 +217,9 @@ class _BundleWriter:
 
         def steps() -> Iterator[Buffer]:
             for start in range(0, link.bytes, _STEP_BYTES):
-                data = read(link.digest, start, min(start + _STEP_BYTES, link.bytes))
+                stop = min(start + _STEP_BYTES, link.bytes)
+                self._limit.take(stop - start)
+                data = read(link.digest, start, stop)
                 self._put(data)
                 yield data
 

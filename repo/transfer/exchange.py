@@ -16,6 +16,7 @@ from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.repo.transfer.pace import TransferTotals
@@ -183,6 +184,24 @@ def clone(
         return found
 
     return first, _receive(source, target, changes, [], options, f"clone {remote}")
+
+
+def restore(
+    source: HistorySource, target: RepositoryCore, options: TransferOptions
+) -> TransferReport:
+    """Bring all refs of a source here under their own names: branches, tags, runs, versions.
+
+    Into an empty repository that makes an equal one; into an older copy it brings what is new.
+
+    Raises:
+        ConflictError: a branch here would not move forward, or a tag would move. Nothing changed.
+    """
+    wanted = [
+        RefChange(check_ref(ref), commit)
+        for ref, commit in source.refs.items()
+        if not ref.startswith(REMOTES)
+    ]
+    return _receive(source, target, lambda _: wanted, [], options, "restore")
 
 
 def push(

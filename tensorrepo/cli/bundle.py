@@ -8,7 +8,8 @@ from typer import Argument, Option
 
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_ref
-from tensorrepo.cli.remotes import here, report_moves, somebody
+from tensorrepo.cli.remotes import LimitRate, here, report_moves, somebody
+from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.transfer.bundle import Bundle, BundleReport, write_bundle
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource
@@ -32,6 +33,7 @@ def bundle_create_command(
         bool, Option("--all", help="All branches, tags, runs and registered versions.")
     ] = False,
     force: Annotated[bool, Option("--force", help="Overwrite FILE.")] = False,
+    limit_rate: LimitRate = None,
 ) -> None:
     """Write commits, and all data that they lead to, to one file.
 
@@ -51,11 +53,11 @@ def bundle_create_command(
     with output.progress(f"writing {path.name}") as advance:
 
         def progress(totals: TransferTotals) -> None:
-            advance(totals.bytes)
+            advance(totals.bytes, totals.known_bytes)
 
         made = write_bundle(
-            HistorySource.of(core), path, wanted,
-            without=without, overwrite=force, progress=progress,
+            HistorySource.of(core), path, wanted, without=without, overwrite=force,
+            limit=transfer.rate_limit(limit_rate), progress=progress,
         )  # fmt: skip
     _report(call, made, "Wrote")
 
@@ -82,23 +84,33 @@ def bundle_unbundle_command(
         str | None,
         Option("--as", metavar="NAME", help="What its branches are called: NAME/BRANCH."),
     ] = None,
+    everything: Annotated[
+        bool, Option("--all", help="All branches, tags, runs and registered versions.")
+    ] = False,
+    limit_rate: LimitRate = None,
 ) -> None:
     """Bring what is in a bundle here; its branches are then called NAME/BRANCH.
 
     NAME is that of the file, if none is given. `tensorrepo merge NAME/main` brings it into yours.
+    --all brings all refs under their own names: into an empty repository, or an older copy.
 
     Examples:
         tensorrepo bundle unbundle week.bundle
         tensorrepo bundle unbundle /mnt/stick/week.bundle --as week
+        tensorrepo bundle unbundle whole.bundle --all
     """
+    if everything and named is not None:
+        raise InvalidInputError("--all brings refs under their own names: no --as with it")
     at, path = here(call), call.path(file)
     with output.progress(f"reading {path.name}") as advance:
 
         def progress(totals: TransferTotals) -> None:
             advance(totals.bytes, totals.known_bytes)
 
-        options = transfer.transfer_options(call.machine, somebody(call), progress=progress)
-        report = transfer.unbundle(at, path, options, named=named)
+        options = transfer.transfer_options(
+            call.machine, somebody(call), limit_rate=limit_rate, progress=progress
+        )
+        report = transfer.unbundle(at, path, options, named=named, everything=everything)
     report_moves(call, report, "Nothing new")
 
 

@@ -317,7 +317,7 @@ def _show_void(call: CommandCall) -> None:
 # What a record did to a ref, where its note is not all that there is to say.
 _DEEDS = {"ref-create": "made", "ref-delete": "deleted", "ref-reset": "reset", "tag": "tagged"}
 # What a transfer notes, and what it did to the ref by the kind of its entry: git's words.
-_TRANSFER = re.compile(r"push|(push|fetch|clone|pull) [A-Za-z0-9_-]+")
+_TRANSFER = re.compile(r"push|restore|(push|fetch|clone|pull) [A-Za-z0-9_-]+")
 _TRANSFERRED = {
     "commit": "fast-forward", "ref-create": "new", "ref-delete": "deleted",
     "ref-reset": "forced-update", "tag": "new",

@@ -395,7 +395,8 @@ def _move_text(move: MovedRef) -> str:
     name = move.ref
     for space in (BRANCHES, REMOTES):
         name = name.removeprefix(space)
-    kind = "tag" if move.ref.startswith(TAGS) else "branch"
+    spaces = {TAGS: "tag", BRANCHES: "branch", REMOTES: "branch"}
+    kind = next((spaces[space] for space in spaces if move.ref.startswith(space)), "ref")
     if move.new is None:
         return f"{name}: deleted (was {move.old:.12})"
     if move.old is None:

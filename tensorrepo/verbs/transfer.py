@@ -86,10 +86,16 @@ def transfer_options(
     progress: Progress = lambda _: None,
 ) -> TransferOptions:
     """How objects are moved. `limit_rate`: bytes a second, such as ``"10MB"``."""
-    rate = None if limit_rate is None else byte_size("limit_rate", limit_rate)
+    limit = rate_limit(limit_rate)
+    return TransferOptions(actor, machine.cache_folder / "parts", limit, progress)
+
+
+def rate_limit(text: int | str | None) -> RateLimit:
+    """So many bytes a second, such as ``"10MB"``; None: as fast as it goes."""
+    rate = None if text is None else byte_size("limit_rate", text)
     if rate == 0:
         raise InvalidInputError("limit_rate is 0: nothing would ever come. Leave it out.")
-    return TransferOptions(actor, machine.cache_folder / "parts", RateLimit(rate), progress)
+    return RateLimit(rate)
 
 
 @contextmanager
@@ -371,11 +377,25 @@ def bundle_refs(
 
 
 def unbundle(
-    here: Here, path: Path, options: TransferOptions, *, named: str | None = None
+    here: Here,
+    path: Path,
+    options: TransferOptions,
+    *,
+    named: str | None = None,
+    everything: bool = False,
 ) -> TransferReport:
-    """Bring what is in a bundle here.
+    """Bring what is in a bundle here: as branches of a remote of that name, or as it was.
+
+    Args:
+        here: the receiver.
+        path: the bundle.
+        options: how.
+        named: name of the remote; None: that of the file.
+        everything: all refs under their own names, so that an empty repository becomes an equal
+            one.
 
     Raises:
+        ConflictError: with `everything`, where a branch here would not move forward.
         NotFoundError: it needs commits that are not here.
         CorruptError: an object of it is damaged. No ref was set.
     """
@@ -388,6 +408,8 @@ def unbundle(
                 f"{path} continues commit {missing[0]:.12}, which is not here: bring the bundle "
                 "before it first, or make one of the whole history"
             )
+        if everything:
+            return exchange.restore(bundle.source(), here.core, options)
         return exchange.fetch(bundle.source(), here.core, named or _name_of(str(path)), options)
     finally:
         bundle.close()

@@ -8,9 +8,16 @@ import pytest
 
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
+from tensorrepo.repo.log.records import LogEntry, Update
 from tensorrepo.repo.transfer.bundle import Bundle, write_bundle
-from tensorrepo.repo.transfer.exchange import clone, fetch
+from tensorrepo.repo.transfer.exchange import clone, fetch, restore
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
@@ -126,3 +133,25 @@ def test_a_file_that_is_cut_short_is_no_bundle(left: int, whole: Path, tmp_path:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"gone\.bundle"):
         Bundle(tmp_path / "gone.bundle")
+
+
+def test_all_refs_come_back_under_their_own_names(tmp_path: Path, options: TransferOptions) -> None:
+    origin = new_repository()
+    tip = commit_files(origin, FILES).digest
+    names = ("tags/v1", "runs/training/7", "registry/net/1", "promoted/other/models/net")
+    made = tuple(Update(ref, None, tip) for ref in names)
+    origin.append(lambda _: (LogEntry("made", "ref-create", ADA, 0, "made", made),))
+    told = origin.log.refresh().state.refs
+    write_bundle(HistorySource.of(origin), tmp_path / "all", told)
+    bundle, here = Bundle(tmp_path / "all"), new_repository()
+    report = restore(bundle.source(), here, options)
+    assert here.log.refresh().state.refs == told
+    assert len(report.moves) == len(told)
+    verify(here.backend)
+    assert restore(bundle.source(), here, options).moves == ()
+    mine = commit_files(here, {"files/mine": b"mine"})
+    commit_files(origin, {"files/theirs": b"theirs"})
+    with pytest.raises(ConflictError, match="would not move forward"):
+        restore(HistorySource.of(origin), here, options)
+    assert tip_of(here) == mine.digest
+    bundle.close()

@@ -2,7 +2,9 @@
 
 Run as ``python -m tests.support.faults.killed_transfers FOLDER VERB KILLS SEED``: a process of its
 own, because forking one that has threads is not safe. Prints how often it killed, and how many
-bytes of the origin were read in all, as JSON.
+bytes of the origin were read in all, as JSON. With ``ENDPOINT COUNTS`` behind it the far side is
+``s3://bucket/far`` behind a `MeteredLink`, and it is that which counts; kills come evenly spread
+over ``WHOLE`` bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
+from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.transfer.exchange import clone, push
 from tensorrepo.repo.transfer.pace import RateLimit
@@ -32,6 +37,7 @@ T = TypeVar("T")
 COUNT = Struct("<Q")
 BYTES_PER_SECOND = 50e6
 LONGEST_SECONDS = 0.2
+LIMITED = RateLimit(BYTES_PER_SECOND)
 
 
 class MeteredBackend(WrappedBackend):
@@ -49,44 +55,80 @@ class MeteredBackend(WrappedBackend):
         return result
 
 
-def transfer(folder: Path, verb: str, shared: mmap.mmap) -> None:
-    """One attempt."""
-    source = MeteredBackend(LocalBackend(folder / "origin"), shared)
-    origin = open_repository(source, drivers={})
-    here = open_repository(LocalBackend(folder / "here"), drivers={})
-    options = TransferOptions(ADA, folder / "parts", RateLimit(BYTES_PER_SECOND))
+@dataclass(frozen=True)
+class Attempts:
+    """Transfers of one kind: `endpoint` is that of the far side, "" where there is no link."""
+
+    folder: Path
+    verb: str
+    shared: mmap.mmap
+    endpoint: str = ""
+
+    def moved_bytes(self) -> int:
+        """What was read of the origin, or crossed the link, in the direction of the transfer."""
+        at = COUNT.size if self.endpoint and self.verb == "push" else 0
+        return int(COUNT.unpack_from(self.shared, at)[0])
+
+    def run(self) -> None:
+        """One attempt."""
+        if not self.endpoint:
+            source = MeteredBackend(LocalBackend(self.folder / "origin"), self.shared)
+            transfer(self.verb, source, LocalBackend(self.folder / "here"), self.folder, LIMITED)
+            return
+        access = {"endpoint": self.endpoint, "key": "any", "secret": "any", "region": "us-east-1"}
+        far = open_backend("s3://bucket/far", access, environment={})
+        near = LocalBackend(self.folder / ("here" if self.verb == "clone" else "origin"))
+        sides = (far, near) if self.verb == "clone" else (near, far)
+        transfer(self.verb, *sides, self.folder, RateLimit(None))
+
+
+def transfer(verb: str, source: Backend, target: Backend, folder: Path, limit: RateLimit) -> None:
+    origin, here = open_repository(source, drivers={}), open_repository(target, drivers={})
+    options = TransferOptions(ADA, folder / "parts", limit)
     if verb == "clone":
         clone(HistorySource.of(origin), here, "origin", options)
     else:
         push(origin, here, ["main"], options)
 
 
-def killed(folder: Path, verb: str, shared: mmap.mmap, after_seconds: float | None) -> bool:
-    """Start a transfer and kill it; whether it was killed before its end."""
+def killed(attempts: Attempts, is_time: Callable[[float], bool] | None) -> bool:
+    """Start a transfer and kill it when it is time; whether it was killed before its end."""
     child = os.fork()
     if child == 0:
         try:
-            transfer(folder, verb, shared)
+            attempts.run()
             os._exit(0)
+        except BaseException:  # noqa: BLE001  told by the exit code, too
+            traceback.print_exc()
         finally:
             os._exit(1)  # only reached by failing
-    if after_seconds is not None:
-        time.sleep(after_seconds)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    began, ended, status = time.monotonic(), 0, 0
+    while is_time is not None and not ended and not is_time(time.monotonic() - began):
+        time.sleep(0.001)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        if is_time is not None:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed"
     return os.WIFSIGNALED(status)
 
 
-def main(folder: str, verb: str, kills: str, seed: str) -> None:
-    chance, shared = random.Random(int(seed)), mmap.mmap(-1, COUNT.size)
-    done = sum(
-        killed(Path(folder), verb, shared, chance.uniform(0.01, LONGEST_SECONDS))
-        for _ in range(int(kills))
-    )
-    killed(Path(folder), verb, shared, None)
-    (read_bytes,) = COUNT.unpack_from(shared)
-    sys.stdout.write(json.dumps({"kills": done, "read_bytes": read_bytes}))
+def main(folder: str, verb: str, kills: str, seed: str, *link: str) -> None:
+    chance, count = random.Random(int(seed)), int(kills)
+    if link:
+        endpoint, counts, whole = link
+        with open(counts, "r+b") as file:
+            attempts = Attempts(Path(folder), verb, mmap.mmap(file.fileno(), 0), endpoint)
+        bounds = [int(whole) * number // (count + 1) for number in range(1, count + 1)]
+        moments = [lambda _, bound=bound: attempts.moved_bytes() >= bound for bound in bounds]
+    else:
+        attempts = Attempts(Path(folder), verb, mmap.mmap(-1, COUNT.size))
+        waits = [chance.uniform(0.01, LONGEST_SECONDS) for _ in range(count)]
+        moments = [lambda now, wait=wait: now >= wait for wait in waits]
+    done = sum(killed(attempts, moment) for moment in moments)
+    killed(attempts, None)
+    sys.stdout.write(json.dumps({"kills": done, "read_bytes": attempts.moved_bytes()}))
 
 
 if __name__ == "__main__":
