@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
+from tensorrepo.repo.json_rules import check_json
 
 T = TypeVar("T")
 DERIVED_FROM: Final = "derived-from"

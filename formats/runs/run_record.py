@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 
 from tensorrepo.formats.common.canonical import check_sorted, decode_canonical, encode_canonical
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import (
@@ -28,6 +27,7 @@ from tensorrepo.repo.ids import (
     digest_from_bytes,
     parse_digest,
 )
+from tensorrepo.repo.json_rules import check_json
 
 VERSION: Final = 1
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"

@@ -14,7 +14,6 @@ Source:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,6 +27,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 from tensorrepo.repo.history.tree_pages import MAX_ROOT_BYTES
 from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_links
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
+from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.names import check_path, check_text, path_key
 from tensorrepo.repo.objects.envelope import (
     EnvelopeReader,
@@ -50,7 +50,6 @@ MAX_SIGNATURE_BYTES = 16 << 10
 MAX_CHANGED = 256
 MAX_COMMIT_BYTES = 2 << 20
 _MAX_I64 = (1 << 63) - 1
-_MAX_U64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,42 +266,12 @@ def _check_metadata(metadata: Mapping[str, MetadataValue]) -> None:
     if not isinstance(metadata, Mapping):
         raise InvalidInputError("commit metadata is a mapping from names to JSON values")
     plain = dict(metadata)
-    _check_json(plain, MAX_METADATA_DEPTH)
+    check_json(plain, "commit metadata", MAX_METADATA_DEPTH, exact=True)
     if (size := len(_ENCODER.encode(plain))) > MAX_METADATA_BYTES:
         raise InvalidInputError(
             f"commit metadata takes {size} bytes, at most {MAX_METADATA_BYTES} are allowed; "
             "commit it as a file instead"
         )
-
-
-def _check_json(value: object, depth: int) -> None:
-    """Refuse what JSON cannot say, so that metadata means the same in every language."""
-    if isinstance(value, (dict, list, tuple)):
-        if depth == 0:
-            raise InvalidInputError(f"metadata is nested deeper than {MAX_METADATA_DEPTH} levels")
-        for name in value if isinstance(value, dict) else ():
-            _check_string(name)
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_json(item, depth - 1)
-    elif type(value) is str:
-        _check_string(value)
-    elif type(value) is float:
-        if not math.isfinite(value):
-            raise InvalidInputError(f"metadata holds {value}, which JSON cannot express")
-    elif type(value) is int:
-        if not -_MAX_I64 - 1 <= value <= _MAX_U64:
-            raise InvalidInputError(f"metadata holds {value}, which takes more than 64 bits")
-    elif value is not None and type(value) is not bool:
-        raise InvalidInputError(f"metadata holds a {type(value).__name__}, which is no JSON value")
-
-
-def _check_string(value: object) -> None:
-    if type(value) is not str:
-        raise InvalidInputError(f"metadata names are text, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidInputError(f"metadata text {value!r:.80} is not valid unicode") from None
 
 
 _LEFT, _RIGHT, _STALE = 1, 2, 4

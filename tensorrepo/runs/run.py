@@ -24,7 +24,7 @@ from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import check_instance, mapping, several, text, wrong
-from tensorrepo.formats.common.json import as_plain, check_json
+from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import (
     USED,
     public_place,
@@ -42,6 +42,7 @@ from tensorrepo.formats.runs.run_record import (
 from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
+from tensorrepo.repo.json_rules import check_json
 from tensorrepo.runs.record import (
     RunRecord,
     Runs,

@@ -13,7 +13,6 @@ from tensorrepo.datasets.dataset import Dataset, View
 from tensorrepo.datasets.selection import Selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.formats.common.arguments import mapping, several
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import (
     DERIVED_FROM,
     TRAINED_ON,
@@ -26,6 +25,7 @@ from tensorrepo.models.model import Model
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import resolve, split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.json_rules import check_json
 
 HASHED_BYTES: Final = 64 << 20  # a fraction of a second beside reading its rows
 

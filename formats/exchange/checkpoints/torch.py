@@ -31,7 +31,6 @@ from struct import Struct, pack
 from typing import Any, Final
 
 from tensorrepo.formats.common.damage import damage
-from tensorrepo.formats.common.json import MAX_JSON_NESTING
 from tensorrepo.formats.common.tensors import (
     TORCH_NAMES,
     TYPES,
@@ -53,6 +52,7 @@ from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.json_rules import MAX_JSON_NESTING
 
 Find = Callable[[str, str], object]
 Persistent = Callable[[object], object]

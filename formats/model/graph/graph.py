@@ -30,10 +30,10 @@ from blake3 import blake3
 
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.canonical import decode_canonical, encode_canonical
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown
 

@@ -19,7 +19,6 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.graph.derived import derived_graph
 from tensorrepo.formats.model.graph.graph import (
     INPUT,
@@ -34,6 +33,7 @@ from tensorrepo.formats.model.graph.onnx_file import OnnxConstant, OnnxGraph, On
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import digest_from_bytes
+from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.objects.envelope import Kind
 
 CONFIG: Final = "config.json"

@@ -22,13 +22,13 @@ from tensorrepo.formats.common.canonical import (
     decode_canonical,
     encode_canonical,
 )
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.common.provenance import ProvenanceEdge, check_edge
 from tensorrepo.formats.common.summaries import model_summary
 from tensorrepo.formats.common.tensors import TYPES, TensorType, named_bytes
 from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_from_bytes
+from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.names import check_file_name
 
 MAX_NAME_BYTES: Final = 4096

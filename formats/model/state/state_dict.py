@@ -25,10 +25,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tensorrepo.formats.common.json import MAX_JSON_NESTING, check_text
 from tensorrepo.formats.common.tensors import is_torch
 from tensorrepo.formats.model.layout.manifest import check_tensor_name
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.json_rules import MAX_JSON_NESTING, check_text
 
 StateJson = Any
 MAX_NESTING: Final = 48

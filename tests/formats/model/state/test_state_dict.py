@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.common.json import check_json
 from tensorrepo.formats.model.state.state_dict import MAX_NESTING, put_together, take_apart
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.json_rules import check_json
 
 PLAIN = (
     st.none()
