@@ -20,7 +20,7 @@ from struct import Struct
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
 
-from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend, StoredKey
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes
 from tensorrepo.repo.log.state import State
@@ -75,13 +75,21 @@ class ObjectTable:
         foreign_count: number of all of those.
     """
 
-    def __init__(self, backend: Backend, progress: Progress = lambda _done, _total: None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        progress: Progress = lambda _done, _total: None,
+        *,
+        listing: Iterable[StoredKey] | None = None,
+    ) -> None:
+        """List `backend`, or take the keys of its objects from a `listing` that somebody made."""
         self.count = 0
         self.foreign: list[str] = []
         self.foreign_count = 0
         self._starts = array("Q", bytes(8 * (_BUCKETS + 1)))
         with TemporaryFile() as file:
-            for row in self._rows_of(backend, progress):
+            keys = backend.list("objects/") if listing is None else listing
+            for row in self._rows_of(backend, keys, progress):
                 file.write(row)
             file.flush()
             self._data = mmap(file.fileno(), 0, access=ACCESS_READ) if self.count else b""
@@ -112,9 +120,11 @@ class ObjectTable:
     def _raw(self, number: int) -> bytes:
         return self._data[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
 
-    def _rows_of(self, backend: Backend, progress: Progress) -> Iterator[bytes]:
+    def _rows_of(
+        self, backend: Backend, keys: Iterable[StoredKey], progress: Progress
+    ) -> Iterator[bytes]:
         filled, previous = 0, b""
-        for stored in backend.list("objects/"):
+        for stored in keys:
             parsed = parse_object_key(stored.key)
             if parsed is None:
                 self.foreign_count += 1
