@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.read import column_index, open_dataset, page_byt
 from tensorrepo.formats.dataset.schema.schema import Schema, Tensor
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
 from tensorrepo.repo.changes.repository import LocalState, create_repository, open_repository
 from tensorrepo.repo.changes.transaction import begin
@@ -238,6 +239,77 @@ def mark(folder: Path, count: int = 200_000, rounds: int = 3) -> dict[str, Any]:
     }
 
 
+def check(folder: Path, count: int = 200_000, rounds: int = 3) -> dict[str, Any]:
+    """`fsck` by digest of objects of which 10% have links, and of 1 GiB in large ones, in turns
+    with a bare read and hash; seconds of processor time, all warm. Memory is what a check adds to
+    the anonymous memory of the process at its peak.
+    """
+    small, large = folder / "small", folder / "large"
+    roots = {small: many_objects(small, count), large: large_objects(large, 64, 16 * MIB)}
+    taken: dict[str, list[float]] = {"quick": [], "deep": [], "large": [], "floor": [], "wall": []}
+    peak = 0
+    for _ in range(rounds):
+        for name, place, deep in (
+            ("quick", small, False),
+            ("deep", small, True),
+            ("large", large, True),
+        ):
+            store = ObjectStore(open_backend(str(place), environment={}))
+            begun, wall, before = time.process_time(), time.perf_counter(), anonymous_bytes()
+            peaks: list[int] = []
+            totals = ObjectTotals()
+            state = State(retained={roots[place]: 1})
+            found = check_objects(
+                store, state, totals, deep=deep,
+                progress=lambda _, peaks=peaks: peaks.append(anonymous_bytes()),
+            )  # fmt: skip
+            assert next(found, None) is None, "all of it is whole"
+            taken[name].append(time.process_time() - begun)
+            if name == "large":
+                taken["wall"].append(time.perf_counter() - wall)
+            if name == "deep":
+                peak = max(peak, max(peaks) - before)
+                objects = totals.objects
+        keys = [stored.key for stored in store.backend.list("objects/")]
+        begun = time.process_time()
+        for key in keys:
+            object_digest((store.backend.read(key),))
+        taken["floor"].append(time.process_time() - begun)
+    median = {name: statistics.median(times) for name, times in taken.items()}
+    return {
+        "objects": objects,
+        "quick_per_s": round(objects / median["quick"]),
+        "deep_per_s": round(objects / median["deep"]),
+        "large_gb_per_cpu_s": round(64 * 16 * MIB / median["large"] / 1e9, 2),
+        "large_gb_per_s": round(64 * 16 * MIB / median["wall"] / 1e9, 2),
+        "read_and_hash_gb_per_cpu_s": round(64 * 16 * MIB / median["floor"] / 1e9, 2),
+        "bytes_an_object": round(peak / objects),
+        "goal": "deep_per_s >= 10000 or large_gb_per_s >= 1, bytes_an_object <= 150",
+    }
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is of no file."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def large_objects(folder: Path, count: int, size: int) -> Digest:
+    """Blobs in folders, not synced; gives what leads to all."""
+    for first in range(256):
+        (folder / f"objects/{first:02x}").mkdir(parents=True)
+    links = []
+    for at in range(count + 1):
+        payload, kind = np.random.default_rng(at).bytes(size), Kind.BLOB
+        encoded = (
+            encode_object(kind, payload) if at < count
+            else encode_object(Kind.DATASET, b"", links)
+        )  # fmt: skip
+        (folder / object_key(encoded.link.digest)).write_bytes(b"".join(stored_form(encoded)))
+        links.append(encoded.link)
+    return links[-1].digest
+
+
 def many_objects(folder: Path, count: int) -> Digest:
     """Objects in folders, not synced, each tenth with nine leaves; gives what leads to all."""
     for first in range(256):
@@ -318,6 +390,7 @@ CASES: dict[str, Case] = {
     "page_scan": alone(page_scan),
     "ingest_memory": alone(ingest_memory),
     "mark": alone(mark),
+    "fsck": alone(check),
     "start_up": alone(start_up),
 }
 

@@ -35,14 +35,26 @@ class VerificationReport(Shown):
 
 
 def verify_model(
-    model: StoredModel, progress: Callable[[int], None] = lambda _done: None
+    model: StoredModel,
+    progress: Callable[[int], None] = lambda _done: None,
+    *,
+    is_new: Callable[[tuple[object, ...]], bool] = lambda _: True,
 ) -> VerificationReport:
-    """Read all of a model. `progress` is told the bytes of tensors done so far."""
+    """Read all of a model, every frame of every tensor.
+
+    Args:
+        model: what is verified.
+        progress: told the bytes of tensors done so far.
+        is_new: whether a tensor was not verified before, by what names it and its frames: versions
+            share them.
+    """
     faults: list[str] = []
     done = 0
 
     def read(name: str) -> None:
         nonlocal done
+        if not is_new(_frames_of(model, name)):
+            return
         for chunk in model.tensor_chunks(name):
             done += len(chunk)
             progress(done)
@@ -58,6 +70,13 @@ def verify_model(
     return VerificationReport(
         len(model.tensors), len(model.files) + len(model.originals), done, tuple(faults)
     )
+
+
+def _frames_of(model: StoredModel, name: str) -> tuple[object, ...]:
+    """Content of a tensor, and where its frames lie: equal in versions that share them."""
+    packs = model.packs.members.packs
+    places = model.packs.places(model.tensors[name])
+    return model.content(name), *((packs[pack].digest, member) for pack, member in places)
 
 
 def _check_file(model: StoredModel, name: str) -> None:

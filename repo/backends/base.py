@@ -137,7 +137,7 @@ class Backend(Protocol):
     def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
         """Store whether or not the key exists; readers see old or new, never a mixture.
 
-        Not necessarily durable: for hints, caches and the repair of damaged objects.
+        Not necessarily durable: for hints and caches. See `overwrite_durably`.
         """
 
     def delete(self, key: str) -> None:
@@ -197,6 +197,22 @@ class KeepsParts(Protocol):
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names in `folders` durable."""
+
+
+@runtime_checkable
+class OverwritesDurably(Protocol):
+    """A backend on which overwriting and making durable are two things."""
+
+    def overwrite_durably(self, key: str, parts: Sequence[Buffer]) -> None:
+        """As `Backend.overwrite`, and durable when it returns."""
+
+
+def overwrite_durably(backend: Backend, key: str, parts: Sequence[Buffer]) -> None:
+    """Store `parts` whether or not the key exists, durably: what is repaired must stay so."""
+    if isinstance(backend, OverwritesDurably):
+        backend.overwrite_durably(key, parts)
+    else:
+        backend.overwrite(key, parts)
 
 
 PART_PREFIX = "part-"

@@ -497,8 +497,18 @@ class LocalBackend(CommonBackend):
         return LocalUploads(self, self._disk)
 
     def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
+        self._overwrite(key, parts, durably=False)
+
+    def overwrite_durably(self, key: str, parts: Sequence[Buffer]) -> None:
+        """See `OverwritesDurably`."""
+        self._overwrite(key, parts, durably=True)
+        self.sync_folders({split(key)[0]})
+
+    def _overwrite(self, key: str, parts: Sequence[Buffer], *, durably: bool) -> None:
         staged = self._disk.stage(byte_views(parts))
         try:
+            if durably:
+                self._disk.sync(staged)
             self._disk.replace(staged, _check(key))
         finally:
             self._disk.discard(staged)

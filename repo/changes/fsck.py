@@ -1,33 +1,69 @@
-"""Check of all objects that refs reach: present, of their size, and on request whole.
+"""Integrity check of the objects of a repository (fsck): digests, links, sizes, labels.
 
-Objects that link to others are read, which verifies them. Of the others, chunks, packs and blobs,
-the size is compared with what their parents say: sizes come by listing the store, never by a
-request each. A deep check reads every byte from the store, past every cache.
+All that the state's roots lead to is walked, commits of the largest generation first: refs,
+retained commits, leases, and what the log itself needs. Metadata is read from the store, past every
+cache, in each of its incarnations. Of blobs, chunks and packs the size is compared with what links
+say of them: sizes come by listing the store, never by a request each. A deep check reads these,
+too, and then what nothing leads to. One table in a temporary file holds the listing (`gc_marks`);
+beside it an object takes 8 bytes.
+
+Source:
+    docs/spec/objects.md; docs/design/077-what-fsck-proves.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tensorrepo.repo.backends.base import StoredKey
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.changes.gc_marks import PACKED, ObjectTable, RawLink, StoredRow
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CorruptError, NotFoundError
-from tensorrepo.repo.history.commits import Commit, read_commit
-from tensorrepo.repo.history.trees import Entry, iterate
-from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Envelope, Kind, ObjectLink
-from tensorrepo.repo.objects.incarnations import parse_object_key
-from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
+from tensorrepo.repo.history.commits import Commit, as_known, decode_commit, read_commit
+from tensorrepo.repo.history.tree_pages import Page, decode_page, decode_root
+from tensorrepo.repo.history.trees import Entry, file_entry
+from tensorrepo.repo.ids import Digest, digest_bytes, streamed_digest
+from tensorrepo.repo.names import folded
+from tensorrepo.repo.objects.envelope import (
+    HEADER,
+    LEAF_FLAG,
+    LINK,
+    ZSTD_MAGIC,
+    Kind,
+    ObjectLink,
+    decode_header,
+    expand,
+    pack_links,
+    raw_links,
+)
+from tensorrepo.repo.objects.incarnations import decode_key_list, parse_object_key
+from tensorrepo.repo.objects.store import VERIFY_BYTES, ObjectStore
 from tensorrepo.repo.threads import ordered_map
 
 if TYPE_CHECKING:
     from tensorrepo.repo.log.state import State
 
-READING_THREADS: Final = 4
-_FEW_BYTES: Final = 4 << 20
+READING_THREADS: Final = 16  # of objects in a store, where each read waits for an answer
+HASHING_THREADS: Final = 4  # of large objects on a disk of this machine
+LARGE_BYTES: Final = 1 << 20
+SOME: Final = 1 << 10  # objects that are read between two calls of a progress function
+_COMMITS: Final = 64  # whose trees are walked together
+_WAITING_COMMITS: Final = 1 << 10  # that are kept decoded; others are read again
+_KNOWN_ENTRIES: Final = 1 << 16
+_SHOWN_KEYS: Final = 100
+
+# What is known of an object: bytes, kind and leaf flag as a link has them, and whether it was met.
+_SIZE_MASK: Final = (1 << 48) - 1
+_KIND_AT, _LEAF_AT = 48, 56
+_CLAIM: Final = (1 << 57) - 1
+_MET: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +74,58 @@ class ObjectFault:
         digest: digest of the object.
         kind: its kind; None where the object cannot be read, and no parent tells.
         problem: what is wrong with it.
-        commit: newest commit that was found to need it.
+        commit: a commit that needs it, of the newest; None where no commit does.
         path: path of the entry there that needs it; "" where the commit itself does.
         entry: that entry.
+        needed: whether anything leads to it, or may.
     """
 
     digest: Digest
     kind: Kind | None
     problem: str
-    commit: Digest
+    commit: Digest | None
     path: str
     entry: Entry | None
+    needed: bool = True
 
 
 @dataclass(slots=True)
 class ObjectTotals:
-    """What a check looked at, so far; `stored_bytes` is the size of all objects in the store."""
+    """What a check looked at, so far.
+
+    Attributes:
+        commits: commits of the history.
+        objects: objects that anything leads to.
+        bytes: their bytes, as they are stored.
+        stored_bytes: bytes of all objects in the store.
+        unknown: keys that are nobody's, the first of them. Nothing deletes them.
+        unknown_count: number of all of those.
+    """
 
     commits: int = 0
     objects: int = 0
     bytes: int = 0
     stored_bytes: int = 0
+    unknown: list[str] = field(default_factory=list)
+    unknown_count: int = 0
+
+    def add_unknown(self, key: str) -> None:
+        """Count a key that nothing explains."""
+        self.unknown_count += 1
+        if len(self.unknown) < _SHOWN_KEYS:
+            self.unknown.append(key)
+
+
+class ContentChecks(NamedTuple):
+    """What looks into entries.
+
+    Attributes:
+        summarize: makes the summary of an entry from its content.
+        decode: decodes all of an entry, and tells what is wrong; asked by a deep check.
+    """
+
+    summarize: Callable[[Entry], bytes]
+    decode: Callable[[Entry], Iterable[str]]
 
 
 def check_objects(
@@ -69,200 +136,631 @@ def check_objects(
     tips: Iterable[Digest] | None = None,
     prefix: str = "",
     deep: bool = False,
-    summarize: Callable[[Entry], bytes] | None = None,
+    contents: ContentChecks | None = None,
+    is_known: Callable[[str], bool] | None = None,
+    collects: bool = True,
     progress: Callable[[ObjectTotals], None] = lambda _: None,
 ) -> Iterator[ObjectFault]:
-    """Check all that commits lead to, the newest ones first: faults as they are found.
+    """Check all that roots lead to, the newest commits first: faults as they are found.
 
     Args:
         store: objects of the repository.
-        state: refs, and placements that took the place of others.
+        state: refs and other roots, and placements that took the place of others.
         totals: counters, which grow while the check goes on.
-        tips: commits to begin with; None: those of all refs.
+        tips: commits to begin with; None: all roots, and then what nothing leads to.
         prefix: path of the one entry, or of the folder of entries, that is checked; "": all.
         deep: whether every byte is read.
-        summarize: what makes the summary of an entry from its content; None: none is compared.
+        contents: what looks into entries, beyond their objects.
+        is_known: whether a key beside the objects has a meaning; None: they are not looked at.
+        collects: whether collections delete here: they do not in a mirror.
         progress: callback that receives the counters now and then.
     """
-    roots = sorted(set(state.refs.values())) if tips is None else tips
-    check = _Check(
-        store, state.supersedes, totals, deep=deep, summarize=summarize, progress=progress
-    )
-    yield from check.run(roots, prefix)
+    check = _Check(store, state, totals, deep, contents, is_known, progress)
+    yield from check.run(tips, prefix, collects=collects)
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    commit: Digest
+class _Owner(NamedTuple):
+    commit: Digest | None
     path: str = ""
     entry: Entry | None = None
+
+
+class _Place(NamedTuple):
+    """Where a page lies in its tree: what its parent says of it."""
+
+    level: int
+    last: str
+    low: str
+
+
+class _Item(NamedTuple):
+    """An object that is to be read. `claim` is what is said of it, `born_before` of a commit."""
+
+    raw: bytes
+    number: int  # of its first row; -1: the listing has none
+    owner: _Owner
+    claim: int
+    place: _Place | None = None
+    born_before: int = 0
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self.raw.hex())
+
+    @property
+    def kind(self) -> Kind | None:
+        return _kind_of(self.claim)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is said to be what is read by ranges and leads to nothing."""
+        kind = self.kind
+        return kind is not None and not kind.compressible and bool(self.claim >> _LEAF_AT & 1)
+
+
+class ObjectContent(NamedTuple):
+    """What an object is, as `_claim_of` a link to it, and what it links to."""
+
+    claim: int
+    links: list[RawLink]
+    payload: bytes  # of commits and tree pages
+
+    def link(self, digest: Digest) -> ObjectLink:
+        """What a parent says of it."""
+        kind = _kind_of(self.claim)
+        assert kind is not None, "what was read has a kind"
+        leaf = bool(self.claim >> _LEAF_AT & 1)
+        return ObjectLink(digest, self.claim & _SIZE_MASK, kind, leaf)
+
+
+class _Read(NamedTuple):
+    item: _Item
+    content: ObjectContent | None
+    problems: tuple[str, ...] = ()
+    stored_bytes: int = 0  # of all incarnations
+
+
+class _Born(NamedTuple):
+    """A commit whose tree is to be walked; the largest generation comes first."""
+
+    order: int
+    raw: bytes
+    commit: Commit | None
+    links: list[RawLink] | None
 
 
 class _Check:
     def __init__(
         self,
         store: ObjectStore,
-        supersedes: Mapping[Digest, Digest],
+        state: State,
         totals: ObjectTotals,
-        *,
         deep: bool,
-        summarize: Callable[[Entry], bytes] | None,
+        contents: ContentChecks | None,
+        is_known: Callable[[str], bool] | None,
         progress: Callable[[ObjectTotals], None],
     ) -> None:
         self._store = store
-        self._supersedes = supersedes
+        self._state = state
         self._totals = totals
         self._deep = deep
-        self._summarize = summarize
-        self._summaries: dict[Digest, bytes | None] = {}
+        self._contents = contents
+        self._decodes = deep and store.promised is None  # else data lies elsewhere
         self._progress = progress
-        self._sizes: dict[Digest, set[int]] = {}
-        self._seen: set[Digest] = set()
+        self._supersedes = {
+            digest_bytes(old): digest_bytes(state.resolve(old)) for old in state.supersedes
+        }
+        listing = None if is_known is None else self._objects_of(is_known)
+        packs = list(store.packs.readable())
+        self._table = ObjectTable(store.backend, packs=packs, listing=listing)
+        self._facts = array("Q", bytes(8 * len(self._table)))
+        self._unlisted: set[bytes] = set()  # stored after the listing, missing, or promised
+        self._pending: list[_Item] = []
+        self._commits: list[_Born] = []
+        self._entries: list[tuple[Entry, _Owner, ObjectLink | None]] = []
+        self._known_entries: set[tuple[Digest, Digest | None, bytes]] = set()
+        self._prefix = ""
+        self._hides = (
+            False  # whether something could not be read, and what it leads to is not known
+        )
+        totals.stored_bytes += sum(row[1] for row in self._table.rows())
 
-    def run(self, tips: Iterable[Digest], prefix: str) -> Iterator[ObjectFault]:
-        for stored in self._store.backend.list("objects/"):
-            if (parsed := parse_object_key(stored.key)) is not None:
-                self._sizes.setdefault(parsed[0], set()).add(stored.bytes)
-                self._totals.stored_bytes += stored.bytes
-        waiting: list[tuple[int, Digest, Commit, list[ObjectLink]]] = []  # a heap, newest first
-        found = yield from self._commits(tips)
-        while True:
-            for digest, commit, pages in found:
-                heappush(waiting, (-commit.generation, digest, commit, pages))
-            if not waiting:
-                return
-            _, digest, commit, pages = heappop(waiting)
-            self._totals.commits += 1
-            yield from self._closure([(each.digest, each) for each in pages], _Owner(digest))
-            yield from self._entries(digest, commit.tree, prefix)
-            found = yield from self._commits(commit.parents)
+    def _objects_of(self, is_known: Callable[[str], bool]) -> Iterator[StoredKey]:
+        """Keys of objects; of the others those that nothing explains are counted."""
+        for stored in self._store.backend.list(""):
+            if stored.key.startswith("objects/"):
+                yield stored
+            elif not is_known(stored.key):
+                self._totals.add_unknown(stored.key)
 
-    def _commits(
-        self, digests: Iterable[Digest]
-    ) -> Generator[ObjectFault, None, list[tuple[Digest, Commit, list[ObjectLink]]]]:
-        """Those that were not seen yet, and the pages of their trees.
-
-        A commit that cannot be read hides what lies behind it.
-        """
-        found = []
-        for digest in digests:
-            if digest in self._seen:
-                continue
-            self._see(digest)
-            try:
-                links = self._get(digest).links
-                pages = [link for link in links if link.kind is Kind.TREE_PAGE]
-                found.append((digest, read_commit(self._store, digest), pages))
-            except (CorruptError, NotFoundError) as error:
-                yield ObjectFault(digest, Kind.COMMIT, str(error), digest, "", None)
-        return found
-
-    def _entries(self, commit: Digest, tree: bytes, prefix: str) -> Iterator[ObjectFault]:
-        try:
-            for path, entry in iterate(self._store, tree, prefix):
-                if not prefix or path == prefix or path.startswith(f"{prefix.rstrip('/')}/"):
-                    yield from self._entry(_Owner(commit, path, entry), entry)
-        except (CorruptError, NotFoundError):
-            pass  # a page of the tree, which was told by now
-
-    def _entry(self, owner: _Owner, entry: Entry) -> Iterator[ObjectFault]:
-        roots: list[tuple[Digest, ObjectLink | None]] = [(entry.digest, None)]
-        if entry.kind is Kind.BLOB and entry.digest not in self._seen:
-            # It may be larger than memory: its header tells what a parent would.
-            try:
-                roots = [(entry.digest, self._store.describe(entry.digest))]
-            except (CorruptError, NotFoundError) as error:
-                self._see(entry.digest)
-                yield _fault(entry.digest, entry.kind, str(error), owner)
-                return
-        if entry.storage is not None:
-            roots.append((entry.storage, None))
-        yield from self._closure(roots, owner)
-        yield from self._summary(owner, entry)
-
-    def _summary(self, owner: _Owner, entry: Entry) -> Iterator[ObjectFault]:
-        if self._summarize is None:
-            return
-        if entry.digest not in self._summaries:
-            try:
-                self._summaries[entry.digest] = self._summarize(entry)
-            except (CorruptError, NotFoundError):
-                self._summaries[entry.digest] = None  # an object of it, which was told by now
-        expected = self._summaries[entry.digest]
-        if expected not in (None, entry.summary):
-            problem = "its summary in the tree is not that of its content"
-            yield _fault(entry.digest, entry.kind, problem, owner)
-
-    def _closure(
-        self, pending: list[tuple[Digest, ObjectLink | None]], owner: _Owner
+    def run(
+        self, tips: Iterable[Digest] | None, prefix: str, *, collects: bool
     ) -> Iterator[ObjectFault]:
-        """Objects that an entry, or the tree itself, leads to and none before it did."""
-        leaves: list[ObjectLink] = []
-        while pending:
-            digest, link = pending.pop()
-            digest = self._supersedes.get(digest, digest)
-            if digest in self._seen:
-                continue
-            self._see(digest)
-            if link is not None and link.leaf:
-                leaves.append(link)
+        self._prefix = prefix
+        whole = tips is None and not prefix
+        for digest in self._tips() if tips is None else tips:
+            yield from self._root(digest, _Owner(digest))
+        yield from self._walk()
+        yield from self._histories()
+        if not whole:
+            return
+        for digest in self._others():
+            yield from self._root(digest, _Owner(None))
+        yield from self._walk()
+        yield from self._histories()  # a lease may keep a commit of none
+        if collects:
+            yield from self._condemned()
+        yield from self._rest()
+
+    def _tips(self) -> list[Digest]:
+        """Roots that are commits, or lead to some."""
+        state = self._state
+        kept = (digest for lease in state.leases.values() for digest in lease.keep)
+        return sorted({*state.refs.values(), *state.retained, *kept})
+
+    def _others(self) -> list[Digest]:
+        """Roots that the log itself needs."""
+        return sorted(set(self._state.roots()) - set(self._tips()))
+
+    # --------------------------------------------------------------------------- the walk
+
+    def _histories(self) -> Iterator[ObjectFault]:
+        """Commits and their trees, some at a time: where requests take long, they run together."""
+        while self._commits:
+            some: list[tuple[_Born, Commit, list[RawLink]]] = []
+            while self._commits and len(some) < _COMMITS:
+                born = heappop(self._commits)
+                try:
+                    commit, links = self._again(born)
+                except (CorruptError, NotFoundError) as error:  # since it was read
+                    yield _fault(Digest(born.raw.hex()), Kind.COMMIT, str(error), _Owner(None))
+                    continue
+                some.append((born, commit, links))
+                yield from self._parents(born, commit, links)
+                yield from self._walk()
+            for born, commit, links in some:
+                self._totals.commits += 1
+                yield from self._tree(born, commit, links)
+            yield from self._walk()
+            yield from self._look_into_entries()
+
+    def _again(self, born: _Born) -> tuple[Commit, list[RawLink]]:
+        if born.commit is not None and born.links is not None:
+            return born.commit, born.links
+        digest = Digest(born.raw.hex())
+        return read_commit(self._store, digest), pack_links(self._store.get(digest).links)
+
+    def _parents(self, born: _Born, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
+        by_name = {link[0]: link for link in links}
+        for parent in commit.parents:
+            raw = digest_bytes(parent)
+            link = by_name.get(raw, (raw, 0, 0, 0, 0))
+            owner = _Owner(parent)
+            yield from self._follow(born.raw, link, owner, born_before=commit.generation)
+
+    def _tree(self, born: _Born, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
+        owner = _Owner(Digest(born.raw.hex()))
+        try:
+            page = decode_root(commit.tree)
+        except CorruptError as error:
+            yield ObjectFault(Digest(born.raw.hex()), Kind.COMMIT, str(error), *owner)
+            return
+        yield from self._page(born.raw, page, links, owner, "")
+
+    def _page(
+        self, raw: bytes, page: Page, links: list[RawLink], owner: _Owner, low: str
+    ) -> Iterator[ObjectFault]:
+        """What is in a page of a tree: other pages, or entries."""
+        by_name = {link[0]: link for link in links}
+        for path, entry in page.items:
+            name = digest_bytes(entry.digest)
+            link = by_name.get(name, (name, 0, 0, 0, 0))
+            if page.level:
+                place = _Place(page.level - 1, path, low)
+                yield from self._follow(raw, link, owner, place=place)
+                low = path
+            elif self._is_wanted(path):
+                yield from self._entry(raw, link, by_name, _Owner(owner.commit, path, entry), entry)
+
+    def _is_wanted(self, path: str) -> bool:
+        prefix = self._prefix
+        return not prefix or path == prefix or path.startswith(f"{prefix.rstrip('/')}/")
+
+    def _entry(
+        self,
+        raw: bytes,
+        link: RawLink,
+        links: dict[bytes, RawLink],
+        owner: _Owner,
+        entry: Entry,
+    ) -> Iterator[ObjectFault]:
+        known = (entry.digest, entry.storage, entry.summary)
+        if known in self._known_entries:
+            return
+        if len(self._known_entries) >= _KNOWN_ENTRIES:
+            self._known_entries.clear()
+        self._known_entries.add(known)
+        yield from self._follow(raw, link, owner)
+        if entry.storage is not None:
+            storage = digest_bytes(entry.storage)
+            yield from self._follow(raw, links.get(storage, (storage, 0, 0, 0, 0)), owner)
+        if link[3] and link[3] != entry.kind:
+            problem = f"the tree calls it a {entry.kind.label}, its link says {_said(_claim(link))}"
+            yield _fault(entry.digest, entry.kind, problem, owner)
+        said = None
+        if entry.kind is Kind.BLOB and link[3]:
+            size = link[1] | link[2] << 32
+            said = ObjectLink(entry.digest, size, Kind.BLOB, bool(link[4] & LEAF_FLAG))
+        self._entries.append((entry, owner, said))
+        if len(self._entries) >= SOME:
+            yield from self._walk()
+            yield from self._look_into_entries()
+
+    def _look_into_entries(self) -> Iterator[ObjectFault]:
+        """Compare summaries with contents, and decode contents: all they need was read by now."""
+        entries, self._entries = self._entries, []
+        for entry, owner, link in entries:
+            for problem in self._problems_of(entry, link):
+                yield _fault(entry.digest, entry.kind, problem, owner)
+            self._progress(self._totals)
+
+    def _problems_of(self, entry: Entry, link: ObjectLink | None) -> Iterator[str]:
+        if self._contents is None:
+            return
+        try:
+            made = self._contents.summarize(entry) if link is None else file_entry(link).summary
+            if made != entry.summary:
+                yield "its summary in the tree is not that of its content"
+            if self._decodes:
+                yield from self._contents.decode(entry)
+        except (CorruptError, NotFoundError):
+            return  # an object of it, which was told by now
+
+    def _root(self, digest: Digest, owner: _Owner) -> Iterator[ObjectFault]:
+        raw = digest_bytes(digest)
+        yield from self._follow(raw, (raw, 0, 0, 0, 0), owner)
+
+    def _follow(
+        self,
+        parent: bytes,
+        link: RawLink,
+        owner: _Owner,
+        *,
+        place: _Place | None = None,
+        born_before: int = 0,
+    ) -> Iterator[ObjectFault]:
+        """Come to an object by a link. What was met before is compared with what the link says."""
+        raw, claim = link[0], _claim(link)
+        if raw in self._supersedes:
+            raw, claim = self._supersedes[raw], 0
+        number = self._table.find(raw)
+        if number < 0:
+            if raw in self._unlisted:
+                return
+            self._unlisted.add(raw)
+        else:
+            known = self._facts[number]
+            if known:
+                if claim and known & _CLAIM and known & _CLAIM != claim:
+                    yield _wrong_link(parent, raw, claim, known & _CLAIM, owner)
+                return
+            self._facts[number] = claim | _MET
+        self._totals.objects += 1
+        item = _Item(raw, number, owner, claim, place, born_before)
+        if item.is_data and not self._deep:
+            yield from self._taken(self._read(item))
+        else:
+            self._pending.append(item)
+
+    def _walk(self) -> Iterator[ObjectFault]:
+        """Read all that waits, and what it leads to."""
+        far = _is_far(self._store)
+        while self._pending:
+            some = self._pending[-SOME:]
+            del self._pending[-SOME:]
+            large = [item for item in some if item.claim & _SIZE_MASK >= LARGE_BYTES]
+            small = [item for item in some if item.claim & _SIZE_MASK < LARGE_BYTES]
+            for items, near in ((small, 0), (large, HASHING_THREADS)):
+                threads = READING_THREADS if far else near
+                for read in ordered_map(items, self._read, threads=threads):
+                    yield from self._taken(read)
+            self._progress(self._totals)
+
+    def _taken(self, read: _Read) -> Iterator[ObjectFault]:
+        item, content = read.item, read.content
+        self._totals.bytes += read.stored_bytes
+        for problem in read.problems:
+            yield _fault(item.digest, item.kind, problem, item.owner)
+        if content is None:
+            self._hides = True
+            return
+        if item.number >= 0:
+            self._facts[item.number] = content.claim | _MET
+        if item.claim and item.claim != content.claim:
+            problem = f"it is {_said(content.claim)}, what links to it says {_said(item.claim)}"
+            yield _fault(item.digest, _kind_of(content.claim), problem, item.owner)
+        if not content.links and not content.payload:
+            return
+        kind = _kind_of(content.claim)
+        try:
+            if kind is Kind.COMMIT:
+                self._take_commit(item, content)
+            elif kind is Kind.TREE_PAGE:
+                page = _page_of(item, content)
+                low = item.place.low if item.place else ""
+                yield from self._page(item.raw, page, content.links, item.owner, low)
+            else:
+                for link in content.links:
+                    yield from self._follow(item.raw, link, item.owner)
+        except CorruptError as error:
+            self._hides = True
+            yield _fault(item.digest, kind, str(error), item.owner)
+
+    def _take_commit(self, item: _Item, content: ObjectContent) -> None:
+        commit = decode_commit(content.payload)
+        if 0 < item.born_before <= commit.generation:
+            raise CorruptError(
+                f"commit {item.digest:.12} is of generation {commit.generation}, its child of "
+                f"{item.born_before}: a parent's is smaller"
+            )
+        named = {digest_bytes(parent) for parent in commit.parents}
+        named |= {digest_bytes(each) for each in decode_root(commit.tree).links()}
+        _check_links(f"commit {item.digest:.12}", content.links, named)
+        commit = as_known(self._store, item.digest, commit)
+        keeps = len(self._commits) < _WAITING_COMMITS
+        held = (commit, content.links) if keeps else (None, None)
+        heappush(self._commits, _Born(-commit.generation, item.raw, *held))
+
+    # --------------------------------------------------------------------------- reading
+
+    def _read(self, item: _Item) -> _Read:
+        """Every incarnation of an object; what one of them says, if any is whole."""
+        content: ObjectContent | None = None
+        problems: list[str] = []
+        stored_bytes = 0
+        for row in self._rows(item.number):
+            stored_bytes += row.bytes
+            try:
+                content = self._incarnation(row, item)
+            except NotFoundError:
+                continue  # a collector took it since the listing
+            except (CorruptError, StorageError) as error:
+                if isinstance(error, StorageError) and error.transient:
+                    raise
+                problems.append(f"{row.key}: {error}")
+        if content is not None and problems:
+            problems = [f"{each} (another incarnation of it is whole)" for each in problems]
+        if content is None and not problems:
+            return self._read_unlisted(item)
+        return _Read(item, content, tuple(problems), stored_bytes)
+
+    def _rows(self, number: int) -> Iterator[StoredRow]:
+        """All incarnations of an object, given its first row."""
+        first = self._table[number].digest if number >= 0 else None
+        while 0 <= number < len(self._table) and (row := self._table[number]).digest == first:
+            yield row
+            number += 1
+
+    def _read_unlisted(self, item: _Item) -> _Read:
+        """What the listing does not have: stored since, left at a lazy clone's origin, or gone."""
+        store, digest = self._store, item.digest
+        if item.is_data:
+            if store.promised is not None:
+                return _Read(item, ObjectContent(item.claim, [], b""))
+            labels = {0, store.known_label(digest, self._state.graves)}
+            sizes = {store.stored_bytes(digest, label) for label in labels} - {None}
+            if item.claim & _SIZE_MASK in sizes:
+                return _Read(item, ObjectContent(item.claim, [], b""))
+        try:
+            envelope = store.stored(digest)
+        except NotFoundError:
+            kind = "object" if item.kind is None else item.kind.label
+            return _Read(item, None, (f"{kind} {digest:.12} is missing",))
+        except CorruptError as error:
+            return _Read(item, None, (str(error),))
+        link = envelope.link(digest)
+        content = ObjectContent(
+            _claim_of(link), pack_links(envelope.links), bytes(envelope.payload)
+        )
+        return _Read(item, content)
+
+    def _incarnation(self, row: StoredRow, item: _Item) -> ObjectContent:
+        """What one key holds, verified as far as this check goes."""
+        if item.is_data and not self._deep:
+            expected = item.claim & _SIZE_MASK
+            if row.bytes != expected:
+                raise CorruptError(f"expected {expected:,} bytes, found {row.bytes:,}")
+            return ObjectContent(item.claim, [], b"")
+        return read_incarnation(self._store, row, deep=self._deep)
+
+    # --------------------------------------------------------------------------- beside the walk
+
+    def _condemned(self) -> Iterator[ObjectFault]:
+        """Objects that are needed, and that a collection which has not ended would delete."""
+        for grave in self._state.graves:
+            if grave.ended:
                 continue
             try:
-                links = self._get(digest).links
-            except (CorruptError, NotFoundError) as error:
-                yield _fault(digest, None if link is None else link.kind, str(error), owner)
-                continue
-            # What a tree leads to beside its pages is looked at by entries.
-            pending += [
-                (child.digest, child)
-                for child in links
-                if owner.path or child.kind is Kind.TREE_PAGE
-            ]
-        yield from self._leaves(leaves, owner)
+                keys = decode_key_list(self._store.stored(grave.list).payload)
+                for digest, _ in filter(None, map(parse_object_key, keys)):
+                    number = self._table.find(digest_bytes(digest))
+                    if number < 0 or not self._facts[number]:
+                        continue
+                    label = self._store.known_label(digest, self._state.graves)
+                    if not any(row.label == label for row in self._rows(number)):
+                        yield ObjectFault(
+                            digest,
+                            _kind_of(self._facts[number]),
+                            f"it is needed, and the collection of log record {grave.generation}, "
+                            "which goes on, deletes it",
+                            *_Owner(None),
+                        )
+            except (CorruptError, NotFoundError):
+                continue  # the list, which was told by now
 
-    def _see(self, digest: Digest) -> None:
-        self._seen.add(digest)
-        self._totals.objects += 1
+    def _rest(self) -> Iterator[ObjectFault]:
+        """Objects that nothing leads to, which somebody may adopt; labels without a grave."""
+        for key in self._table.foreign:
+            self._totals.add_unknown(key)
+        self._totals.unknown_count += self._table.foreign_count - len(self._table.foreign)
+        graves = {grave.generation: grave for grave in self._state.graves}
+        previous, is_met = b"", False
+        unmet: list[StoredRow] = []
+        for number, (raw, _, label, _) in enumerate(self._table.rows()):
+            if raw != previous:
+                previous, is_met = raw, self._facts[number] != 0
+            if label not in (0, PACKED) and not self._explains(graves.get(label), raw):
+                self._totals.add_unknown(self._table[number].key)
+            if self._deep and not is_met:
+                unmet.append(self._table[number])
+            if len(unmet) >= SOME:
+                yield from self._unreachable(unmet)
+                unmet = []
+        yield from self._unreachable(unmet)
 
-    def _get(self, digest: Digest) -> Envelope:
-        return self._store.fetch(digest) if self._deep else self._store.get(digest)
+    def _explains(self, grave: object, raw: bytes) -> bool:
+        """Whether the table of a condemnation has a digest; one that cannot be read is told."""
+        if grave is None:
+            return False
+        with suppress(CorruptError, NotFoundError):
+            return bool(self._store.label(Digest(raw.hex()), [grave]))  # type: ignore[list-item]
+        return True
 
-    def _leaves(self, leaves: list[ObjectLink], owner: _Owner) -> Iterator[ObjectFault]:
-        # Starting threads takes longer than reading some small files does.
-        few = len(leaves) == 1 or sum(link.bytes for link in leaves) < _FEW_BYTES
-        near = self._store.backend.local_root is not None
-        threads = READING_THREADS if self._deep and not (few and near) else 0
-        check = self._read if self._deep else self._compare
-        for link, problem in zip(leaves, ordered_map(leaves, check, threads=threads), strict=True):
-            self._totals.bytes += link.bytes
-            self._progress(self._totals)
+    def _unreachable(self, rows: list[StoredRow]) -> Iterator[ObjectFault]:
+        threads = READING_THREADS if _is_far(self._store) else HASHING_THREADS
+        for row, problem in zip(
+            rows, ordered_map(rows, self._problem_of, threads=threads), strict=True
+        ):
             if problem:
-                yield _fault(link.digest, link.kind, problem, owner)
+                leads = (
+                    "nothing that can be read leads to it" if self._hides else "nothing needs it"
+                )
+                told = f"{row.key}: {problem} ({leads})"
+                yield ObjectFault(row.digest, None, told, *_Owner(None), needed=self._hides)
+        self._progress(self._totals)
 
-    def _compare(self, link: ObjectLink) -> str:
-        sizes = self._sizes.get(link.digest)
-        if not sizes:
-            if self._store.packs.holds(link.digest):
-                return ""
-            if self._store.promised is not None and not link.kind.compressible:
-                return ""  # a lazy clone leaves data at its origin
-            return f"{link.kind.label} {link.digest:.12} is missing"
-        # What may be stored compressed is smaller by an unknown share.
-        if link.kind.compressible or link.bytes in sizes:
-            return ""
-        found = ", ".join(f"{size:,}" for size in sorted(sizes))
-        return f"{link.kind.label} {link.digest:.12}: expected {link.bytes:,} bytes, found {found}"
-
-    def _read(self, link: ObjectLink) -> str:
+    def _problem_of(self, row: StoredRow) -> str:
         try:
-            self._store.verify(link)
-        except (CorruptError, NotFoundError) as error:
+            read_incarnation(self._store, row, deep=True)
+        except NotFoundError:
+            return ""  # a collector took it since the listing
+        except (CorruptError, StorageError) as error:
+            if isinstance(error, StorageError) and error.transient:
+                raise
             return str(error)
         return ""
 
 
+def read_incarnation(store: ObjectStore, row: StoredRow, *, deep: bool) -> ObjectContent:
+    """One key of an object, read past every cache; of large data only the header unless `deep`.
+
+    Raises:
+        CorruptError, StorageError: it is not the object of that name.
+        NotFoundError: it is not there.
+    """
+    if row.label != PACKED and row.bytes > VERIFY_BYTES:
+        head = bytes(store.backend.read_range(row.key, 0, HEADER.size))
+        if head[:4] != ZSTD_MAGIC:
+            return _large(store, row, head, deep=deep)
+    is_packed = row.label == PACKED
+    stored = store.packs.read(row.digest) if is_packed else store.backend.read(row.key)
+    data = expand(stored, row.digest)
+    links = raw_links(data, row.digest)
+    kind, _, start, _ = decode_header(memoryview(data), row.digest)
+    names = [link[0] for link in links]
+    if any(a >= b for a, b in pairwise(names)):
+        raise CorruptError("its links are not sorted and unique")
+    payload = data[start:] if kind in (Kind.COMMIT, Kind.TREE_PAGE) else b""
+    return ObjectContent(
+        _claim_of(ObjectLink(row.digest, len(data), kind, not links)), links, payload
+    )
+
+
+def _large(store: ObjectStore, row: StoredRow, head: bytes, *, deep: bool) -> ObjectContent:
+    """Data that may not fit into memory, and metadata that must."""
+    try:
+        kind, count, start, payload_bytes = decode_header(memoryview(head), row.digest)
+    except UnsupportedError as error:  # which a flipped bit of the header looks like
+        raise CorruptError(str(error)) from error
+    if start + payload_bytes != row.bytes:
+        raise CorruptError(
+            f"its header promises {start + payload_bytes:,} bytes, found {row.bytes:,}"
+        )
+    links = list(
+        LINK.iter_unpack(
+            store.backend.read_range(row.key, HEADER.size, HEADER.size + count * LINK.size)
+        )
+    )
+    if deep or kind.compressible:
+        steps = range(0, row.bytes, VERIFY_BYTES)
+        parts = (
+            store.backend.read_range(row.key, at, min(at + VERIFY_BYTES, row.bytes)) for at in steps
+        )
+        if (found := streamed_digest(parts)) != row.digest:
+            raise CorruptError(f"its {row.bytes:,} bytes have digest {found:.12}")
+    payload = b""
+    if kind in (Kind.COMMIT, Kind.TREE_PAGE):
+        payload = bytes(store.backend.read_range(row.key, start, row.bytes))
+    return ObjectContent(
+        _claim_of(ObjectLink(row.digest, row.bytes, kind, not count)), links, payload
+    )
+
+
+def _page_of(item: _Item, content: ObjectContent) -> Page:
+    """A page of a tree, as its parent says that it is."""
+    where = f"tree page {item.digest:.12}"
+    page = decode_page(content.payload, where)
+    place = item.place
+    if place is not None:
+        if (page.level, page.last) != (place.level, place.last):
+            raise CorruptError(
+                f"{where}: expected level {place.level} up to {place.last!r}, found level "
+                f"{page.level} up to {page.last!r}"
+            )
+        if place.low and folded(page.items[0][0]) <= folded(place.low):
+            raise CorruptError(f"{where}: {page.items[0][0]!r} is out of order after {place.low!r}")
+    _check_links(where, content.links, {digest_bytes(each) for each in page.links()})
+    return page
+
+
+def _check_links(where: str, links: list[RawLink], named: set[bytes]) -> None:
+    """Refuse links that are not those which the payload names."""
+    if {link[0] for link in links} != named:
+        raise CorruptError(f"{where}: it links to {len(links)} objects, its content names others")
+
+
+def _is_far(store: ObjectStore) -> bool:
+    """Whether each read waits for an answer."""
+    return store.backend.local_root is None and not store.backend.url.startswith("memory://")
+
+
+def _claim(link: RawLink) -> int:
+    _, low, high, kind, flags = link
+    return low | high << 32 | kind << _KIND_AT | (flags & LEAF_FLAG) << _LEAF_AT
+
+
+def _claim_of(link: ObjectLink) -> int:
+    return link.bytes | link.kind << _KIND_AT | int(link.leaf) << _LEAF_AT
+
+
+def _kind_of(claim: int) -> Kind | None:
+    number = claim >> _KIND_AT & 0xFF
+    return Kind(number) if number else None
+
+
+def _said(claim: int) -> str:
+    kind = _kind_of(claim)
+    leads = "that leads to nothing" if claim >> _LEAF_AT & 1 else "that leads on"
+    return f"a {kind.label if kind else 'thing'} of {claim & _SIZE_MASK:,} bytes {leads}"
+
+
+def _wrong_link(parent: bytes, raw: bytes, claim: int, known: int, owner: _Owner) -> ObjectFault:
+    problem = f"its link calls {raw.hex():.12} {_said(claim)}, which is {_said(known)}"
+    return ObjectFault(Digest(parent.hex()), None, problem, *owner)
+
+
 def _fault(digest: Digest, kind: Kind | None, problem: str, owner: _Owner) -> ObjectFault:
-    return ObjectFault(digest, kind, problem, owner.commit, owner.path, owner.entry)
+    return ObjectFault(digest, kind, problem, *owner)
 
 
 def accept_restored_log(repository: RepositoryCore, *, deep: bool) -> bool:
@@ -274,7 +772,8 @@ def accept_restored_log(repository: RepositoryCore, *, deep: bool) -> bool:
     if not isinstance(backend, SqlLogBackend) or not backend.is_restored():
         return False
     state = log.refresh().state
-    if any(check_objects(repository.objects, state, ObjectTotals(), deep=deep)):
+    faults = check_objects(repository.objects, state, ObjectTotals(), deep=deep)
+    if any(fault.needed for fault in faults):
         return False
     backend.accept_restored()
     log.read_only = None

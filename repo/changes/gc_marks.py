@@ -22,7 +22,7 @@ from struct import Struct
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
 
-from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend, StoredKey
 from tensorrepo.repo.errors import CorruptError, NotFoundError, StorageError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest, digest_bytes
 from tensorrepo.repo.log.state import State
@@ -67,6 +67,9 @@ class StoredRow(NamedTuple):
 
     @property
     def key(self) -> str:
+        """The key; of a member of a history pack, which has none, words."""
+        if self.label == PACKED:
+            return f"object {self.digest:.12} in a history pack"
         return object_key(self.digest, self.label)
 
 
@@ -84,14 +87,20 @@ class ObjectTable:
         backend: Backend,
         progress: Progress = lambda _done, _total: None,
         packs: Sequence[PackTable] = (),
+        *,
+        listing: Iterable[StoredKey] | None = None,
     ) -> None:
-        """List a store; members of `packs` are rows of no bytes and of the label `PACKED`."""
+        """List `backend`, or take the keys of its objects from a `listing` that somebody made.
+
+        Members of `packs` are rows of no bytes and of the label `PACKED`.
+        """
         self.count = 0
         self.foreign: list[str] = []
         self.foreign_count = 0
         self._starts = array("Q", bytes(8 * (_BUCKETS + 1)))
         with TemporaryFile() as file:
-            for row in self._rows_of(backend, packs, progress):
+            keys = backend.list("objects/") if listing is None else listing
+            for row in self._rows_of(self._listed(backend, keys), packs, progress):
                 file.write(row)
             file.flush()
             self._data = mmap(file.fileno(), 0, access=ACCESS_READ) if self.count else b""
@@ -123,11 +132,14 @@ class ObjectTable:
         return self._data[number * _ROW.size : number * _ROW.size + DIGEST_BYTES]
 
     def _rows_of(
-        self, backend: Backend, packs: Sequence[PackTable], progress: Progress
+        self,
+        listed: Iterator[tuple[bytes, int, int, int]],
+        packs: Sequence[PackTable],
+        progress: Progress,
     ) -> Iterator[bytes]:
         filled = 0
         packed = ((raw, 0, PACKED, 0) for raw, _ in groupby(merge(*(p.digests() for p in packs))))
-        for raw, size, label, seconds in merge(self._listed(backend), packed, key=itemgetter(0)):
+        for raw, size, label, seconds in merge(listed, packed, key=itemgetter(0)):
             bucket = raw[0] << 8 | raw[1]
             while filled < bucket:
                 filled += 1
@@ -139,9 +151,11 @@ class ObjectTable:
         for bucket in range(filled + 1, _BUCKETS + 1):
             self._starts[bucket] = self.count
 
-    def _listed(self, backend: Backend) -> Iterator[tuple[bytes, int, int, int]]:
+    def _listed(
+        self, backend: Backend, keys: Iterable[StoredKey]
+    ) -> Iterator[tuple[bytes, int, int, int]]:
         previous = b""
-        for stored in backend.list("objects/"):
+        for stored in keys:
             parsed = parse_object_key(stored.key)
             if parsed is None:
                 self.foreign_count += 1

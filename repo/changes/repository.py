@@ -128,7 +128,7 @@ class RepositoryCore:
             refuse_forbidden(self.policy, self.objects, view, entries, self.log.read_bulk)
             return entries
 
-        return append(self.log, allowed, commits=self._introduced)
+        return append(self.log, allowed, commits=self.introduced)
 
     def entry(self, root: bytes, path: str) -> Entry | None:
         """The entry at `path` of a tree, as its content is stored now."""
@@ -156,7 +156,7 @@ class RepositoryCore:
     def close(self) -> None:
         self.backend.close()
 
-    def _introduced(self, slot: LogSlot) -> Iterator[SegmentCommit]:
+    def introduced(self, slot: LogSlot) -> Iterator[SegmentCommit]:
         """The commits that a record brought, for the segment that it will be read from."""
         for entry in slot.record.entries:
             for update in filter(partial(self._introduces, entry.kind), entry.updates):

@@ -119,7 +119,7 @@ def verify_checkpoint(
     if slot.record.state != found:
         raise CorruptError(
             f"{where}: expected digest {slot.record.state or 'none':.12}, found {found:.12}. "
-            "It is a cache: delete it, or run `tensorrepo doctor --repair`."
+            "It is a cache: `tensorrepo fsck --repair` makes it anew."
         )
     state = decode_state(data, where, partial(_read_pages, slots), paging)
     if state.generation != slot.record.gen - 1:

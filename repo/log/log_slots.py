@@ -161,7 +161,8 @@ class LogSlots:
             if self.read(slot_key(missing)) is None:
                 raise CorruptError(
                     f"{self.backend.url}: log record {missing} is missing although a later one "
-                    "exists. Restore it from a copy of the repository; nothing can replace it."
+                    "exists. Nothing but a mirror can replace it: `tensorrepo fsck --repair --from "
+                    "URL` puts it back."
                 )
             known = {}
         return found
@@ -190,8 +191,8 @@ class LogSlots:
             digest = record_digest(data)
             if previous is None or not self._is_marked(gen, previous, digest):
                 raise CorruptError(
-                    f"{error}. If no copy of the repository has the right bytes, run "
-                    f"`tensorrepo doctor --void {gen}` to count the slot as empty."
+                    f"{error}. `tensorrepo fsck --repair --from URL` puts it back from a mirror. "
+                    f"If none has it, `tensorrepo doctor --void {gen}` counts the slot as empty."
                 ) from error
         return LogSlot(LogRecord(gen, previous, None, ()), digest, data, void=True)
 
@@ -239,6 +240,10 @@ class LogSlots:
             raise NotFoundError(f"{self.backend.url} has no log record {gen}")
         self._keep(gen, data)
         return data
+
+    def forget(self, gen: int) -> None:
+        """Read a slot anew next time: it was repaired."""
+        self._cache.drop(gen)
 
     def _values(
         self, start: int, stop: int, known: Mapping[str, bytes | None]

@@ -1,19 +1,23 @@
-"""Repair of a damaged log: void markers, hints and checkpoints written anew.
+"""Repair of a damaged log: void markers, and what is derived from the records made anew.
 
 Nothing here changes a slot. A slot that holds no record gets a marker beside it, which lets
-readers count it as empty; hints and checkpoints are written anew.
+readers count it as empty; hint, checkpoints, ref pages and segments are written anew.
 
 Source:
-    docs/spec/log.md, sections "Void slots" and "Checkpoint".
+    docs/spec/log.md, sections "Void slots", "Checkpoint" and "Segment".
 """
 
 from __future__ import annotations
 
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from collections.abc import Callable, Iterable
+
+from tensorrepo.repo.backends.base import overwrite_durably
+from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 from tensorrepo.repo.ids import record_digest
 from tensorrepo.repo.log.checkpoints import Hint, encode_hint
 from tensorrepo.repo.log.log_slots import (
     HINT_KEY,
+    LogSlot,
     Marker,
     checkpoint_key,
     encode_marker,
@@ -22,6 +26,7 @@ from tensorrepo.repo.log.log_slots import (
     void_key,
 )
 from tensorrepo.repo.log.reader import RepositoryLog
+from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 
 
 def void_slot(log: RepositoryLog, gen: int, *, actor: str, time_ns: int, note: str = "") -> Marker:
@@ -57,7 +62,7 @@ def rewrite_hint(log: RepositoryLog) -> Hint:
     tip = log.refresh_tip()
     hint = Hint(tip.view.generation, tip.checkpoint)
     if hint.generation:
-        log.backend.overwrite(HINT_KEY, [encode_hint(hint)])
+        overwrite_durably(log.backend, HINT_KEY, [encode_hint(hint)])
     return hint
 
 
@@ -67,16 +72,42 @@ def rewrite_checkpoint(log: RepositoryLog) -> int | None:
     It and its ref pages are made anew from the log. None where no checkpoint was due yet.
     """
     gen = log.refresh_tip().checkpoint
-    if not gen:
-        return None
+    if gen:
+        restore_checkpoint(log, gen)
+    return gen or None
+
+
+def restore_checkpoint(log: RepositoryLog, gen: int) -> list[str]:
+    """Write the checkpoint of `gen` and its ref pages where they are missing or differ; their keys.
+
+    Raises:
+        CorruptError: the records before it cannot be read.
+    """
     encoded = log.encoded(log.view_at(gen - 1).state)
     values = {ref_page_key(digest): page for digest, page in encoded.pages.items()}
     values[checkpoint_key(gen)] = encoded.data  # last: where it is, its pages are
     found = log.slots.read_many(values)
-    for key, data in values.items():
-        if found[key] != data:
-            log.backend.overwrite(key, [data])
-    return gen
+    wrong = [key for key, data in values.items() if found[key] != data]
+    for key in wrong:
+        overwrite_durably(log.backend, key, [values[key]])
+    return wrong
+
+
+def restore_segment(
+    log: RepositoryLog, last: int, commits: Callable[[LogSlot], Iterable[SegmentCommit]]
+) -> bool:
+    """Make the segment that ends with record `last`, where there is none; whether that worked.
+
+    It is not made where commits of it were collected: nobody needs it.
+    """
+    length = segment_length(last, log.form.segment_lengths)
+    try:
+        run = list(log.slots_between(last - length + 1, last + 1))
+        write_segment(log.slots, run, commits, lengths=log.form.segment_lengths)
+    except Error as error:
+        log.report(f"segment {last} is not made anew: {error}")
+        return False
+    return True
 
 
 def _store(log: RepositoryLog, marker: Marker) -> None:
@@ -85,4 +116,4 @@ def _store(log: RepositoryLog, marker: Marker) -> None:
         return
     # A marker that does not hold has no effect, so nothing is lost with it.
     if not marker_holds(log.backend.read(key), marker.gen, marker.previous, marker.found):
-        log.backend.overwrite(key, [data])
+        overwrite_durably(log.backend, key, [data])

@@ -7,12 +7,13 @@ verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
 from tensorrepo.repo.errors import CollectedError, CorruptError, NotFoundError, StorageError
-from tensorrepo.repo.ids import Buffer, Digest, content_tag, streamed_digest
+from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.log.state import Condemnation
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (
@@ -105,37 +106,9 @@ class ObjectStore:
             return away.fetch(digest)
         return self._from_store(digest)
 
-    def verify(self, link: ObjectLink) -> None:
-        """Read all of an object from the store itself, in steps where it is large.
-
-        Raises:
-            NotFoundError: it is not there.
-            CorruptError: no incarnation of it has its digest.
-        """
-        if link.kind.compressible or link.bytes <= VERIFY_BYTES:
-            self.fetch(link.digest)
-            return
-        if (away := self._away(link.digest)) is not None:
-            away.verify(link)
-            return
-        damaged: str | None = None
-        for key in self._keys(link.digest):
-            steps = range(0, link.bytes, VERIFY_BYTES)
-            try:
-                parts = (
-                    self.backend.read_range(key, start, min(start + VERIFY_BYTES, link.bytes))
-                    for start in steps
-                )
-                found = streamed_digest(parts)
-                size = self.backend.size(key)
-            except NotFoundError:
-                continue
-            if found == link.digest and size == link.bytes:
-                return
-            damaged = f"{key} in {self.backend.url}: its bytes have digest {found:.12}"
-        if damaged is None:
-            raise self._missing(link.digest)
-        raise CorruptError(f"{damaged}. Restore the object from a copy of the repository.")
+    def stored(self, digest: Digest) -> Envelope:
+        """As `fetch`, and never from the origin of a lazy clone: what lies here."""
+        return self._from_store(digest)
 
     def describe(self, digest: Digest) -> ObjectLink:
         """What a parent says of the object, if one was read; else from its own header."""
@@ -277,6 +250,14 @@ class ObjectStore:
         except NotFoundError:
             return max((self.table(grave).label(digest) for grave in self._refresh()), default=0)
 
+    def known_label(self, digest: Digest, graves: Sequence[Condemnation]) -> int:
+        """As `label` by those tables that can be read: enough for who only looks for an object."""
+        label = 0
+        for grave in graves:
+            with suppress(CorruptError, NotFoundError):
+                label = max(label, self.table(grave).label(digest))
+        return label
+
     def table(self, grave: Condemnation) -> GraveTable:
         """The table of one condemnation, verified."""
         known = self._tables.get(grave.graves)
@@ -319,7 +300,7 @@ class ObjectStore:
         """Where an object is that a lazy clone left at its origin; None where it is here."""
         if self.promised is None:
             return None
-        labels = {0, self.label(digest, self._condemned())}
+        labels = {0, self.known_label(digest, self._condemned())}
         if self.packs.holds(digest) or any(
             self.stored_bytes(digest, label) is not None for label in labels
         ):
@@ -404,11 +385,7 @@ class ObjectStore:
         yield object_key(digest)
         for graves in (self._condemned, self._refresh) if tables else ():
             for grave in sorted(graves(), key=lambda grave: -grave.generation):
-                try:
-                    label = self.table(grave).label(digest)
-                except NotFoundError:  # merged with others since, as the log will tell
-                    continue
-                key = object_key(digest, label)
+                key = object_key(digest, self.known_label(digest, [grave]))
                 if key not in tried:
                     tried.add(key)
                     yield key

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 
-from tensorrepo.repo.backends.base import KeepsParts
+from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.log.state import Condemnation
@@ -225,7 +225,8 @@ class ObjectWriter:
         except CorruptError:
             if encoded is None:
                 raise
-            backend.overwrite(key, stored_form(encoded))  # same name, same bytes: a repair
+            # Same name, same bytes: a repair, on which the commit relies.
+            overwrite_durably(backend, key, stored_form(encoded))
         except NotFoundError:
             # A collector took it since it was seen there; the fence will store it once more.
             if encoded is None:
@@ -243,5 +244,6 @@ class ObjectWriter:
         if found != link.bytes:
             raise CorruptError(
                 f"{key} in {backend.url} has {found} bytes, expected {link.bytes}. It was "
-                "damaged after it was stored: delete that one file and repeat the command."
+                "damaged after it was stored: `tensorrepo fsck --deep --repair` puts it away; then "
+                "repeat the command."
             )

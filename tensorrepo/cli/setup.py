@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -19,6 +19,7 @@ from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry
 from tensorrepo.connect import (
     CONFIG_KEYS,
     WORKSPACE_KEYS,
+    is_url,
     parse_prefixes,
     read_config,
     write_config,
@@ -27,13 +28,25 @@ from tensorrepo.formats.common.arguments import byte_size, counted, without_pass
 from tensorrepo.policy import check_setting
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.changes.lost_found import find_lost
-from tensorrepo.repo.errors import CommitOutcomeUnknown, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import (
+    CommitOutcomeUnknown,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+)
 from tensorrepo.repo.history.commits import commit_lines
 from tensorrepo.repo.log import append
 from tensorrepo.repo.log.repair import void_slot
-from tensorrepo.verbs.fsck import RECORD, SHOWN_PARTS, Fault, fsck
-from tensorrepo.verbs.repair import Repairs
+from tensorrepo.repo.transfer.repair import (
+    AcceptedLog,
+    RebuiltCache,
+    Repaired,
+    RepairedObject,
+    RepairedRecord,
+)
+from tensorrepo.verbs.fsck import MAX_FAULTS, SHOWN_PARTS, Fault, fsck
 from tensorrepo.verbs.repair import repair as mend_repository
+from tensorrepo.verbs.repair import restore_identity
 from tensorrepo.verbs.transfer import Here
 from tensorrepo.workspace.doctor import examine, repair
 from tensorrepo.workspace.session import start_workspace, workspace_around
@@ -216,30 +229,41 @@ def fsck_command(
         bool, Option("--deep", help="Read and verify every byte; else sizes are compared.")
     ] = False,
     mend: Annotated[
-        bool, Option("--repair", help="First fetch what is damaged from the remotes.")
+        bool, Option("--repair", help="First put right what copies and the log can put right.")
     ] = False,
+    source: Annotated[
+        list[str] | None,
+        Option("--from", metavar="URL", help="Ask this copy before the remotes; may be repeated."),
+    ] = None,
     lost_found: Annotated[
         bool, Option("--lost-found", help="Name commits that no ref leads to: lost-found/DIGITS.")
     ] = False,
 ) -> None:
-    """Check the data of all that branches and tags reach, in every commit.
+    """Check the log, and the data of all that anything leads to, in every commit.
 
     Metadata is read and verified. Of chunks and packs it is seen that they are there, and of their
-    size; --deep reads them. What is damaged is named by column and rows, or by tensor. --repair
-    fetches it by its digest from the remotes that have a name here; records of the log from those
-    that are mirrors of this repository.
+    size; --deep reads and decodes them. What is damaged is named by column and rows, or by tensor.
+    --repair fetches it by its digest from copies: those given with --from, then the remotes that
+    have a name here; records of the log from those that are mirrors of this repository. Damaged
+    bytes are kept below quarantine/.
 
     Examples:
         tensorrepo fsck
         tensorrepo fsck datasets/photos
         tensorrepo fsck --deep --repair
+        tensorrepo fsck --repair --from s3://bucket/mirror
         tensorrepo fsck --lost-found
     """
-    session, totals = call.session, ObjectTotals()
+    sources = [call.path(each) if not is_url(each) else each for each in source or ()]
+    if sources and not mend:
+        raise InvalidInputError("--from says where --repair looks: give both")
     if lost_found:
         _show_lost(call)
         return
-    repairs = _mended(call, deep=deep) if mend else None
+    totals = ObjectTotals()
+    if mend:
+        _mend(call, [str(each) for each in sources], deep=deep)
+    session = call.session
     path, tips = "", None
     if name is not None:
         revision, path, _ = session.find(name)
@@ -257,21 +281,66 @@ def fsck_command(
             )
         )
     value = {**asdict(totals), "deep": deep, "faults": [asdict(fault) for fault in faults]}
-    if repairs is not None:
-        value |= {"repaired": asdict(repairs)}
-        output.lines(() if call.as_json else _repair_lines(repairs))
-    call.answer(
-        value, *chain.from_iterable(map(_fault_lines, faults)), _totals_line(totals, faults)
-    )
+    lines = [*chain.from_iterable(map(_fault_lines, faults)), *_unknown_lines(totals)]
+    call.answer(value, *lines, _totals_line(totals, faults, repaired=mend))
     if faults:
         raise Exit(CORRUPT)
 
 
-def _mended(call: CommandCall, *, deep: bool) -> Repairs:
-    session = call.session
+def _mend(call: CommandCall, sources: list[str], *, deep: bool) -> None:
+    """Repair, and say what is repaired as it is: lines, of JSON where that was asked for."""
+    try:
+        session = call.session
+    except CorruptError:
+        url = _place_of(call)
+        restored = restore_identity(call.machine, url, sources, output.warning)
+        if restored is None:
+            raise
+        _tell(
+            call, {"repaired": "repo.json", "from": restored}, f"repo.json is back, from {restored}"
+        )
+        session = call.session
     config = session.workspace.config_file if session.workspace is not None else None
     here = Here(call.machine, session.repository, config)
-    return mend_repository(here, deep=deep, warn=output.warning)
+    for one in mend_repository(here, sources=sources, deep=deep, warn=output.warning):
+        _tell(call, *_repaired(one))
+
+
+def _place_of(call: CommandCall) -> str:
+    """URL of a repository that cannot be opened."""
+    workspace = workspace_around(call.machine) if call.repo is None else None
+    if workspace is None:
+        return call.repo or ""
+    url = workspace.state().url
+    return url if is_url(url) else str(workspace.root / url)
+
+
+def _tell(call: CommandCall, record: dict[str, Any], text: str) -> None:
+    if call.as_json:
+        output.json_lines([record])
+    else:
+        output.line(text)
+
+
+def _repaired(one: Repaired) -> tuple[dict[str, Any], str]:
+    """A thing that was put right: for programs, and for people."""
+    if isinstance(one, RepairedRecord):
+        text = f"log record {one.generation} is back, from {one.url}"
+        return {"repaired": "log record", "generation": one.generation, "from": one.url}, text
+    if isinstance(one, RepairedObject):
+        text = f"{one.kind} {one.digest:.12} is back, from {one.url}"
+        return {"repaired": one.kind, "digest": one.digest, "from": one.url}, text
+    if isinstance(one, AcceptedLog):
+        text = "the log, which was restored from an older backup, may be written to again"
+        return {"repaired": "restored log", "from": one.url}, text
+    if isinstance(one, RebuiltCache):
+        done = "made anew" if one.rebuilt else "put away: nothing needs it"
+        record = {"repaired": one.kind, "key": one.key, "rebuilt": one.rebuilt}
+        return record, f"{one.kind} {one.key} is {done}"
+    place = one.place or None
+    kept = f"its bytes are kept at {place}" if place else "nothing of it could be read"
+    record = {"quarantined": one.key, "place": place, "bytes": one.bytes}
+    return record, f"{one.key} was damaged: {kept}"
 
 
 def _show_lost(call: CommandCall) -> None:
@@ -291,30 +360,45 @@ def _show_lost(call: CommandCall) -> None:
         output.note("every commit that is there is reached by a ref")
 
 
-def _repair_lines(repairs: Repairs) -> Iterator[str]:
-    yield from (f"log record {one.generation} is back, from {one.url}" for one in repairs.records)
-    yield from (f"{one.kind} {one.digest:.12} is back, from {one.url}" for one in repairs.objects)
-    if repairs.log_accepted:
-        yield "the log, which was restored from an older backup, may be written to again"
-
-
 def _fault_lines(fault: Fault) -> Iterator[str]:
-    where = fault.path or "commit"
-    commit = "" if fault.kind == RECORD else f" (commit {fault.commit:.12})"
+    where = fault.path or ("commit" if fault.commit else fault.kind)
+    commit = f" (commit {fault.commit:.12})" if fault.commit else ""
     yield f"ERROR   {where}{commit}: {fault.problem}"
-    yield from (f"        {part}" for part in fault.parts[:SHOWN_PARTS])
-    if len(fault.parts) > SHOWN_PARTS:
-        yield f"        and {len(fault.parts) - SHOWN_PARTS:,} more with --json"
+    yield from _some(fault.parts)
+    if fault.also:
+        yield f"        needed as well by {', '.join(fault.also[:SHOWN_PARTS])}"
+        if len(fault.also) > SHOWN_PARTS:
+            yield f"        and {len(fault.also) - SHOWN_PARTS:,} more with --json"
 
 
-def _totals_line(totals: ObjectTotals, faults: Sequence[Fault]) -> str:
+def _some(parts: Sequence[str]) -> Iterator[str]:
+    yield from (f"        {part}" for part in parts[:SHOWN_PARTS])
+    if len(parts) > SHOWN_PARTS:
+        yield f"        and {len(parts) - SHOWN_PARTS:,} more with --json"
+
+
+def _unknown_lines(totals: ObjectTotals) -> Iterator[str]:
+    """Files that are nobody's: no damage, and nothing deletes them."""
+    if totals.unknown_count:
+        yield f"{counted(totals.unknown_count, 'file')} of no meaning here, which stay:"
+        yield from _some(totals.unknown)
+
+
+def _totals_line(totals: ObjectTotals, faults: Sequence[Fault], *, repaired: bool) -> str:
     size = output.bytes_text(totals.bytes)
     looked = f"{counted(totals.objects, 'object')} of {size} in {counted(totals.commits, 'commit')}"
     if not faults:
         return f"ok: {looked}"
+    more = "at least " if len(faults) >= MAX_FAULTS else ""
+    found = f"{more}{counted(len(faults), 'fault')} in {looked}."
+    if repaired:
+        return (
+            f"{found} No copy that was asked has what is missing: name another one by --from URL, "
+            "or go back to a commit without them. All else can be read."
+        )
     return (
-        f"{counted(len(faults), 'object')} of {looked} are damaged or missing. Restore them from a "
-        "copy of the repository, or go back to a commit without them."
+        f"{found} `tensorrepo fsck --repair` fetches what is damaged from the remotes, --from URL "
+        "from another copy. All else can be read."
     )
 
 

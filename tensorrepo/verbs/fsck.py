@@ -5,9 +5,11 @@ Faults of objects are told by the column and rows, or by the tensors, that they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -21,43 +23,55 @@ from tensorrepo.formats.dataset.read import (
     open_dataset,
     page_bytes,
 )
+from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.formats.views import open_view
-from tensorrepo.repo.changes.fsck import ObjectFault, ObjectTotals, check_objects
+from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.changes.damage_reach import find_needs
+from tensorrepo.repo.changes.fsck import (
+    ContentChecks,
+    ObjectFault,
+    ObjectTotals,
+    check_objects,
+)
+from tensorrepo.repo.changes.quarantine import QUARANTINE
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.log_check import damaged_records
+from tensorrepo.repo.log.log_check import LogCheck, is_log_key
+from tensorrepo.repo.log.log_slots import COPY_KEY, IDENTITY_KEY
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
 SHOWN_PARTS = 8
-
-
-RECORD: Final = "log record"  # kind of a fault that is of no object
+MAX_FAULTS: Final = 10_000  # that are told; more are counted
+_SHOWN_DIGITS: Final = 12  # of a digest, in messages
+_DIGEST: Final = re.compile(r"\b[0-9a-f]{12}\b")
+_SEEN_CONTENTS: Final = 1 << 18  # pages and tensors that are remembered as decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with one object, and what of an entry that concerns.
+    """What is wrong with one object or one key of the log, and what of an entry that concerns.
 
     Attributes:
-        path: path of the entry; "" where a commit or its tree is damaged.
-        commit: newest commit that needs the object.
-        digest: digest of the object.
-        kind: kind of the object, in words; `RECORD`: a record of the log, whose digests here are
-            that of `repo.json`.
-        problem: what is wrong with the object.
+        path: path of the entry; "" where a commit or its tree is damaged; of the log its key.
+        commit: a commit that needs the object; None where no commit does.
+        digest: digest of the object; None where it is none.
+        kind: what it is, in words.
+        problem: what is wrong with it.
         parts: what of the entry is gone: columns with rows, or tensors.
+        also: paths of other entries that need the object.
     """
 
     path: str
-    commit: Digest
-    digest: Digest
+    commit: Digest | None
+    digest: Digest | None
     kind: str
     problem: str
-    parts: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 def fsck(
@@ -70,36 +84,121 @@ def fsck(
     outside: Outside | None = None,
     progress: Callable[[ObjectTotals], None] = lambda _: None,
 ) -> Iterator[Fault]:
-    """Check what refs reach, and tell of each fault what it concerns.
+    """Check a repository, and tell of each fault what it concerns, each thing once.
 
     Args:
         core: the repository.
         totals: counters of what was looked at, which grow meanwhile.
         path: path of the one entry, or of the folder of entries, that is checked; "": all.
-        tips: commits to begin with; None: those of all refs.
-        deep: whether every byte is read, or sizes are compared.
+        tips: commits to begin with; None: all roots, and the log.
+        deep: whether every byte is read, pages and frames are decoded, or sizes are compared.
         outside: what reads files in place.
         progress: callback that receives the counters now and then.
     """
-    state = core.log.refresh().state
-    if not path and tips is None:
-        for gen, problem in damaged_records(core.log):
-            origin = core.log.digest_of(0)
-            yield Fault(f"log record {gen}", origin, origin, RECORD, problem, ())
-    faults = check_objects(
+    whole = not path and tips is None
+    if whole:
+        check = LogCheck(core.log)
+        for log_fault in check.faults():
+            yield Fault(log_fault.key, None, None, log_fault.kind, log_fault.problem)
+        yield from _copy_faults(core)
+        # A log that cannot be opened still tells what was there before the damage.
+        state = core.log.refresh().state if check.is_whole else check.state
+    else:
+        state = core.log.refresh().state
+    decoding = _Decoding(core, outside)
+    found = check_objects(
         core.objects,
         state,
         totals,
         tips=tips,
         prefix=path,
         deep=deep,
-        summarize=partial(_summary, core),
+        contents=ContentChecks(partial(_summary, core), decoding.problems),
+        is_known=partial(_is_known, core) if whole else None,
+        collects=core.copy is None or core.copy.kind != "mirror",
         progress=progress,
     )
+    faults = []
+    for one in islice(_once(found), MAX_FAULTS):
+        decoding.told.add(one.digest[:_SHOWN_DIGITS])
+        faults.append(one)
+    damaged = [fault.digest for fault in faults if fault.needed]
+    needs = find_needs(core.objects, state, damaged, tips)
     for fault in faults:
         kind = "object" if fault.kind is None else fault.kind.label
         parts = tuple(_parts(core, fault, outside))
-        yield Fault(fault.path, fault.commit, fault.digest, kind, fault.problem, parts)
+        paths = dict.fromkeys(need.path for need in needs.get(fault.digest, ()))
+        path_of = fault.path or ("" if fault.commit else next(iter(paths), ""))
+        also = tuple(each for each in paths if each != path_of)
+        if path and not fault.path:
+            also = ()
+        yield Fault(path_of, fault.commit, fault.digest, kind, fault.problem, parts, also)
+
+
+def _once(faults: Iterable[ObjectFault]) -> Iterator[ObjectFault]:
+    seen: set[tuple[Digest, str, str]] = set()
+    for fault in faults:
+        key = (fault.digest, fault.path if fault.needed else "", fault.problem)
+        if key not in seen:
+            seen.add(key)
+            yield fault
+
+
+def _is_known(core: RepositoryCore, key: str) -> bool:
+    """Whether a key beside the objects is one that a repository has."""
+    if key in (IDENTITY_KEY, COPY_KEY) or key.startswith(QUARANTINE):
+        return True
+    in_database = isinstance(core.backend, SqlLogBackend)
+    return is_log_key(key) and not in_database
+
+
+def _copy_faults(core: RepositoryCore) -> Iterator[Fault]:
+    """A mirror has the id of its origin."""
+    copy = core.copy
+    if copy is not None and copy.kind == "mirror" and copy.origin != core.id:
+        problem = f"it names the origin {copy.origin}, and the log is that of {core.id}"
+        yield Fault(COPY_KEY, None, None, "copy.json", problem)
+
+
+class _Decoding:
+    """Decodes all of an entry, what versions share only once.
+
+    `told` are the digests of damaged objects, as messages show them: what follows from their damage
+    is not told again.
+    """
+
+    def __init__(self, core: RepositoryCore, outside: Outside | None) -> None:
+        self._core = core
+        self._outside = outside
+        self._seen: set[int] = set()
+        self.told: set[str] = set()
+
+    def problems(self, entry: Entry) -> Iterator[str]:
+        """What is wrong with the content of an entry beyond the bytes of its objects."""
+        for problem in self._decoded(entry):
+            if self.told.isdisjoint(_DIGEST.findall(problem)):
+                yield problem
+
+    def _decoded(self, entry: Entry) -> Iterator[str]:
+        core = self._core
+        try:
+            if entry.kind is Kind.DATASET:
+                dataset = open_dataset(core.objects, entry.digest, self._outside)
+                yield from verify_dataset(dataset, self._is_new)
+            elif entry.kind is Kind.MODEL:
+                model = open_model(core.objects, core.current(entry))
+                yield from verify_model(model, is_new=self._is_new).faults
+        except (CorruptError, NotFoundError) as error:
+            yield str(error)
+
+    def _is_new(self, name: tuple[object, ...]) -> bool:
+        number = hash(name)
+        if number in self._seen:
+            return False
+        if len(self._seen) >= _SEEN_CONTENTS:
+            self._seen.clear()
+        self._seen.add(number)
+        return True
 
 
 def _summary(core: RepositoryCore, entry: Entry) -> bytes:

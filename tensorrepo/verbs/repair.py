@@ -1,107 +1,84 @@
-"""Repair of a repository from its remotes: `fsck --repair`."""
+"""Repair of a repository from itself, its remotes and other copies: `fsck --repair`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from tensorrepo.connect import connect
-from tensorrepo.repo.changes.fsck import ObjectTotals, accept_restored_log, check_objects
+from tensorrepo.connect import Machine, connect
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.changes.fsck import accept_restored_log
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import CorruptError, Error, RepositoryRewound
-from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
+from tensorrepo.repo.errors import Error
 from tensorrepo.repo.transfer.receive import HistorySource
 from tensorrepo.repo.transfer.repair import (
-    RepairedObject,
-    RepairedRecord,
-    repair_objects,
-    repair_records,
+    AcceptedLog,
+    Repaired,
+    repair_damage,
+    repair_identity,
+    repair_log,
 )
 from tensorrepo.verbs.transfer import Here, opened_source
 
-
-@dataclass(frozen=True, slots=True)
-class Repairs:
-    """What was put right, and where it came from.
-
-    `log_accepted`: the log was restored from an older backup, and may be written to again.
-    """
-
-    records: tuple[RepairedRecord, ...]
-    objects: tuple[RepairedObject, ...]
-    log_accepted: bool = False
+Warn = Callable[[str], None]
 
 
 def repair(
-    here: Here, *, deep: bool = False, warn: Callable[[str], None] = lambda _: None
-) -> Repairs:
-    """Fetch what is damaged or missing from the remotes that are named here.
+    here: Here,
+    *,
+    sources: Sequence[str] = (),
+    deep: bool = False,
+    warn: Warn = lambda _: None,
+) -> Iterator[Repaired]:
+    """Put right what is damaged or missing: what was done, as it is done.
 
-    A damaged object hides what it leads to, so the repository is checked again until nothing more
-    can be mended. The log's hint and newest checkpoint are written anew.
+    Records of the log come from segments here and from mirrors; objects from other incarnations
+    here and from any copy. A damaged object hides what it leads to, so the repository is checked
+    again until nothing more can be mended. What is derived from the log is made anew. A log in
+    SQL that was restored from an older backup is accepted when nothing that is needed lacks.
 
     Args:
         here: the repository.
+        sources: URLs of copies that are asked first, before the remotes that are named here.
         deep: whether every byte is read, or sizes are compared.
-        warn: told of remotes that cannot be asked.
+        warn: told of copies that cannot be asked.
 
     Raises:
-        CorruptError: the log is damaged, and no remote is a mirror that has the record.
+        CorruptError, RepositoryRewound: the log is damaged, and no copy has the record.
     """
+    urls = list(dict.fromkeys([*sources, *here.remotes.urls().values()]))
+    parts = here.machine.cache_folder / "parts"
+    yield from repair_log(here.core, _repositories(here.machine, urls, warn), parts)
     with ExitStack() as stack:
-        records = _records(here, warn)
         copies = [
-            source for url in here.remotes.urls().values()
+            source for url in urls
             if (source := _opened(here, url, stack, warn)) is not None
         ]  # fmt: skip
-        objects = tuple(_objects(here, copies, deep=deep))
-    rewrite_hint(here.core.log)
-    rewrite_checkpoint(here.core.log)
-    return Repairs(records, objects, accept_restored_log(here.core, deep=deep))
+        yield from repair_damage(here.core, copies, parts, deep=deep)
+    if accept_restored_log(here.core, deep=deep):
+        yield AcceptedLog(here.core.backend.url)
 
 
-def _records(here: Here, warn: Callable[[str], None]) -> tuple[RepairedRecord, ...]:
+def restore_identity(
+    machine: Machine, url: str, sources: Sequence[str], warn: Warn = lambda _: None
+) -> str | None:
+    """Put `repo.json` of a repository that cannot be opened back from a mirror; that one's URL."""
+    backend = open_backend(url, environment=machine.environment)
     try:
-        here.core.log.refresh()
-    except (CorruptError, RepositoryRewound) as error:
-        # A newest record that is damaged looks like another past to who remembers it.
-        repaired = tuple(repair_records(here.core, _repositories(here, warn)))
-        if not repaired:
-            raise type(error)(
-                f"{error} No remote that is named here is a mirror which has the record."
-            ) from error
-        here.core.log.refresh()
-        return repaired
-    return ()
+        return repair_identity(backend, _repositories(machine, sources, warn))
+    finally:
+        backend.close()
 
 
-def _objects(here: Here, copies: list[HistorySource], *, deep: bool) -> Iterator[RepairedObject]:
-    tried: set[str] = set()
-    parts = here.machine.cache_folder / "parts"
-    while True:
-        state = here.core.log.refresh().state
-        faults = check_objects(here.core.objects, state, ObjectTotals(), deep=deep)
-        found = list(dict.fromkeys(fault.digest for fault in faults))
-        new = [digest for digest in found if digest not in tried]
-        tried |= set(new)
-        repaired = list(repair_objects(here.core, new, copies, parts))
-        yield from repaired
-        if not repaired:
-            return
-
-
-def _repositories(here: Here, warn: Callable[[str], None]) -> Iterator[RepositoryCore]:
-    for url in here.remotes.urls().values():
+def _repositories(machine: Machine, urls: Sequence[str], warn: Warn) -> Iterator[RepositoryCore]:
+    for url in urls:
         try:
-            yield connect(url, None, here.machine)
+            yield connect(url, None, machine)
         except Error as error:
             warn(f"{url} cannot be asked: {error}")
 
 
-def _opened(
-    here: Here, url: str, stack: ExitStack, warn: Callable[[str], None]
-) -> HistorySource | None:
+def _opened(here: Here, url: str, stack: ExitStack, warn: Warn) -> HistorySource | None:
     try:
         return stack.enter_context(opened_source(here.machine, url))
     except Error as error:

@@ -237,11 +237,11 @@ def _objects(session: WorkspaceSession) -> _Found:
     faults = list(fsck(session.repository, totals, outside=session.outside))
     if not faults:
         return "ok", f"{totals.objects:,} reachable, all there and of their size", ""
-    names = sorted({fault.path or f"commit {fault.commit:.12}" for fault in faults})
-    damaged = f"{counted(len(faults), 'object')} of {totals.objects:,} damaged or missing"
+    names = sorted({fault.path or f"commit {fault.commit or fault.digest:.12}" for fault in faults})
+    damaged = f"{counted(len(faults), 'fault')} in {totals.objects:,} objects and the log"
     advice = (
-        "`tensorrepo fsck` names columns, rows and tensors. Restore the objects from a copy of the "
-        "repository."
+        "`tensorrepo fsck` names columns, rows and tensors, `tensorrepo fsck --repair` fetches "
+        "them from a copy of the repository."
     )
     return "error", f"{damaged}, of {', '.join(names[:SHOWN_FILES])}", advice
 

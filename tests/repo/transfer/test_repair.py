@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.changes.quarantine import QUARANTINE
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.log.log_slots import slot_key
@@ -15,7 +17,12 @@ from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.transfer.exchange import clone
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
-from tensorrepo.repo.transfer.repair import repair_objects, repair_records
+from tensorrepo.repo.transfer.repair import (
+    RepairedObject,
+    RepairedRecord,
+    repair_objects,
+    repair_records,
+)
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA, commit_files, new_repository
 from tests.support.faults.damage import flipped
@@ -42,7 +49,16 @@ def damage(backend: Backend, key: str) -> None:
 
 
 def contents(backend: Backend) -> dict[str, bytes]:
-    return {stored.key: backend.read(stored.key) for stored in backend.list("")}
+    keys = [stored.key for stored in backend.list("")]
+    return {key: backend.read(key) for key in keys if not key.startswith(QUARANTINE)}
+
+
+def kept(backend: Backend) -> list[bytes]:
+    return sorted(backend.read(stored.key) for stored in backend.list(QUARANTINE))
+
+
+def generations(repaired: Iterable[object]) -> list[int]:
+    return sorted(one.generation for one in repaired if isinstance(one, RepairedRecord))
 
 
 def test_all_objects_come_back_from_a_clone(
@@ -59,9 +75,11 @@ def test_all_objects_come_back_from_a_clone(
         backend.delete(key)
     here = open_repository(backend, drivers={})
     digests = [parsed[0] for key in keys if (parsed := parse_object_key(key))]
+    damaged = sorted(backend.read(key) for key in keys[::2])
     found = list(repair_objects(here, digests, [HistorySource.of(other)], options.parts))
-    assert len(found) == len(digests)
+    assert len([one for one in found if isinstance(one, RepairedObject)]) == len(digests)
     assert contents(backend) == before
+    assert kept(backend) == damaged
     assert list(options.parts.iterdir()) == []
 
 
@@ -93,8 +111,9 @@ def test_records_come_back_from_a_mirror(
     here = open_repository(backend, drivers={})
     with pytest.raises(CorruptError):
         here.log.refresh()
-    found = repair_records(here, [copy])
-    assert [one.generation for one in found] == broken
+    damaged = sorted(backend.read(slot_key(generation)) for generation in broken)
+    assert generations(repair_records(here, [copy])) == broken
+    assert kept(backend) == damaged
     assert contents(backend) == before
     verify(backend)
 
@@ -102,8 +121,7 @@ def test_records_come_back_from_a_mirror(
 def test_a_lost_record_comes_back_where_a_later_one_asks_for_it(origin: RepositoryCore) -> None:
     backend = copied(origin.backend)
     backend.delete(slot_key(3))
-    found = repair_records(open_repository(backend, drivers={}), [origin])
-    assert [one.generation for one in found] == [3]
+    assert generations(repair_records(open_repository(backend, drivers={}), [origin])) == [3]
 
 
 def test_a_log_that_was_cut_short_or_went_another_way_is_left_alone(
@@ -114,8 +132,8 @@ def test_a_log_that_was_cut_short_or_went_another_way_is_left_alone(
     other.delete(slot_key(5))
     commit_files(open_repository(other, drivers={}), {"files/a": b"another way"})
     before = contents(short), contents(other)
-    assert repair_records(open_repository(short, drivers={}), [origin]) == []
-    assert repair_records(open_repository(other, drivers={}), [origin]) == []
+    assert list(repair_records(open_repository(short, drivers={}), [origin])) == []
+    assert list(repair_records(open_repository(other, drivers={}), [origin])) == []
     assert (contents(short), contents(other)) == before
 
 
@@ -124,4 +142,4 @@ def test_a_repository_of_another_id_has_no_records_for_this_one(origin: Reposito
     damage(backend, slot_key(3))
     stranger = new_repository()
     commit_files(stranger, {"files/a": b"0"})
-    assert repair_records(open_repository(backend, drivers={}), [stranger]) == []
+    assert list(repair_records(open_repository(backend, drivers={}), [stranger])) == []
