@@ -106,7 +106,8 @@ def login_of(kind: str, tmp_path: Path, url: str) -> dict[str, object]:
             "token_info_url": f"{url}/info",
         }  # fmt: skip
     if kind == "aws":
-        check = "https://sts.{region}.amazonaws.com?Action=GetCallerIdentity&Version=2011-06-15"
+        safe = url.replace("http:", "https:")  # what is signed; Google's side would ask it
+        check = f"{safe}/{{region}}?Action=GetCallerIdentity&Version=2011-06-15"
         source = {"environment_id": "aws1", "regional_cred_verification_url": check}
         return {
             "subject_token_type": "urn:ietf:params:aws:token-type:aws4_request",
