@@ -60,7 +60,7 @@ class NativeUnpacker(Unpacker):
     def unpack(
         self, packed: NDArray[np.uint8], width: int, minimum: int, out: NDArray[Any]
     ) -> None:
-        kernels.unpack_numbers(packed.data, width, minimum, out.itemsize, out)
+        kernels.unpack_numbers(packed, width, minimum, out.itemsize, out)
 
 
 def _unpack_block(packed: NDArray[np.uint8], width: int, out: NDArray[Any]) -> None:

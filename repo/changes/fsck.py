@@ -772,7 +772,8 @@ def accept_restored_log(repository: RepositoryCore, *, deep: bool) -> bool:
     if not isinstance(backend, SqlLogBackend) or not backend.is_restored():
         return False
     state = log.refresh().state
-    faults = check_objects(repository.objects, state, ObjectTotals(), deep=deep)
+    tips = sorted(set(state.refs.values()))
+    faults = check_objects(repository.objects, state, ObjectTotals(), tips=tips, deep=deep)
     if any(fault.needed for fault in faults):
         return False
     backend.accept_restored()

@@ -375,7 +375,7 @@ def config_problem(key: str, value: object) -> str | None:
         case "keep_rules":
             return keep_rules_problem(value)
         case "history_packs":
-            good = isinstance(value, (list, tuple)) and len(value) <= MOST_PACKS
-            good = good and all(map(is_digest, value))
+            names = value if isinstance(value, (list, tuple)) else [None]
+            good = len(names) <= MOST_PACKS and all(map(is_digest, names))
             return None if good else f"config {key} must be a list of digests"
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"

@@ -193,7 +193,7 @@ def test_a_newer_version_is_named_as_such() -> None:
         ("message", "\ud800", "U\\+D800"),
         ("message", "\u00e9" * 40_000, "at most 65536"),
         ("metadata", {"a": float("inf")}, "inf"),
-        ("metadata", {"a": 2**64}, "64 bits"),
+        ("metadata", {"a": 2**64}, "65 bits"),
         ("metadata", {"a": b""}, "bytes"),
         ("metadata", {1: "a"}, "key 1 is not text"),
         ("metadata", {"\ud800": 1}, "half a surrogate pair"),
