@@ -178,8 +178,8 @@ class _Check:
         yield from self._summary(owner, entry)
 
     def _summary(self, owner: _Owner, entry: Entry) -> Iterator[ObjectFault]:
-        if self._summarize is None:
-            return
+        if self._summarize is None or entry.digest in self._supersedes:
+            return  # of what was purged, the tree has the summary from before
         if entry.digest not in self._summaries:
             try:
                 self._summaries[entry.digest] = self._summarize(entry)
@@ -197,7 +197,8 @@ class _Check:
         leaves: list[ObjectLink] = []
         while pending:
             digest, link = pending.pop()
-            digest = self._supersedes.get(digest, digest)
+            while digest in self._supersedes:
+                digest, link = self._supersedes[digest], None
             if digest in self._seen:
                 continue
             self._see(digest)

@@ -354,7 +354,7 @@ class _Collection:
         latest = self.moment.now - self.rules.grace_seconds
         for number in marks.unmarked():
             row = marks.table[number]
-            if row.label in known and row.seconds <= latest:
+            if row.label in known and (row.seconds <= latest or row.digest in state.purges):
                 yield number
 
     def _judge(self, state: State, marks: Marks) -> _Judgement:

@@ -203,6 +203,7 @@ class CommitAttempt:
             path: gc_fence.graves_since(view.state, tx.since.get(path, fenced))
             for path in tx.staged
         }
+        self._refuse_purged(view.state, fenced)
         if any(staged.values()) or graves:
             try:
                 hits = self._hits(view.state, graves, staged)
@@ -213,6 +214,14 @@ class CommitAttempt:
             gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation
+
+    def _refuse_purged(self, state: State, fenced: int) -> None:
+        """Raise where the commit relies on what was purged since it was read."""
+        tx = self.transaction
+        newest = max(state.purges.values(), default=0)
+        if newest > min([fenced, *tx.since.values()]):
+            assert self._made is not None, "the fence comes after the commit is written"
+            gc_fence.refuse_purged(tx.objects, root_links(self._made[1].tree), state, tx.ref)
 
     def _hits(
         self,

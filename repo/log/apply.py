@@ -32,6 +32,7 @@ Shape = dict[str, Callable[[object], bool]]  # what the members of `data` must b
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TAGS = "tags/"
+PURGE = "purge"
 _DROPPING_KINDS = frozenset({"ref-delete", "ref-reset"})
 
 
@@ -66,6 +67,7 @@ class Folding:
         self.supersedes = dict(state.supersedes)
         self.config = dict(state.config)
         self.shallow = set(state.shallow)
+        self.purges = dict(state.purges)
         self.bulks = set(state.bulks)
         self.kinds = set(state.kinds)
 
@@ -82,6 +84,7 @@ class Folding:
             dict(self.supersedes),
             dict(self.config),
             frozenset(self.shallow),
+            dict(self.purges),
             frozenset(self.bulks),
             frozenset(self.kinds),
         )
@@ -119,6 +122,11 @@ class Folding:
             _expect(entry, {})
             self._move_refs(entry.kind, updates)
             return
+        if entry.kind == PURGE:
+            self.kinds.add(entry.kind)  # as for a version that does not know it
+            _expect(entry, {})
+            self._purge(updates)
+            return
         if updates or entry.bulk is not None:
             raise _Void(f"{entry.kind} moves no refs")
         if entry.kind == "gc-condemn" and not alone:
@@ -140,6 +148,23 @@ class Folding:
                 del self.refs[update.ref]
             else:
                 self.refs[update.ref] = update.new
+
+    def _purge(self, updates: tuple[Update, ...]) -> None:
+        erased = {update.old: update.new for update in updates if update.old is not None}
+        if not updates or len(erased) < len(updates):
+            raise _Void("names nothing to purge, or something twice")
+        for old, new in sorted(erased.items()):
+            if old in self.purges:
+                raise _Void(f"{old} was purged already")
+            if new is None:
+                continue
+            if old in self.supersedes:
+                raise _Void(f"{old} was superseded already, by {self.supersedes[old]}")
+            if new in erased or new in self.supersedes or new in self.purges:
+                # Else old -> new -> .. -> old could close a circle.
+                raise _Void(f"twin {new} was purged or superseded itself")
+        self.supersedes |= {old: new for old, new in erased.items() if new is not None}
+        self.purges |= dict.fromkeys(erased, self.generation)
 
     def _check_update(self, kind: str, update: Update) -> None:
         ref, old, new = update.ref, update.old, update.new
@@ -209,9 +234,9 @@ def _supersede(held: Folding, entry: LogEntry) -> None:
     for old, new in sorted(placements.items()):
         if old in merged:
             raise _Void(f"placement {old} was superseded already, by {merged[old]}")
-        if new in merged or new == old:
+        if new in merged or new == old or new in held.purges:
             # Else old -> new -> .. -> old could close a circle.
-            raise _Void(f"placement {new} was superseded itself")
+            raise _Void(f"placement {new} was superseded or purged itself")
         merged[old] = new
     held.supersedes = merged
 
@@ -261,7 +286,7 @@ def _all_updates(
     entry: LogEntry, bulk: Callable[[Digest], tuple[Update, ...]]
 ) -> tuple[Update, ...] | str:
     """The updates of an entry, or why they cannot be told."""
-    if entry.bulk is None or entry.kind not in REF_KINDS:
+    if entry.bulk is None or entry.kind not in REF_KINDS | {PURGE}:
         return entry.updates
     try:
         return entry.updates + bulk(entry.bulk)

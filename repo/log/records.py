@@ -50,7 +50,7 @@ REF_KINDS: Final = frozenset({"commit", "ref-create", "ref-delete", "ref-reset",
 KINDS: Final = (
     REF_KINDS
     | {"lease-open", "lease-close", "gc-condemn", "gc-end"}
-    | {"supersede", "shallow", "config", "noop"}
+    | {"supersede", "shallow", "config", "noop", "purge"}
 )
 
 _TXN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -85,7 +85,10 @@ class LogEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         shallow      {"add": [digest], "remove": [digest]}
         config       {"set": {key: value | None}}
 
-    The other kinds have none. `time_ns` is UTC and informs people; nothing is ordered by it.
+    The other kinds have none. The updates of a ``purge`` move no refs: `old` is the digest of what
+    was erased, `new` that of its twin, or None; `ref` says for people where it was.
+
+    `time_ns` is UTC and informs people; nothing is ordered by it.
     """
 
     txn: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]

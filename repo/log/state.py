@@ -163,6 +163,8 @@ class State:
         supersedes: placement to the one that took its place; see `resolve`.
         config: the allow-listed keys that were set.
         shallow: commits whose parents this repository does not have.
+        purges: digest of what was erased to the generation that did; its twin, if it has one, is
+            what `resolve` gives.
         bulks: every ref-updates object that an entry named: kept, so that the log folds.
         kinds: entry kinds beyond those of version 1 that occurred.
     """
@@ -175,6 +177,7 @@ class State:
     supersedes: Mapping[Digest, Digest] = field(default_factory=dict)
     config: Mapping[str, CanonicalValue] = field(default_factory=dict)
     shallow: frozenset[Digest] = frozenset()
+    purges: Mapping[Digest, int] = field(default_factory=dict)
     bulks: frozenset[Digest] = frozenset()
     kinds: frozenset[str] = frozenset()
 
@@ -192,7 +195,10 @@ class State:
         return f"the repository uses {', '.join(what)}: update tensorrepo to write to it"
 
     def resolve(self, placement: Digest) -> Digest:
-        """Where a placement lives now, through all supersedes. Ends: the fold admits no circle."""
+        """What stands for a placement, or for what was purged, now: through all supersedes.
+
+        Ends: the fold admits no circle.
+        """
         while (newer := self.supersedes.get(placement)) is not None:
             placement = newer
         return placement
@@ -228,6 +234,7 @@ class _StoredState(Struct, forbid_unknown_fields=True):
     shallow: frozenset[_Digest]
     bulks: frozenset[_Digest]
     kinds: frozenset[str]
+    purges: dict[_Digest, _Natural] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +271,8 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "bulks": sorted(state.bulks),
         "kinds": sorted(state.kinds),
     }
+    if state.purges:  # what has none has the bytes that it had before there were any
+        members["purges"] = state.purges
     return EncodedState(canonical_json(members), pages or {})
 
 
@@ -321,6 +330,7 @@ def _state_of(
         stored.supersedes,
         stored.config,
         stored.shallow,
+        stored.purges,
         stored.bulks,
         stored.kinds,
     )

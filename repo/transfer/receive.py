@@ -30,7 +30,8 @@ from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedE
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.threads import OrderedMap, ordered_map
@@ -72,6 +73,7 @@ class HistorySource:
         near: whether asking it takes no time.
         has: whether it has an object, as far as a look tells.
         shallow: commits at which history ends, there or by what was asked for.
+        purges: what was purged there, and by which record.
     """
 
     objects: EnvelopeSource
@@ -82,6 +84,7 @@ class HistorySource:
     near: bool
     has: Callable[[Digest], bool]
     shallow: frozenset[Digest] = frozenset()
+    purges: Mapping[Digest, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
@@ -96,6 +99,7 @@ class HistorySource:
             repository.backend.local_root is not None,
             partial(has_object, repository.objects),
             state.shallow,
+            state.purges,
         )
 
     def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
@@ -254,6 +258,7 @@ class Receiving:
                 supersedes=self._source.supersedes,
                 threads=self._reading,
                 had=had,
+                purged=self._is_purged,
             )
             self._placements |= found.placements
             for batch in _batches([found]):
@@ -280,7 +285,15 @@ class Receiving:
             shallow=self._source.shallow | self._pin.state.shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
             known=self._known,
+            purged=self._is_purged,
         )
+
+    def _is_purged(self, digest: Digest) -> bool:
+        """Whether the receiver has a twin of an object that it purged; PurgedError: only that."""
+        state = self._pin.state
+        if digest not in state.purges:
+            return False
+        return self._target.objects.living(digest) != digest
 
     def _graph(self) -> EitherSource:
         """The commits of both sides."""
@@ -348,8 +361,13 @@ class Receiving:
             for old, new in sorted(self._placements.items())
             if old not in state.supersedes and state.resolve(new) != old
         }
-        names = iter(needed)
-        entries = []
+        purged = {
+            old: new
+            for old, new in needed.items()
+            if old in self._source.purges and not has_object(self._target.objects, old)
+        }
+        entries = [self._purge(view, purged)] if purged else []
+        names = iter(needed.keys() - self._source.purges.keys())
         while block := list(islice(names, 200)):
             data = {"placements": {old: needed[old] for old in block}}
             txn = secrets.token_hex(16)
@@ -357,6 +375,30 @@ class Receiving:
                 LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
             )
         return tuple(entries)
+
+    def _purge(self, view: LogView, twins: Mapping[Digest, Digest]) -> LogEntry:
+        """What the source purged of it is purged here as well, unless it is here still.
+
+        A repository that has the data keeps it until somebody purges it there.
+        """
+        source, state = self._source, view.state
+        records = {source.purges[old] for old in twins}
+        gone = [
+            digest
+            for digest, record in sorted(source.purges.items())
+            if record in records and digest not in state.purges and digest not in twins
+        ]
+        here = ordered_map(
+            gone, partial(has_object, self._target.objects), threads=self._threads, name="purged"
+        )
+        erased: dict[Digest, Digest | None] = {**twins}
+        erased |= {digest: None for digest, has in zip(gone, here, strict=True) if not has}
+        updates = [Update(f"purge:{source.id}", old, new) for old, new in sorted(erased.items())]
+        bulk = self._writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
+        self._writer.flush()
+        txn = secrets.token_hex(16)
+        note = f"purged in {source.id}"
+        return LogEntry(txn, "purge", self._options.actor, time.time_ns(), note, bulk=bulk)
 
 
 @dataclass(slots=True)
