@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
 from tensorrepo.formats.dataset.external.outside import Outside
-from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, row_ids
+from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, row_ids, runs_of_ids
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     open_dataset,
@@ -32,9 +32,18 @@ from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Text
 from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
 from tensorrepo.formats.views import open_view, without_rows, write_view
-from tensorrepo.repo.changes.purge import HeldEntry, Twins
+from tensorrepo.repo.changes.purge import (
+    HeldEntry,
+    Progress,
+    PurgeRecord,
+    Twins,
+    append_purge,
+    held_entries,
+)
+from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -303,4 +312,43 @@ class PurgeSurvey:
             less = replace(less, dataset=twins.get(dataset, dataset))
             twins[digest], where[digest] = write_view(writer, less).digest, path
         chunks = frozenset(chunk for chunk, _ in self.tainted)
-        return Twins(twins, where, chunks)
+        rows = runs_of_ids(self.erasure.ids).tobytes() if twins else b""
+        return Twins(twins, where, chunks, rows, self._erased_columns())
+
+    def _erased_columns(self) -> Mapping[str, Mapping[str, str]]:
+        """What is told to those who ask for an erased column, by path: id to name."""
+        names = {
+            column.id: column.name
+            for digest in (self.named if self.erasure.columns else ())
+            for column in self.open(digest).schema.columns
+            if column.id in self.erasure.columns
+        }
+        return dict.fromkeys(self.request.paths, names) if names else {}
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def purge_history(
+    core: RepositoryCore,
+    request: PurgeRequest,
+    *,
+    actor: str,
+    reason: str,
+    outside: Outside | None = None,
+    found: Callable[[PurgeSurvey], None] = lambda _: None,
+    progress: Progress = silent,
+) -> PurgeRecord | None:
+    """Put twins in the place of all that holds what is to be erased; nothing is deleted yet.
+
+    `found` is told of each state that is looked at, before anything of it is stored. Raises what
+    `append_purge` does.
+    """
+
+    def rewrite(view: LogView, writer: ObjectWriter) -> Twins:
+        survey = PurgeSurvey(core.objects, request, list(held_entries(core, view.state)), outside)
+        found(survey)
+        return survey.rewrite(writer, progress)
+
+    return append_purge(core, rewrite, actor=actor, reason=reason, progress=progress)

@@ -21,6 +21,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorrepo.formats.common.buffer_codecs import CodecChoice
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
 from tensorrepo.formats.dataset.metadata.index import ColumnPages
@@ -114,6 +115,7 @@ def erase(
     tainted: AbstractSet[PagePlace],
     *,
     budget_bytes: int = BUDGET_BYTES,
+    codec: CodecChoice = "auto",
 ) -> ObjectLink | None:
     """Store the twin of a version; None where it holds nothing that is erased.
 
@@ -123,6 +125,7 @@ def erase(
         erasure: what is erased.
         tainted: places of pages, in chunks of any version, that hold some of it.
         budget_bytes: bound of the memory used, beside one batch.
+        codec: codec tried on pages that are written anew.
 
     Raises:
         InvalidInputError: no column is left; or the version has erased rows under other ids.
@@ -139,7 +142,7 @@ def erase(
         return None
     with writer_threads() as (encoders, storers):
         rng = random.Random()
-        options = WriteOptions(encoders, budget_bytes, codec="auto", rng=rng)
+        options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
         groups = _groups_without(dataset.root.groups, erasure.columns)
 
         def tree(groups: Groups) -> TreeWriter:
@@ -308,10 +311,13 @@ def _places(
     dataset: StoredDataset, part: ColumnPart, offsets: Ints | None = None
 ) -> Iterator[PagePlace]:
     """Where pages lie in chunks of our own; with `offsets`, those that hold such rows."""
-    chunks = dict.fromkeys(_chunks_of(dataset, part))
-    if not isinstance(part.pages, ColumnPages) or part.pages.tiles:
-        yield from ((chunk, -1) for chunk in chunks)  # tiles: a chunk holds nothing else
-    for at in range(part.count) if isinstance(part.pages, ColumnPages) else ():
+    chunks = set(_chunks_of(dataset, part))
+    if not isinstance(part.pages, ColumnPages):
+        yield from ((chunk, -1) for chunk in chunks)
+        return
+    # A chunk of tiles holds those of one fragment, and nothing else.
+    yield from ((part.chunks[number], -1) for page in part.pages.tiles for number in page)
+    for at in range(part.count):
         entry, chunk = part.pages.entries[at], part.chunks[int(part.pages.chunk[at])]
         first = int(entry["first_row"])
         if chunk in chunks and (

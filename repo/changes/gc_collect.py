@@ -399,6 +399,7 @@ class _Judgement:
 def log_roots(state: State) -> Iterator[Digest]:
     """What the log itself keeps."""
     yield from state.bulks
+    yield from state.purged_rows
     for grave in state.graves:
         yield grave.graves
         if not grave.ended:

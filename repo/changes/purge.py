@@ -21,7 +21,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -75,11 +75,15 @@ class Twins:
         twins: old digest to new.
         where: path of each old one, for people.
         tainted: objects that hold what is erased, and that nothing may lead to afterwards.
+        rows: ids of erased rows as RUN records in bytes ({doc}`dataset`); none: no rows are erased.
+        columns: path of each dataset to the columns that are erased of it, id to name.
     """
 
     twins: Mapping[Digest, Digest]
     where: Mapping[Digest, str]
     tainted: frozenset[Digest]
+    rows: bytes = b""
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +220,11 @@ def _append(
         Update(_label(found.where.get(old, "")), old, new) for old, new in sorted(erased.items())
     ]
     bulk = writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
+    rows = (writer.put(Kind.BLOB, found.rows).digest,) if found.rows else ()
     writer.flush()
-    entry = LogEntry(secrets.token_hex(16), PURGE, actor, time.time_ns(), reason, bulk=bulk)
+    data = {"columns": {path: dict(each) for path, each in found.columns.items()}, "rows": rows}
+    txn = secrets.token_hex(16)
+    entry = LogEntry(txn, PURGE, actor, time.time_ns(), reason, bulk=bulk, data=data)
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         same = replace(view.state, generation=planned.generation) == planned.state

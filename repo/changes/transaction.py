@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.purge_guard import refuse_held
 from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
@@ -221,7 +222,10 @@ class CommitAttempt:
         newest = max(state.purges.values(), default=0)
         if newest > min([fenced, *tx.since.values()]):
             assert self._made is not None, "the fence comes after the commit is written"
-            gc_fence.refuse_purged(tx.objects, root_links(self._made[1].tree), state, tx.ref)
+            made = self._made[1]
+            gc_fence.refuse_purged(tx.objects, root_links(made.tree), state, tx.ref)
+            before = tree_of(tx.objects, made.parents[0] if made.parents else None)
+            refuse_held(tx.objects, tx.repository.drivers, state, before, made.tree, tx.ref)
 
     def _hits(
         self,

@@ -68,6 +68,8 @@ class Folding:
         self.config = dict(state.config)
         self.shallow = set(state.shallow)
         self.purges = dict(state.purges)
+        self.purged_rows = dict(state.purged_rows)
+        self.purged_columns = dict(state.purged_columns)
         self.bulks = set(state.bulks)
         self.kinds = set(state.kinds)
 
@@ -85,6 +87,8 @@ class Folding:
             dict(self.config),
             frozenset(self.shallow),
             dict(self.purges),
+            dict(self.purged_rows),
+            dict(self.purged_columns),
             frozenset(self.bulks),
             frozenset(self.kinds),
         )
@@ -124,8 +128,12 @@ class Folding:
             return
         if entry.kind == PURGE:
             self.kinds.add(entry.kind)  # as for a version that does not know it
-            _expect(entry, {})
+            data = _expect(entry, {"columns": _are_columns, "rows": _are_digests})
             self._purge(updates)
+            self.purged_rows |= dict.fromkeys(data["rows"], self.generation)
+            for path, columns in data["columns"].items():
+                known = self.purged_columns.get(path, {})
+                self.purged_columns[path] = {**known, **columns}
             return
         if updates or entry.bulk is not None:
             raise _Void(f"{entry.kind} moves no refs")
@@ -334,6 +342,14 @@ def _is_time(value: object) -> bool:
 
 def _are_digests(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(is_digest(item) for item in value)
+
+
+def _are_columns(value: object) -> bool:
+    """Whether `value` maps paths to the columns that were erased there: id to name."""
+    return isinstance(value, dict) and all(
+        isinstance(columns, dict) and all(isinstance(name, str) for name in columns.values())
+        for columns in value.values()
+    )
 
 
 def _is_digest_map(value: object) -> bool:

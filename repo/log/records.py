@@ -84,6 +84,7 @@ class LogEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         supersede    {"placements": {old digest: new digest}}
         shallow      {"add": [digest], "remove": [digest]}
         config       {"set": {key: value | None}}
+        purge        {"columns": {path: {id: name}}, "rows": [digest]}
 
     The other kinds have none. The updates of a ``purge`` move no refs: `old` is the digest of what
     was erased, `new` that of its twin, or None; `ref` says for people where it was.

@@ -165,6 +165,8 @@ class State:
         shallow: commits whose parents this repository does not have.
         purges: digest of what was erased to the generation that did; its twin, if it has one, is
             what `resolve` gives.
+        purged_rows: objects that list the ids of erased rows, to the generation that did.
+        purged_columns: path of a dataset to the columns that were erased of it, id to name.
         bulks: every ref-updates object that an entry named: kept, so that the log folds.
         kinds: entry kinds beyond those of version 1 that occurred.
     """
@@ -178,6 +180,8 @@ class State:
     config: Mapping[str, CanonicalValue] = field(default_factory=dict)
     shallow: frozenset[Digest] = frozenset()
     purges: Mapping[Digest, int] = field(default_factory=dict)
+    purged_rows: Mapping[Digest, int] = field(default_factory=dict)
+    purged_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     bulks: frozenset[Digest] = frozenset()
     kinds: frozenset[str] = frozenset()
 
@@ -214,10 +218,17 @@ class State:
         for lease in self.leases.values():
             yield from lease.keep
         yield from self.bulks
+        yield from self.purged_rows
         for grave in self.graves:
             yield grave.graves
             if not grave.ended:
                 yield grave.list
+
+
+class _StoredPurges(Struct, frozen=True, forbid_unknown_fields=True):
+    columns: dict[str, dict[str, str]]
+    objects: dict[_Digest, _Natural]
+    rows: dict[_Digest, _Natural]
 
 
 class _StoredState(Struct, forbid_unknown_fields=True):
@@ -234,7 +245,7 @@ class _StoredState(Struct, forbid_unknown_fields=True):
     shallow: frozenset[_Digest]
     bulks: frozenset[_Digest]
     kinds: frozenset[str]
-    purges: dict[_Digest, _Natural] = {}
+    purges: _StoredPurges = _StoredPurges({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +283,11 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "kinds": sorted(state.kinds),
     }
     if state.purges:  # what has none has the bytes that it had before there were any
-        members["purges"] = state.purges
+        members["purges"] = {
+            "columns": state.purged_columns,
+            "objects": state.purges,
+            "rows": state.purged_rows,
+        }
     return EncodedState(canonical_json(members), pages or {})
 
 
@@ -330,7 +345,9 @@ def _state_of(
         stored.supersedes,
         stored.config,
         stored.shallow,
-        stored.purges,
+        stored.purges.objects,
+        stored.purges.rows,
+        stored.purges.columns,
         stored.bulks,
         stored.kinds,
     )

@@ -117,7 +117,7 @@ def _table_roots(state: State) -> list[Digest]:
     """What the log itself needs."""
     graves = [digest for grave in state.graves for digest in (grave.graves, grave.list)]
     ended = {grave.list for grave in state.graves if grave.ended}
-    return [*state.bulks, *(digest for digest in graves if digest not in ended)]
+    return [*state.bulks, *state.purged_rows, *(digest for digest in graves if digest not in ended)]
 
 
 def _copy_slots(origin: RepositoryCore, mirror: RepositoryCore, start: int, stop: int) -> None:

@@ -25,12 +25,14 @@ from typing import Final
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
@@ -73,7 +75,7 @@ class HistorySource:
         near: whether asking it takes no time.
         has: whether it has an object, as far as a look tells.
         shallow: commits at which history ends, there or by what was asked for.
-        purges: what was purged there, and by which record.
+        purging: state that says what was purged there.
     """
 
     objects: EnvelopeSource
@@ -84,7 +86,7 @@ class HistorySource:
     near: bool
     has: Callable[[Digest], bool]
     shallow: frozenset[Digest] = frozenset()
-    purges: Mapping[Digest, int] = field(default_factory=dict)
+    purging: State = field(default_factory=State)
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
@@ -99,7 +101,7 @@ class HistorySource:
             repository.backend.local_root is not None,
             partial(has_object, repository.objects),
             state.shallow,
-            state.purges,
+            state,
         )
 
     def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
@@ -209,6 +211,7 @@ class Receiving:
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
         self._ends: set[Digest] = set()
+        self._whole: list[Digest] = []
         self._lease = TransferLease(target, source.id, options.actor, options.clock)
         self._many = False
         self._known: EitherSource | None = None
@@ -327,6 +330,7 @@ class Receiving:
         for commit in batch.whole:
             self._placements |= commit.placements
             self._ends |= {commit.digest} if commit.beyond else set()
+            self._whole.append(commit.digest)
             if self._target.log.read_only is None:
                 self._lease.hold(commit)
         self._options.progress(self._totals)
@@ -343,6 +347,8 @@ class Receiving:
             fresh = commit in self._writer.own and not graves
             if not fresh and commit not in named:
                 gc_fence.secure_commit(self._writer, view.state, commit)
+        drivers, state = self._target.drivers, view.state
+        refuse_received(self._target.objects, drivers, state, self._whole, self._source.url)
         self._fenced = view
 
     def _ending(self, view: LogView) -> Iterator[LogEntry]:
@@ -364,10 +370,10 @@ class Receiving:
         purged = {
             old: new
             for old, new in needed.items()
-            if old in self._source.purges and not has_object(self._target.objects, old)
+            if old in self._source.purging.purges and not has_object(self._target.objects, old)
         }
         entries = [self._purge(view, purged)] if purged else []
-        names = iter(needed.keys() - self._source.purges.keys())
+        names = iter(needed.keys() - self._source.purging.purges.keys())
         while block := list(islice(names, 200)):
             data = {"placements": {old: needed[old] for old in block}}
             txn = secrets.token_hex(16)
@@ -381,7 +387,7 @@ class Receiving:
 
         A repository that has the data keeps it until somebody purges it there.
         """
-        source, state = self._source, view.state
+        source, state = self._source.purging, view.state
         records = {source.purges[old] for old in twins}
         gone = [
             digest
@@ -393,12 +399,22 @@ class Receiving:
         )
         erased: dict[Digest, Digest | None] = {**twins}
         erased |= {digest: None for digest, has in zip(gone, here, strict=True) if not has}
-        updates = [Update(f"purge:{source.id}", old, new) for old, new in sorted(erased.items())]
+        updates = [
+            Update(f"purge:{self._source.id}", old, new) for old, new in sorted(erased.items())
+        ]
         bulk = self._writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
+        lists = [digest for digest, record in source.purged_rows.items() if record in records]
+        for digest in lists:
+            self._writer.put(Kind.BLOB, self._source.objects.get(digest).payload)
         self._writer.flush()
-        txn = secrets.token_hex(16)
-        note = f"purged in {source.id}"
-        return LogEntry(txn, "purge", self._options.actor, time.time_ns(), note, bulk=bulk)
+        columns = {path: dict(each) for path, each in source.purged_columns.items()}
+        data = {"columns": columns, "rows": sorted(lists)}
+        txn, actor, note = (
+            secrets.token_hex(16),
+            self._options.actor,
+            f"purged in {self._source.id}",
+        )
+        return LogEntry(txn, "purge", actor, time.time_ns(), note, bulk=bulk, data=data)
 
 
 @dataclass(slots=True)

@@ -20,29 +20,21 @@ from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import path_in
 from tensorrepo.formats.common.provenance import IMPORTED_FROM, SYNCED_WITH, edges_of
 from tensorrepo.formats.model.stored_model import open_model
-from tensorrepo.formats.purging import PurgeRequest, PurgeSurvey
+from tensorrepo.formats.purging import PurgeRequest, PurgeSurvey, purge_history, silent
 from tensorrepo.repo.backends.base import PART_PREFIX
 from tensorrepo.repo.changes.gc_collect import CollectionReport, collect_garbage
 from tensorrepo.repo.changes.purge import (
     HeldEntry,
     Progress,
     PurgeRecord,
-    Twins,
-    append_purge,
     held_entries,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown, counted
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -113,7 +105,7 @@ def dataset_path(name: str) -> str:
 
 
 def plan_purge(
-    context: Context, request: PurgeRequest, *, progress: Progress = _silent
+    context: Context, request: PurgeRequest, *, progress: Progress = silent
 ) -> PurgePlan:
     """What `purge` would erase. Changes nothing.
 
@@ -129,7 +121,7 @@ def plan_purge(
 
 
 def purge(
-    context: Context, request: PurgeRequest, *, reason: str, progress: Progress = _silent
+    context: Context, request: PurgeRequest, *, reason: str, progress: Progress = silent
 ) -> PurgeReport:
     """Erase rows or columns from all history, and collect what held them.
 
@@ -145,14 +137,16 @@ def purge(
     core = context.core
     plans: list[PurgePlan] = []
 
-    def rewrite(view: LogView, writer: ObjectWriter) -> Twins:
-        held = list(held_entries(core, view.state))
-        survey = PurgeSurvey(core.objects, request, held, context.outside)
-        plans.append(_plan(context, survey, view.state))
-        return survey.rewrite(writer, progress)
-
     actor = context.author
-    record = append_purge(core, rewrite, actor=actor, reason=reason, progress=progress)
+    record = purge_history(
+        core,
+        request,
+        actor=actor,
+        reason=reason,
+        outside=context.outside,
+        found=lambda survey: plans.append(_plan(context, survey, core.log.refresh().state)),
+        progress=progress,
+    )
     view = core.log.refresh()
     if not view.state.purges:
         return PurgeReport(plans[-1], None, None, 0)
