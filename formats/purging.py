@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
 from tensorrepo.formats.dataset.external.outside import Outside
-from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, row_ids, runs_of_ids
+from tensorrepo.formats.dataset.metadata.row_ids import (
+    ROW_ID,
+    RUN,
+    format_row_id,
+    ids_of_runs,
+    row_ids,
+    runs_of_ids,
+)
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     open_dataset,
@@ -41,7 +48,7 @@ from tensorrepo.repo.changes.purge import (
     held_entries,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PurgedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
@@ -49,6 +56,7 @@ from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
+_WHY: Final = "It was erased from all history; `tensorrepo purge --list` tells by whom, and why."
 MOST_TEXTS: Final = 100_000  # texts of erased rows that are looked for elsewhere
 _LEAST_CONTAINED: Final = 4  # characters of a text that is looked for within others
 _LITERAL: Final = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"")
@@ -352,3 +360,21 @@ def purge_history(
         return survey.rewrite(writer, progress)
 
     return append_purge(core, rewrite, actor=actor, reason=reason, progress=progress)
+
+
+def refuse_purged_columns(core: RepositoryCore, path: str, names: Iterable[str]) -> None:
+    """Raise PurgedError where one of `names` is a column that was purged of a dataset."""
+    columns = (core.log.latest or core.log.refresh()).state.purged_columns.get(path, {})
+    for name in names:
+        if name in columns.values():
+            raise PurgedError(f"column {name!r} of {path} was purged. {_WHY}")
+
+
+def refuse_purged_rows(core: RepositoryCore, ids: Sequence[str]) -> None:
+    """Raise PurgedError where one of `ids` is that of a row that was purged."""
+    state = (core.log.latest or core.log.refresh()).state
+    wanted = row_ids(ids)
+    for listed in state.purged_rows:
+        purged = ids_of_runs(np.frombuffer(core.objects.get(listed).payload, RUN))
+        if len(found := wanted[np.isin(wanted, purged)]):
+            raise PurgedError(f"row {format_row_id(found[0])} was purged. {_WHY}")
