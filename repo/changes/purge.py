@@ -111,14 +111,15 @@ Rewrite = Callable[[LogView, ObjectWriter], Twins]
 def held_entries(repository: RepositoryCore, state: State) -> Iterator[HeldEntry]:
     """Every entry of every tree that roots of a state lead to, each content once per path."""
     objects = repository.objects
-    commits, others = [], []
+    commits: list[Digest] = []
+    others: list[Digest] = []
     roots = [*state.refs.values(), *state.retained]
     roots += [digest for lease in state.leases.values() for digest in lease.keep]
     for digest in dict.fromkeys(roots):
-        kind = objects.describe(digest).kind
-        (commits if kind is Kind.COMMIT else others).append((digest, kind))
+        is_commit = objects.describe(digest).kind is Kind.COMMIT
+        (commits if is_commit else others).append(digest)
     seen: set[tuple[str, Digest, Digest | None]] = set()
-    for digest, commit in walk(objects, [digest for digest, _ in commits]):
+    for digest, commit in walk(objects, commits):
         parents = commit.parents[:1]
         before = read_commit(objects, parents[0]).tree if parents else EMPTY_TREE
         for change in differences(objects, before, commit.tree):
@@ -127,7 +128,7 @@ def held_entries(repository: RepositoryCore, state: State) -> Iterator[HeldEntry
                     continue
                 seen.add(key)
                 yield HeldEntry(change.path, entry, digest)
-    for digest, _ in others:
+    for digest in others:
         for found in closure(objects, [digest], state.supersedes):
             kind = objects.describe(found).kind
             if kind in (Kind.DATASET, Kind.VIEW) and ("", found, None) not in seen:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from tensorrepo.repo.errors import NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.history.merge_trees import Drivers
+from tensorrepo.repo.history.merge_trees import Drivers, MergeDriver
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
@@ -20,7 +20,7 @@ from tensorrepo.repo.objects.envelope import ObjectSource
 
 
 @runtime_checkable
-class KnowsPurged(Protocol):
+class KnowsPurged(MergeDriver, Protocol):
     """A merge driver that can tell whether an entry holds what was purged."""
 
     def held_purged(
