@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -114,6 +114,12 @@ def make_view(
     return StoredView(
         sql, path, dataset.digest, commit, runs_of_ids(row_id_table(dataset).of(rows))
     )
+
+
+def without_rows(view: StoredView, ids: NDArray[Any], sql: str) -> StoredView:
+    """A view without the rows of these ids, and as if `sql` had been asked."""
+    every = ids_of_runs(view.runs)
+    return replace(view, sql=sql, runs=runs_of_ids(every[~np.isin(every, ids)]))
 
 
 def write_view(objects: ObjectSink, view: StoredView) -> ObjectLink:

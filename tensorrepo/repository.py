@@ -24,7 +24,7 @@ from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Sho
 from tensorrepo.repository_exchange import RepositoryExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tensorrepo.catalog.catalog import Catalog
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from tensorrepo.context import Context
     from tensorrepo.datasets.blame import Blame
     from tensorrepo.datasets.dataset import Dataset, View
+    from tensorrepo.formats.dataset.selecting.select_rows import Where
     from tensorrepo.formats.model.maintenance.repack import RepackReport
     from tensorrepo.formats.model.maintenance.usage import SpaceUsage
     from tensorrepo.formats.model.state.lossy import LossyState
+    from tensorrepo.formats.purging import PurgeRequest
     from tensorrepo.models.checkpointer import Checkpointer, RetentionPolicy, Saved
     from tensorrepo.models.model import Model
     from tensorrepo.pinned import EntryHandles, PinnedRepository
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
     from tensorrepo.verbs.comparison import Comparison
+    from tensorrepo.verbs.purge import PurgePlan, PurgeReport
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -475,6 +478,52 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         if dry_run:
             return lazy.plan_expiry(core, branch, rule, now_ns=now)
         return lazy.expire(core, branch, rule, actor=self.author, now_ns=now)
+
+    def purge(
+        self,
+        *names: str,
+        where: Where | None = None,
+        rows: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        reason: str,
+    ) -> PurgeReport:
+        """Erase rows or columns of datasets from all history, for good, and collect them.
+
+        Commits keep their digests, and show the data without what was purged; who asks for it gets
+        `PurgedError`. `purge_plan` tells before what would go.
+
+        Args:
+            names: names of datasets, those that are gone by now too.
+            where: condition on rows, looked for in every version; or values of key columns.
+            rows: ids of rows.
+            columns: names of columns.
+            reason: why, for the log.
+
+        Raises:
+            NotFoundError: no commit has such a dataset or column.
+            InvalidInputError: something that is not named has the same bytes; names it.
+        """
+        request = self._purge_request(names, where, rows, columns)
+        return lazy.purge(self.context, request, reason=text("reason", reason))
+
+    def purge_plan(
+        self,
+        *names: str,
+        where: Where | None = None,
+        rows: Sequence[str] = (),
+        columns: Sequence[str] = (),
+    ) -> PurgePlan:
+        """What `purge` would erase, and what it would not reach. Changes nothing."""
+        return lazy.plan_purge(self.context, self._purge_request(names, where, rows, columns))
+
+    @staticmethod
+    def _purge_request(
+        names: Sequence[str], where: Where | None, rows: Sequence[str], columns: Sequence[str]
+    ) -> PurgeRequest:
+        paths = tuple(path_in("datasets", name) for name in names)
+        return lazy.PurgeRequest(
+            paths, where, tuple(listed("rows", rows)), tuple(listed("columns", columns))
+        )
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""

@@ -16,7 +16,13 @@ from dataclasses import replace
 import numpy as np
 
 from tensorrepo.formats.dataset.external.outside import Outside
-from tensorrepo.formats.dataset.read import fragment_records, open_dataset
+from tensorrepo.formats.dataset.metadata.row_ids import RUN, ids_of_runs
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    fragment_records,
+    open_dataset,
+    row_id_table,
+)
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.unique_key import KEY_PROPERTY, broken_key, declared_key
 from tensorrepo.formats.dataset.versions.conflicts import (
@@ -40,9 +46,25 @@ from tensorrepo.formats.dataset.versions.merge_write import write_merged
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
+from tensorrepo.repo.tables import counted
 
 _SIDES: dict[str, SideName] = {"ours": "ours", "theirs": "theirs"}
+
+
+def held_purged(dataset: StoredDataset, path: str, state: State) -> str | None:
+    """What a dataset at `path` holds that was purged, in words; None: nothing."""
+    columns = state.purged_columns.get(path, {})
+    known = {each for group in dataset.root.groups for each in group}
+    if found := sorted(columns[each] for each in known & columns.keys()):
+        return f"column {found[0]!r}"
+    for listed in state.purged_rows:
+        runs = np.frombuffer(dataset.objects.get(listed).payload, RUN)
+        rows = row_id_table(dataset).find(ids_of_runs(runs))
+        if count := int(np.count_nonzero(rows >= 0)):
+            return f"{counted(count, 'row')}"
+    return None
 
 
 class DatasetMergeDriver:
@@ -51,6 +73,12 @@ class DatasetMergeDriver:
     def __init__(self, outside: Outside | None = None) -> None:
         """`outside` reads files in place, where cells of such rows are compared; None: nobody."""
         self._outside = outside
+
+    def held_purged(
+        self, objects: ObjectSource, path: str, entry: Entry, state: State
+    ) -> str | None:
+        """What a dataset holds that was purged; see `purge_guard.KnowsPurged`."""
+        return held_purged(open_dataset(objects, entry.digest, self._outside), path, state)
 
     def merge(
         self,

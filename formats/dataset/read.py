@@ -370,6 +370,15 @@ def narrowed(dataset: StoredDataset, rows: Ints) -> StoredDataset:
     return replace(dataset, root=root, _memory=memory)
 
 
+def undeleted(dataset: StoredDataset) -> StoredDataset:
+    """A dataset as if none of its rows were deleted; the digest stays that of the whole."""
+    root = replace(dataset.root, deleted=0)
+    leaves, known = dataset_leaves(dataset), dataset._memory  # noqa: SLF001  its module
+    alive = LiveRows(root.rows, np.zeros(0, np.int64))
+    memory = replace(known, leaves=leaves, live=alive, lock=Lock())
+    return replace(dataset, root=root, _memory=memory)
+
+
 def projected(dataset: StoredDataset, schema: Schema) -> StoredDataset:
     """A dataset with only the columns of `schema`, some of its own; the digest stays."""
     return replace(dataset, root=replace(dataset.root, schema=schema))

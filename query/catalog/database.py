@@ -18,7 +18,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -260,6 +260,18 @@ class CatalogDatabase:
                 if self.engine.dialect.name == POSTGRESQL:
                     lock_postgresql(self.url, connection)
                 yield connection
+
+    def is_there(self) -> bool:
+        """Whether there is something: a server always counts, a file where it was made."""
+        return self._file is None or self._file.exists()
+
+    def shrink(self) -> None:
+        """Write a SQLite file anew without what was deleted, its journal too."""
+        if self._file is None:
+            return
+        with told(self.engine), closing(self.engine.raw_connection()) as connection:
+            for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):  # in no transaction
+                ask_sqlite(self.url, self._file, partial(connection.cursor().execute, statement))
 
     def is_damaged(self) -> bool:
         """Whether this is a SQLite file in which something is broken. Reads all of it."""

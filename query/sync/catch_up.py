@@ -231,6 +231,13 @@ def clear(connection: Connection) -> None:
         connection.execute(table.delete())
 
 
+def erase(connection: Connection) -> None:
+    """Empty all tables, so that nothing of them is left in the free pages of a SQLite file."""
+    if connection.dialect.name == tables.SQLITE:
+        connection.exec_driver_sql("PRAGMA secure_delete = ON")
+    clear(connection)
+
+
 def fill(
     repository: RepositoryCore,
     connection: Connection,
@@ -245,6 +252,9 @@ def fill(
         clear(connection)  # commits have other parents now, and other changes with them
         cursor = None
     base = repository.log.view_at(0 if cursor is None else cursor.generation)
+    if cursor is not None and base.state.purges.keys() != view.state.purges.keys():
+        erase(connection)  # rows of what was purged, under digests that others have as well
+        cursor, base = None, repository.log.view_at(0)
     return _Filling(repository, connection, base, view, progress).run(cursor)
 
 

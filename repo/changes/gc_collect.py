@@ -400,7 +400,8 @@ class _Collection:
         latest = self.moment.now - self.rules.grace_seconds
         for number in marks.unmarked():
             row = marks.table[number]
-            if row.seconds <= latest and is_known_key(self.repository.objects, state, row):
+            is_due = row.seconds <= latest or row.digest in state.purges
+            if is_due and is_known_key(self.repository.objects, state, row):
                 yield number
 
     def _judge(self, state: State, marks: Marks) -> _Judgement:
@@ -461,6 +462,7 @@ def log_roots(state: State) -> Iterator[Digest]:
     """What the log itself keeps."""
     yield from state.bulks
     yield from state.history_packs
+    yield from state.purged_rows
     for grave in state.graves:
         yield grave.graves
         if not grave.ended:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tensorrepo.repo.errors import CommitExpired, NotFoundError
+from tensorrepo.repo.errors import CommitExpired, NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import Condemnation, State
@@ -72,6 +72,21 @@ def closure(
                 for child in objects.get(digest).links
                 if not (ends and child.kind is Kind.COMMIT)
             ]
+
+
+def refuse_purged(objects: ObjectSource, roots: Iterable[Digest], state: State, what: str) -> None:
+    """Raise where `roots` lead to what was purged and has no twin.
+
+    Raises:
+        PurgedError: `what` was made of rows, columns or tensors that were purged meanwhile.
+    """
+    for digest in closure(objects, roots, state.supersedes):
+        if digest in state.purges:
+            raise PurgedError(
+                f"{what}: it was made of data that record {state.purges[digest]} of the log purged "
+                f"meanwhile (object {digest:.12}), so nothing was changed. Read what is there now, "
+                "and make the change on that; `tensorrepo purge --list` tells what was erased."
+            )
 
 
 def store_again(

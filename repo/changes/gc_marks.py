@@ -230,6 +230,10 @@ class Marks:
         """Mark of an object that the listing had; 0: nobody leads to it."""
         return self.owners[self.table.find(digest_bytes(digest))]
 
+    def holds(self, digest: Digest) -> bool:
+        """Whether an object was marked, be it that it was stored after the listing."""
+        return self._is_seen(digest_bytes(digest))
+
     def _is_seen(self, raw: bytes) -> bool:
         number = self.table.find(raw)
         return raw in self._late if number < 0 else self.owners[number] != 0

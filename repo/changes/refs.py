@@ -298,6 +298,8 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
 
 def updates_of(log: RepositoryLog, entry: LogEntry) -> tuple[Update, ...]:
     """All that an entry moves: its own updates, and those of its ref-updates object."""
+    if entry.kind == "purge":  # its updates are of objects
+        return ()
     return entry.updates if entry.bulk is None else entry.updates + log.read_bulk(entry.bulk)
 
 

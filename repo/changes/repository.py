@@ -35,6 +35,7 @@ from tensorrepo.repo.log.past_commits import PastCommits
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, read_opening
 from tensorrepo.repo.log.records import LogEntry, Update, decode_ref_updates
 from tensorrepo.repo.log.segments import SegmentCommit, changed_filter
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import encode_object
 from tensorrepo.repo.objects.store import ObjectStore
@@ -283,6 +284,11 @@ def open_repository(
     )
     log.read_only = reason
     past = PastCommits(log) if backend.local_root is None else None
+
+    def standing() -> State | None:
+        state = log.latest.state if log.latest else None
+        return state if state is not None and (state.supersedes or state.purges) else None
+
     objects = ObjectStore(
         store,
         condemned=lambda: log.latest.state.graves if log.latest else (),
@@ -291,6 +297,7 @@ def open_repository(
         past=None if past is None else past.get,
         shallow=lambda: log.latest.state.shallow if log.latest else frozenset(),
         packs=lambda: log.latest.state.history_packs if log.latest else (),
+        standing=standing,
     )
     return RepositoryCore(backend, identity, log, objects, drivers, past, copy)
 

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.purge_guard import refuse_held
 from tensorrepo.repo.changes.refs import BRANCHES, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, UnsupportedError
@@ -203,6 +204,7 @@ class CommitAttempt:
             path: gc_fence.graves_since(view.state, tx.since.get(path, fenced))
             for path in tx.staged
         }
+        self._refuse_purged(view.state, fenced)
         if any(staged.values()) or graves:
             try:
                 hits = self._hits(view.state, graves, staged)
@@ -213,6 +215,17 @@ class CommitAttempt:
             gc_fence.store_again(tx.objects, hits, view.state.graves, tx.ref)
             tx.since = dict.fromkeys(tx.since, view.generation)
         self._fenced = view.generation
+
+    def _refuse_purged(self, state: State, fenced: int) -> None:
+        """Raise where the commit relies on what was purged since it was read."""
+        tx = self.transaction
+        newest = max(state.purges.values(), default=0)
+        if newest > min([fenced, *tx.since.values()]):
+            assert self._made is not None, "the fence comes after the commit is written"
+            made = self._made[1]
+            gc_fence.refuse_purged(tx.objects, root_links(made.tree), state, tx.ref)
+            before = tree_of(tx.objects, made.parents[0] if made.parents else None)
+            refuse_held(tx.objects, tx.repository.drivers, state, before, made.tree, tx.ref)
 
     def _hits(
         self,

@@ -40,6 +40,7 @@ Shape = dict[str, Callable[[object], bool]]  # what the members of `data` must b
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TAGS = "tags/"
+PURGE = "purge"
 _DROPPING_KINDS = frozenset({"ref-delete", "ref-reset"})
 
 
@@ -74,6 +75,9 @@ class Folding:
         self.supersedes = dict(state.supersedes)
         self.config = dict(state.config)
         self.shallow = set(state.shallow)
+        self.purges = dict(state.purges)
+        self.purged_rows = dict(state.purged_rows)
+        self.purged_columns = dict(state.purged_columns)
         self.bulks = set(state.bulks)
         self.kinds = set(state.kinds)
 
@@ -90,6 +94,9 @@ class Folding:
             dict(self.supersedes),
             dict(self.config),
             frozenset(self.shallow),
+            dict(self.purges),
+            dict(self.purged_rows),
+            dict(self.purged_columns),
             frozenset(self.bulks),
             frozenset(self.kinds),
         )
@@ -128,6 +135,15 @@ class Folding:
             _expect(entry, {})
             self._move_refs(entry.kind, updates)
             return
+        if entry.kind == PURGE:
+            self.kinds.add(entry.kind)  # as for a version that does not know it
+            data = _expect(entry, {"columns": _are_columns, "rows": _are_digests})
+            self._purge(updates)
+            self.purged_rows |= dict.fromkeys(data["rows"], self.generation)
+            for path, columns in data["columns"].items():
+                known = self.purged_columns.get(path, {})
+                self.purged_columns[path] = {**known, **columns}
+            return
         if updates or entry.bulk is not None:
             raise _Void(f"{entry.kind} moves no refs")
         if entry.kind == "gc-condemn" and not alone:
@@ -149,6 +165,23 @@ class Folding:
                 del self.refs[update.ref]
             else:
                 self.refs[update.ref] = update.new
+
+    def _purge(self, updates: tuple[Update, ...]) -> None:
+        erased = {update.old: update.new for update in updates if update.old is not None}
+        if not updates or len(erased) < len(updates):
+            raise _Void("names nothing to purge, or something twice")
+        for old, new in sorted(erased.items()):
+            if old in self.purges:
+                raise _Void(f"{old} was purged already")
+            if new is None:
+                continue
+            if old in self.supersedes:
+                raise _Void(f"{old} was superseded already, by {self.supersedes[old]}")
+            if new in erased or new in self.supersedes or new in self.purges:
+                # Else old -> new -> .. -> old could close a circle.
+                raise _Void(f"twin {new} was purged or superseded itself")
+        self.supersedes |= {old: new for old, new in erased.items() if new is not None}
+        self.purges |= dict.fromkeys(erased, self.generation)
 
     def _check_update(self, kind: str, update: Update) -> None:
         ref, old, new = update.ref, update.old, update.new
@@ -233,9 +266,9 @@ def _supersede(held: Folding, entry: LogEntry) -> None:
     for old, new in sorted(placements.items()):
         if old in merged:
             raise _Void(f"placement {old} was superseded already, by {merged[old]}")
-        if new in merged or new == old:
+        if new in merged or new == old or new in held.purges:
             # Else old -> new -> .. -> old could close a circle.
-            raise _Void(f"placement {new} was superseded itself")
+            raise _Void(f"placement {new} was superseded or purged itself")
         merged[old] = new
     held.supersedes = merged
 
@@ -286,7 +319,7 @@ def _all_updates(
     entry: LogEntry, bulk: Callable[[Digest], tuple[Update, ...]]
 ) -> tuple[Update, ...] | str:
     """The updates of an entry, or why they cannot be told."""
-    if entry.bulk is None or entry.kind not in REF_KINDS:
+    if entry.bulk is None or entry.kind not in REF_KINDS | {PURGE}:
         return entry.updates
     try:
         return entry.updates + bulk(entry.bulk)
@@ -338,6 +371,14 @@ def _is_time(value: object) -> bool:
 
 def _are_digests(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(is_digest(item) for item in value)
+
+
+def _are_columns(value: object) -> bool:
+    """Whether `value` maps paths to the columns that were erased there: id to name."""
+    return isinstance(value, dict) and all(
+        isinstance(columns, dict) and all(isinstance(name, str) for name in columns.values())
+        for columns in value.values()
+    )
 
 
 def _is_digest_map(value: object) -> bool:

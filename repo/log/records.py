@@ -50,7 +50,7 @@ REF_KINDS: Final = frozenset({"commit", "ref-create", "ref-delete", "ref-reset",
 FIRST_KINDS: Final = (  # those of version 1, which all know
     REF_KINDS
     | {"lease-open", "lease-close", "gc-condemn", "gc-end"}
-    | {"supersede", "shallow", "config", "noop"}
+    | {"supersede", "shallow", "config", "noop", "purge"}
 )
 KINDS: Final = FIRST_KINDS | {"gc-merge"}
 
@@ -85,8 +85,12 @@ class LogEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         supersede    {"placements": {old digest: new digest}}
         shallow      {"add": [digest], "remove": [digest]}
         config       {"set": {key: value | None}}
+        purge        {"columns": {path: {id: name}}, "rows": [digest]}
 
-    The other kinds have none. `time_ns` is UTC and informs people; nothing is ordered by it.
+    The other kinds have none. The updates of a ``purge`` move no refs: `old` is the digest of what
+    was erased, `new` that of its twin, or None; `ref` says for people where it was.
+
+    `time_ns` is UTC and informs people; nothing is ordered by it.
     """
 
     txn: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]

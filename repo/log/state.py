@@ -179,6 +179,10 @@ class State:
         supersedes: placement to the one that took its place; see `resolve`.
         config: the allow-listed keys that were set.
         shallow: commits whose parents this repository does not have.
+        purges: digest of what was erased to the generation that did; its twin, if it has one, is
+            what `resolve` gives.
+        purged_rows: objects that list the ids of erased rows, to the generation that did.
+        purged_columns: path of a dataset to the columns that were erased of it, id to name.
         bulks: every ref-updates object that an entry named: kept, so that the log folds.
         kinds: entry kinds beyond those of version 1 that occurred.
     """
@@ -191,6 +195,9 @@ class State:
     supersedes: Mapping[Digest, Digest] = field(default_factory=dict)
     config: Mapping[str, CanonicalValue] = field(default_factory=dict)
     shallow: frozenset[Digest] = frozenset()
+    purges: Mapping[Digest, int] = field(default_factory=dict)
+    purged_rows: Mapping[Digest, int] = field(default_factory=dict)
+    purged_columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     bulks: frozenset[Digest] = frozenset()
     kinds: frozenset[str] = frozenset()
 
@@ -208,7 +215,10 @@ class State:
         return f"the repository uses {', '.join(what)}: update tensorrepo to write to it"
 
     def resolve(self, placement: Digest) -> Digest:
-        """Where a placement lives now, through all supersedes. Ends: the fold admits no circle."""
+        """What stands for a placement, or for what was purged, now: through all supersedes.
+
+        Ends: the fold admits no circle.
+        """
         while (newer := self.supersedes.get(placement)) is not None:
             placement = newer
         return placement
@@ -232,10 +242,17 @@ class State:
             yield from lease.keep
         yield from self.bulks
         yield from self.history_packs
+        yield from self.purged_rows
         for grave in self.graves:
             yield grave.graves
             if not grave.ended:
                 yield grave.list
+
+
+class _StoredPurges(Struct, frozen=True, forbid_unknown_fields=True):
+    columns: dict[str, dict[str, str]]
+    objects: dict[_Digest, _Natural]
+    rows: dict[_Digest, _Natural]
 
 
 class _StoredState(Struct, forbid_unknown_fields=True):
@@ -252,6 +269,7 @@ class _StoredState(Struct, forbid_unknown_fields=True):
     shallow: frozenset[_Digest]
     bulks: frozenset[_Digest]
     kinds: frozenset[str]
+    purges: _StoredPurges = _StoredPurges({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +306,12 @@ def encode_with_pages(state: State, paging: Paging = FORMAT) -> EncodedState:
         "bulks": sorted(state.bulks),
         "kinds": sorted(state.kinds),
     }
+    if state.purges:  # what has none has the bytes that it had before there were any
+        members["purges"] = {
+            "columns": state.purged_columns,
+            "objects": state.purges,
+            "rows": state.purged_rows,
+        }
     return EncodedState(canonical_json(members), pages or {})
 
 
@@ -345,6 +369,9 @@ def _state_of(
         stored.supersedes,
         stored.config,
         stored.shallow,
+        stored.purges.objects,
+        stored.purges.rows,
+        stored.purges.columns,
         stored.bulks,
         stored.kinds,
     )

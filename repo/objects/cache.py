@@ -27,7 +27,7 @@ import secrets
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from math import inf
@@ -311,6 +311,15 @@ class DiskCache:
                 self._drop(file.path)
                 total_bytes -= file.bytes
                 gone.append(file)
+        return gone
+
+    def drop_objects(self, digests: Collection[str]) -> int:
+        """Delete all that is kept of some objects, whole or in parts; gives the number of files."""
+        gone = 0
+        for file in self._scan():
+            if file.name.partition(".")[0] in digests:
+                self._drop(file.path)
+                gone += 1
         return gone
 
     def _worth(self, file: Stored, now: float) -> tuple[float, float]:  # noqa: ARG002

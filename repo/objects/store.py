@@ -6,15 +6,23 @@ verifies it, and remembers small ones. `writer.ObjectWriter` stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
-from tensorrepo.repo.errors import CollectedError, CorruptError, NotFoundError, StorageError
+from tensorrepo.repo.errors import (
+    CollectedError,
+    CorruptError,
+    Error,
+    NotFoundError,
+    PurgedError,
+    StorageError,
+)
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
-from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 from tensorrepo.repo.objects.envelope import (
     HEADER,
@@ -53,6 +61,7 @@ class ObjectStore:
         past: Callable[[Digest], bytes | None] | None = None,
         shallow: Callable[[], frozenset[Digest]] = frozenset,
         packs: Callable[[], tuple[Digest, ...]] = tuple,
+        standing: Callable[[], State | None] = lambda: None,
     ) -> None:
         """Open the objects of `backend`.
 
@@ -65,6 +74,7 @@ class ObjectStore:
                 for commits that others name as their parents: for who walks back.
             shallow: commits whose parents are not here, by that newest state.
             packs: history packs of that newest state.
+            standing: that state, where anything was purged or superseded.
         """
         self.backend = backend
         self.cache = cache if backend.local_root is None else None
@@ -77,6 +87,7 @@ class ObjectStore:
         self._past = past
         self._shallow = shallow
         self.packs = HistoryPacks(packs, self._open_pack)
+        self._standing = standing
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
@@ -89,8 +100,40 @@ class ObjectStore:
         """Commits at which history ends here, in the newest state that this process has seen."""
         return self._shallow()
 
+    def living(self, digest: Digest) -> Digest:
+        """What stands for an object now: its twin where it was purged, what took its place where it
+        was superseded, else itself.
+
+        Raises:
+            PurgedError: it was purged, and has no twin.
+        """
+        state = self._standing()
+        if state is None:
+            return digest
+        twin = state.resolve(digest)
+        if twin == digest and digest in state.purges:
+            raise self._purged(digest, state.purges[digest])
+        return twin
+
+    def refuse_purged(self, digest: Digest) -> None:
+        """Raise PurgedError for what was purged, be it that a twin stands for it."""
+        state = self._standing()
+        if state is not None and digest in state.purges:
+            raise self._purged(digest, state.purges[digest])
+
+    def _purged(self, digest: Digest, generation: int) -> PurgedError:
+        return PurgedError(
+            f"object {digest:.12} in {self.backend.url} was purged: record {generation} of the log "
+            "erased it for good, and it is not taken back. `tensorrepo purge --list` tells why; "
+            "read what is there now anew, and make the change on that."
+        )
+
     def get(self, digest: Digest) -> Envelope:
-        """The whole object. Raises NotFoundError, or CorruptError when no copy is whole."""
+        """The whole object. Raises NotFoundError, or CorruptError when no copy is whole.
+
+        Where it was purged, the twin that stands for it; PurgedError where none does.
+        """
+        digest = self.living(digest)
         known = self._recent.get(digest)
         if known is not None:
             return known
@@ -102,6 +145,7 @@ class ObjectStore:
 
     def fetch(self, digest: Digest) -> Envelope:
         """The whole object from the store itself, past every cache. Raises as `get` does."""
+        digest = self.living(digest)
         if (away := self._away(digest)) is not None:
             return away.fetch(digest)
         return self._from_store(digest)
@@ -111,10 +155,15 @@ class ObjectStore:
         return self._from_store(digest)
 
     def describe(self, digest: Digest) -> ObjectLink:
-        """What a parent says of the object, if one was read; else from its own header."""
+        """What a parent says of the object, if one was read; else from its own header.
+
+        Of what was purged, under its own name what its twin is.
+        """
         linked = self._links.get(digest)
         if linked is not None:
             return linked
+        if (living := self.living(digest)) != digest:
+            return replace(self.describe(living), digest=digest)
         known = self._recent.get(digest)
         if known is not None:
             return known.link(digest)
@@ -131,6 +180,7 @@ class ObjectStore:
 
     def read_range(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """Payload bytes ``[start, stop)``, not verified."""
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_range(link, start, stop)
         offset = self._payload_start(link)
@@ -140,12 +190,14 @@ class ObjectStore:
 
     def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
         """Bytes ``[start, stop)`` of an object that is never compressed, not verified."""
+        self.refuse_purged(digest)
         if (away := self._away(digest)) is not None:
             return away.read_envelope(digest, start, stop)
         return self._first(digest, lambda key: self.backend.read_range(key, start, stop))
 
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `read_range` without repeating what fails for a moment: the caller does."""
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_once(link, start, stop)
         offset = self._payload_start(link)
@@ -154,6 +206,7 @@ class ObjectStore:
 
     def read_into(self, link: ObjectLink, start: int, buffer: memoryview) -> None:
         """Fill `buffer` with payload bytes from `start`, not verified."""
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             away.read_into(link, start, buffer)
             return
@@ -168,6 +221,7 @@ class ObjectStore:
         Raises:
             CorruptError: the bytes differ from `tag`, twice.
         """
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_checked(link, start, stop, tag)
         name = _span_name(link, start, stop, tag)
@@ -188,6 +242,7 @@ class ObjectStore:
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
         """As `read_checked` for each of `spans`, those that lie together in one request."""
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_spans(link, spans)
         found: dict[CheckedSpan, Buffer] = {span: b"" for span in spans if span.start == span.stop}
@@ -214,6 +269,7 @@ class ObjectStore:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None:
         also where the system has no room for a map, and it must be read.
         """
+        self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.map(link)
         if self.backend.local_root is None:
@@ -288,6 +344,12 @@ class ObjectStore:
                 seen.add(parsed[0])
                 yield parsed[0]
 
+    def forget(self, digests: Iterable[Digest]) -> None:
+        """Keep nothing of these objects in memory, but where somebody looks at it."""
+        for digest in digests:
+            self._recent.drop(digest)
+            self._maps.drop(digest)
+
     def remember(self, digest: Digest, envelope: Envelope) -> None:
         """Keep a verified object in memory, when it is small, and what it says of its children."""
         if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
@@ -347,6 +409,8 @@ class ObjectStore:
                         self.cache.put(digest, (data,))
                     return envelope
         if damaged is None:
+            if (twin := self.living(digest)) != digest:
+                return self._from_store(twin)  # it was purged since this process read the log
             raise self._missing(digest)
         # Who reads through a lazy clone does not know in which of two repositories that was.
         raise type(damaged)(f"{self.backend.url}: {damaged}") from damaged
@@ -424,7 +488,11 @@ class ObjectStore:
         head = self._first(link.digest, lambda key: self.backend.read_range(key, 0, HEADER.size))
         return decode_header(memoryview(head), link.digest)[2]
 
-    def _missing(self, digest: Digest) -> NotFoundError:
+    def _missing(self, digest: Digest) -> Error:
+        # Looking for it read the log anew: what was purged since this process last did is told.
+        state = self._standing()
+        if state is not None and digest in state.purges:
+            return self._purged(digest, state.purges[digest])
         # By now every table was asked; of one that cannot be read nothing is known.
         tables = self._tables.values()
         if label := max((table.label(digest) for table in tables), default=0):

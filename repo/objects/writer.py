@@ -81,6 +81,7 @@ class ObjectWriter:
         Returns:
             Whether there is such an object, and whole; else it must be put.
         """
+        self.store.refuse_purged(link.digest)
         backend = self.store.backend
         key = object_key(link.digest, self.store.label(link.digest, self.graves))
         stored_bytes = backend.size(key)
@@ -113,6 +114,7 @@ class ObjectWriter:
 
     def _start(self, encoded: EncodedObject) -> None:
         link = encoded.link
+        self.store.refuse_purged(link.digest)
         key = object_key(link.digest, self.store.label(link.digest, self.graves))
         with self._storing():
             with self._lock:

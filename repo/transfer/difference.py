@@ -175,6 +175,7 @@ def objects_of(
     shallow: frozenset[Digest],
     threads: int,
     known: EnvelopeReader | None = None,
+    purged: Callable[[Digest], bool] = lambda _: False,
 ) -> CommitObjects:
     """What a commit brings beside what its parents lead to; all of it where history ends.
 
@@ -185,12 +186,14 @@ def objects_of(
         shallow: commits at which history ends.
         threads: number of objects that are read at once.
         known: where what the parents lead to is read; None: from `source`, too.
+        purged: whether the receiver purged an object, and has a twin of it; where it has none, this
+            raises PurgedError.
 
     Raises:
         NotFoundError: the source lacks something of it.
         CorruptError: something of it is damaged there.
     """
-    walked = _Walk(source, known or source, supersedes, threads)
+    walked = _Walk(source, known or source, supersedes, threads, purged)
     envelope = source.get(digest)
     parents = decode_commit(envelope.payload).parents
     beyond: tuple[Digest, ...] = ()
@@ -225,9 +228,10 @@ def objects_below(
     supersedes: Mapping[Digest, Digest],
     threads: int,
     had: Iterable[Digest] = (),
+    purged: Callable[[Digest], bool] = lambda _: False,
 ) -> CommitObjects:
     """All that `roots` lead to and `had` do not, as if a commit brought it."""
-    walked = _Walk(source, source, supersedes, threads)
+    walked = _Walk(source, source, supersedes, threads, purged)
     for digest in had:
         with suppress(NotFoundError):  # it saves work, no more
             walked.had([source.describe(digest)])
@@ -246,6 +250,7 @@ class _Walk:
     known: EnvelopeReader
     supersedes: Mapping[Digest, Digest]
     threads: int
+    purged: Callable[[Digest], bool] = lambda _: False
     found: list[NewObject] = field(default_factory=list)
     placements: dict[Digest, Digest] = field(default_factory=dict)
     _fresh: dict[Digest, ObjectLink] = field(default_factory=dict)
@@ -304,7 +309,7 @@ class _Walk:
     ) -> Iterator[ObjectLink]:
         """Links as they are followed: to no commit, and past placements that were replaced."""
         for link in links:
-            if link.kind is Kind.COMMIT:
+            if link.kind is Kind.COMMIT or self.purged(link.digest):
                 continue
             current = link.digest
             while current in self.supersedes:

@@ -5,12 +5,12 @@ can. It has the origin's name and takes no commits. Objects come first, then rec
 then what is kept beside them: whoever reads a mirror at any moment finds a whole repository.
 
 The leases of the origin are in the log, too; what they hold is nobody's but their holders', and is
-not copied. Nothing is ever deleted in a mirror: what the origin collects stays there.
+not copied. Nothing is deleted in a mirror but what the origin purged: what it collects stays there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -25,6 +25,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, IDENTITY_KEY, slot_key
 from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.threads import ordered_map
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource, Receiving, TransferOptions
@@ -88,8 +89,18 @@ def follow(
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, _BESIDE))
     _copy_hint(origin.backend, mirror.backend, head.generation)
     mirror.log.refresh()
+    _erase(mirror, set(head.state.purges) - set(here.state.purges))
     count = head.generation - here.generation
     return MirrorReport(origin.url, count, head.generation, totals)
+
+
+def _erase(mirror: RepositoryCore, purged: Collection[Digest]) -> None:
+    """Delete what the origin purged: the one thing that a mirror gives up."""
+    for prefix in sorted({digest[:2] for digest in purged}):
+        for stored in list(mirror.backend.list(f"objects/{prefix}/")):
+            parsed = parse_object_key(stored.key)
+            if parsed is not None and parsed[0] in purged:
+                mirror.backend.delete(stored.key)
 
 
 def _check_past(origin: RepositoryCore, mirror: RepositoryCore, head: int, here: int) -> None:
@@ -109,6 +120,7 @@ def _table_roots(state: State) -> list[Digest]:
     return [
         *state.bulks,
         *state.history_packs,
+        *state.purged_rows,
         *(digest for digest in graves if digest not in ended),
     ]
 

@@ -25,13 +25,16 @@ from typing import Final
 
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes.purge_guard import refuse_received
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.commits import decode_commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.threads import OrderedMap, ordered_map
@@ -74,6 +77,7 @@ class HistorySource:
         near: whether asking it takes no time.
         has: whether it has an object, as far as a look tells.
         shallow: commits at which history ends, there or by what was asked for.
+        purging: state that says what was purged there.
     """
 
     objects: EnvelopeSource
@@ -84,6 +88,7 @@ class HistorySource:
     near: bool
     has: Callable[[Digest], bool]
     shallow: frozenset[Digest] = frozenset()
+    purging: State = field(default_factory=State)
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
@@ -98,6 +103,7 @@ class HistorySource:
             repository.backend.local_root is not None,
             partial(has_object, repository.objects),
             state.shallow,
+            state,
         )
 
     def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
@@ -240,6 +246,7 @@ class Receiving:
         )
         self._shallow = source.shallow | pin.state.shallow
         self._whole: frozenset[Digest] = frozenset()
+        self._received: list[Digest] = []
         self._many = False
         self._known: EitherSource | None = None
         self._fenced = pin
@@ -302,6 +309,7 @@ class Receiving:
                 supersedes=self._source.supersedes,
                 threads=self._reading,
                 had=had,
+                purged=self._is_purged,
             )
             self._placements |= found.placements
             for batch in _batches([found]):
@@ -329,12 +337,20 @@ class Receiving:
             shallow=self._shallow,
             threads=min(self._reading, 4) if self._many else self._reading,
             known=self._known,
+            purged=self._is_purged,
         )
 
     def _continued(self, whole: Iterable[Digest]) -> Iterator[Digest]:
         """Commits that are reachable as soon as history goes on behind `whole`."""
         for digest in whole:
             yield from decode_commit(self._target.objects.get(digest).payload).parents
+
+    def _is_purged(self, digest: Digest) -> bool:
+        """Whether the receiver has a twin of an object that it purged; PurgedError: only that."""
+        state = self._pin.state
+        if digest not in state.purges:
+            return False
+        return self._target.objects.living(digest) != digest
 
     def _copy_batch(self, batch: _Batch) -> None:
         omit = self._options.omit
@@ -360,6 +376,7 @@ class Receiving:
         for commit in batch.whole:
             self._placements |= commit.placements
             self._ends |= {commit.digest} if commit.beyond else set()
+            self._received.append(commit.digest)
             # Nothing may lead to where history ends before the log says that it does: the record
             # at the end says so. What has no lease is at worst copied again.
             if self._target.log.read_only is None and self._ends <= self._pin.state.shallow:
@@ -378,6 +395,8 @@ class Receiving:
             fresh = commit in self._writer.own and not graves
             if not fresh and commit not in named:
                 gc_fence.secure_commit(self._writer, view.state, commit)
+        drivers, state = self._target.drivers, view.state
+        refuse_received(self._target.objects, drivers, state, self._received, self._source.url)
         self._fenced = view
 
     def _ending(self, view: LogView) -> Iterator[LogEntry]:
@@ -400,8 +419,13 @@ class Receiving:
             for old, new in sorted(self._placements.items())
             if old not in state.supersedes and state.resolve(new) != old
         }
-        names = iter(needed)
-        entries = []
+        purged = {
+            old: new
+            for old, new in needed.items()
+            if old in self._source.purging.purges and not has_object(self._target.objects, old)
+        }
+        entries = [self._purge(view, purged)] if purged else []
+        names = iter(needed.keys() - self._source.purging.purges.keys())
         while block := list(islice(names, 200)):
             data = {"placements": {old: needed[old] for old in block}}
             txn = secrets.token_hex(16)
@@ -409,6 +433,40 @@ class Receiving:
                 LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
             )
         return tuple(entries)
+
+    def _purge(self, view: LogView, twins: Mapping[Digest, Digest]) -> LogEntry:
+        """What the source purged of it is purged here as well, unless it is here still.
+
+        A repository that has the data keeps it until somebody purges it there.
+        """
+        source, state = self._source.purging, view.state
+        records = {source.purges[old] for old in twins}
+        gone = [
+            digest
+            for digest, record in sorted(source.purges.items())
+            if record in records and digest not in state.purges and digest not in twins
+        ]
+        here = ordered_map(
+            gone, partial(has_object, self._target.objects), threads=self._threads, name="purged"
+        )
+        erased: dict[Digest, Digest | None] = {**twins}
+        erased |= {digest: None for digest, has in zip(gone, here, strict=True) if not has}
+        updates = [
+            Update(f"purge:{self._source.id}", old, new) for old, new in sorted(erased.items())
+        ]
+        bulk = self._writer.put(Kind.REF_UPDATES, encode_ref_updates(updates)).digest
+        lists = [digest for digest, record in source.purged_rows.items() if record in records]
+        for digest in lists:
+            self._writer.put(Kind.BLOB, self._source.objects.get(digest).payload)
+        self._writer.flush()
+        columns = {path: dict(each) for path, each in source.purged_columns.items()}
+        data = {"columns": columns, "rows": sorted(lists)}
+        txn, actor, note = (
+            secrets.token_hex(16),
+            self._options.actor,
+            f"purged in {self._source.id}",
+        )
+        return LogEntry(txn, "purge", actor, time.time_ns(), note, bulk=bulk, data=data)
 
 
 @dataclass(slots=True)

@@ -269,6 +269,12 @@ class Catalog:
         self._make_tables()
         return catchup.catch_up(self._repository, self._plain, progress=progress)
 
+    def erase_purged(self) -> None:
+        """Take in what was purged, so that nothing of it is left; where there is a catalog."""
+        if self._plain.is_there():
+            self.catch_up()
+            self._plain.shrink()
+
     def upgrade(self, to: str = revisions.HEAD) -> Standing:
         """Bring the tables to the newest revision, their rows with them.
 

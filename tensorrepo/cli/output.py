@@ -93,6 +93,15 @@ def note(text: str) -> None:
     _aside("note", text, text)
 
 
+def confirmed(question: str) -> bool:
+    """Whether the user says yes; no where nobody can be asked."""
+    if not sys.stdin.isatty():
+        return False
+    sys.stderr.write(f"{_harmless(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def warning(text: str) -> None:
     """Something that the user should know, and that stops nothing."""
     _aside("warning", text, f"warning: {text}")

@@ -60,6 +60,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
+from tensorrepo.formats.purging import refuse_purged_columns, refuse_purged_rows
 from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
@@ -163,8 +164,17 @@ class Dataset(Shown):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, list) and index and all(isinstance(each, str) for each in index):
+            self._refuse_purged(index)
             return self.select(columns=index)
+        if isinstance(index, str):
+            self._refuse_purged([index])
         return self.stored[index]
+
+    def _refuse_purged(self, columns: Sequence[str]) -> None:
+        """Raise PurgedError for a column that is not there as it was purged."""
+        missing = [name for name in columns if name not in self.stored.schema]
+        if missing:
+            refuse_purged_columns(self.context.core, self.path, missing)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise hints.no_attribute(self, name, hints.DATASET)
@@ -240,8 +250,15 @@ class Dataset(Shown):
         return ids_of_rows(self.stored, rows)
 
     def rows_by_id(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Numbers of the rows that have these ids, in their order; -1 where one is not there."""
-        return rows_of_ids(self.stored, ids)
+        """Numbers of the rows that have these ids, in their order; -1 where one is not there.
+
+        Raises:
+            PurgedError: one was purged.
+        """
+        found = rows_of_ids(self.stored, ids)
+        if (found < 0).any():
+            refuse_purged_rows(self.context.core, ids)
+        return found
 
     def query(self, query: str, *, params: Params = None) -> Result:
         """Rows of an SQL query over this dataset, which it calls ``self``; see `Repository.sql`.

@@ -83,6 +83,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "verify-signatures": (("verify-signatures", "v1..main"),),
     "gc": (("gc",), ("gc", "--dry-run", "--compact")),
     "expire": (("expire", "main", "30d"),),
+    "purge": (("purge", "points", "--column", "label", "-m", "why", "--yes"), ("purge", "--list")),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
     "runs ls": (("runs", "ls"),),

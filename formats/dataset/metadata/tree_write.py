@@ -139,9 +139,13 @@ class TreeWriter:
         """
         self.add(fragment)
         if not counted:
-            for column in fragment.every_column:
-                for entry in known_entries(column):
-                    self._tallies[column.id].add(entry)
+            self.count(fragment)
+
+    def count(self, fragment: Fragment) -> None:
+        """Count the pages of a fragment that stays where it is."""
+        for column in fragment.every_column:
+            for entry in known_entries(column):
+                self._tallies[column.id].add(entry)
 
     def keep_leaf(self, dataset: StoredDataset, entry: LeafEntry, *, last: bool = False) -> None:
         """Put a whole leaf of the base behind what is there; linked when boundaries allow it."""

@@ -1,0 +1,338 @@
+"""Erasure of rows and columns from a version of a dataset: its twin, which never had them.
+
+Rows are known by their ids, columns by theirs. A fragment that holds an erased row is written anew
+without it; so is each fragment that shares a chunk with one, here or in another version, for a
+chunk goes as a whole. Everything else is linked, rows keep their ids, and statistics are counted
+again from the pages that stay. Equal fragments make equal twins, so versions share them as before.
+
+Source:
+    docs/spec/log.md, section "Purges"; docs/design/071-a-purge-maps-roots-to-twins.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from tensorrepo.formats.common.buffer_codecs import CodecChoice
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.metadata.boundaries import ColumnPart
+from tensorrepo.formats.dataset.metadata.index import ColumnPages
+from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
+from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
+from tensorrepo.formats.dataset.metadata.span_write import (
+    Fragment,
+    group_parts,
+    leaf_fragments,
+    leaf_patches,
+)
+from tensorrepo.formats.dataset.metadata.tree_read import read_leaf
+from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
+from tensorrepo.formats.dataset.read import (
+    BATCH_BYTES,
+    StoredDataset,
+    live_rows,
+    narrowed,
+    row_id_table,
+    scan,
+)
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.types import ClassLabel
+from tensorrepo.formats.dataset.write import BUDGET_BYTES
+from tensorrepo.formats.dataset.writing.fragment_write import (
+    FragmentWriter,
+    WriteOptions,
+    writer_threads,
+)
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
+
+PagePlace: TypeAlias = tuple[Digest, int]  # chunk, and offset in it; -1: a chunk of tiles
+
+
+def _no_ids() -> NDArray[np.void]:
+    return np.zeros(0, ROW_ID)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Erasure:
+    """What is erased.
+
+    Attributes:
+        ids: ROW_ID ``(n,)`` of rows, each once.
+        columns: ids of columns.
+        classes: names of classes that go, by id of the column; ``purged-7`` stands for number 7.
+        repeats: whether a text repeats an erased value; in lineage and properties it goes.
+    """
+
+    ids: NDArray[np.void] = field(default_factory=_no_ids)
+    columns: frozenset[str] = frozenset()
+    classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    repeats: Callable[[str], bool] = lambda _: False
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self.ids) and not self.columns
+
+
+def erased_rows(dataset: StoredDataset, erasure: Erasure) -> Ints:
+    """Physical rows of a version that are erased, deleted ones too, ascending."""
+    found = row_id_table(dataset).find(erasure.ids)
+    return np.sort(found[found >= 0])
+
+
+def tainted_pages(dataset: StoredDataset, erasure: Erasure) -> Iterator[PagePlace]:
+    """Where pages of a version lie that hold erased rows or columns, some more than once."""
+    rows = erased_rows(dataset, erasure)
+    if not len(rows) and not erasure.columns:
+        return
+    first = 0
+    for entry in dataset.root.leaves:
+        hit = bool(np.searchsorted(rows, first) < np.searchsorted(rows, first + entry.rows))
+        if hit or erasure.columns:
+            for start, stop, part, is_patch in _stored_parts(dataset, entry):
+                low, high = np.searchsorted(rows, [first + start, first + stop])
+                if part.id in erasure.columns:
+                    yield from _places(dataset, part)
+                elif low < high:  # pages of a patch count values, and not rows
+                    offsets = None if is_patch else rows[low:high] - first - start
+                    yield from _places(dataset, part, offsets)
+        first += entry.rows
+
+
+def erase(
+    objects: ObjectSink,
+    dataset: StoredDataset,
+    erasure: Erasure,
+    tainted: AbstractSet[PagePlace],
+    *,
+    budget_bytes: int = BUDGET_BYTES,
+    codec: CodecChoice = "auto",
+) -> ObjectLink | None:
+    """Store the twin of a version; None where it holds nothing that is erased.
+
+    Args:
+        objects: where the twin is stored; it reads what is in `dataset`.
+        dataset: the version, which stays as it is.
+        erasure: what is erased.
+        tainted: places of pages, in chunks of any version, that hold some of it.
+        budget_bytes: bound of the memory used, beside one batch.
+        codec: codec tried on pages that are written anew.
+
+    Raises:
+        InvalidInputError: no column is left; or the version has erased rows under other ids.
+    """
+    rows = erased_rows(dataset, erasure)
+    chunks = frozenset(chunk for chunk, _ in tainted)
+    leaves = [_leads_to(dataset, entry, erasure, chunks) for entry in dataset.root.leaves]
+    known = {each for group in dataset.root.groups for each in group}
+    schema = _schema_without(dataset.schema, erasure)
+    root = dataset.root
+    texts = redacted((root.properties, root.lineage), erasure.repeats)
+    kept = schema == dataset.schema and texts == (root.properties, root.lineage)
+    if not len(rows) and not any(leaves) and not (known & erasure.columns) and kept:
+        return None
+    with writer_threads() as (encoders, storers):
+        rng = random.Random()
+        options = WriteOptions(encoders, budget_bytes, codec=codec, rng=rng)
+        groups = _groups_without(dataset.root.groups, erasure.columns)
+
+        def tree(groups: Groups) -> TreeWriter:
+            return TreeWriter(objects, schema, groups, None, storers, options.quarter_bytes)
+
+        writer = FragmentWriter(schema, options, tree, groups)
+        eraser = _Eraser(dataset, schema, rows, tainted, chunks, leaves, writer, rng)
+        return eraser.run().finish(*texts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Eraser:
+    dataset: StoredDataset
+    schema: Schema
+    rows: Ints
+    tainted: AbstractSet[PagePlace]
+    chunks: frozenset[Digest]
+    leaves: list[bool]  # whether each leads to what is tainted
+    writer: FragmentWriter
+    rng: random.Random
+
+    def run(self) -> TreeWriter:
+        dataset, first = self.dataset, 0
+        alive = live_rows(dataset).physical(np.arange(dataset.rows))
+        kept = narrowed(dataset, np.setdiff1d(alive, self.rows, assume_unique=True))
+        for entry, leads in zip(dataset.root.leaves, self.leaves, strict=True):
+            low, high = np.searchsorted(self.rows, [first, first + entry.rows])
+            if low == high and not leads and self.writer.groups == dataset.root.groups:
+                self._keep(entry)
+                first += entry.rows
+                continue
+            for fragment in leaf_fragments(dataset, entry):
+                self._put(kept, fragment, first)
+                first += fragment.rows
+        return self.writer.finish()
+
+    def _keep(self, entry: LeafEntry) -> None:
+        tree = self.writer.tree
+        for fragment in leaf_fragments(self.dataset, entry):
+            tree.count(fragment)
+        tree.keep_leaf(self.dataset, entry, last=entry is self.dataset.root.leaves[-1])
+
+    def _put(self, kept: StoredDataset, fragment: Fragment, first: int) -> None:
+        stop = first + fragment.rows
+        low, high = np.searchsorted(self.rows, [first, stop])
+        regrouped = not self.writer.groups
+        parts = list(_parts_of(fragment, self.schema))
+        shares = any(not self.chunks.isdisjoint(_chunks_of(self.dataset, part)) for part in parts)
+        if shares and low == high:
+            self._refuse_copies(parts)
+        if low < high or shares or regrouped:
+            self._rewrite(kept, fragment, first, stop)
+            return
+        live = {column.id for column in self.schema.columns}
+        groups = {
+            group: part
+            for group, part in fragment.parts.items()
+            if any(column.id in live for column in part.columns)
+        }
+        patches = {name: each for name, each in fragment.patches.items() if name in live}
+        self.writer.tree.add_known(replace(fragment, parts=groups, patches=patches), counted=False)
+
+    def _refuse_copies(self, parts: Sequence[ColumnPart]) -> None:
+        """A page that is tainted holds erased rows, whatever their ids are here."""
+        if any(not self.tainted.isdisjoint(_places(self.dataset, part)) for part in parts):
+            raise InvalidInputError(
+                "it has rows that are to be erased under ids of its own, as they were stored twice"
+            )
+
+    def _rewrite(self, kept: StoredDataset, fragment: Fragment, first: int, stop: int) -> None:
+        """Write what is left of a fragment, under a name that follows from it."""
+        ids, names = row_id_table(self.dataset), self.schema.names
+        alive = live_rows(kept).alive(first, stop)
+        numbers = np.arange(first, stop) if alive is None else first + alive
+        named = blake3(fragment.uid.to_bytes(8, "little") + ids.of(numbers).tobytes())
+        self.rng.seed(named.digest())
+        for rows, values in scan(kept, names, first, stop, max_bytes=BATCH_BYTES):
+            self.writer.add([values[name] for name in names], ids.of(rows))
+        self.writer.end_fragment()
+
+
+def redacted(value: Any, repeats: Callable[[str], bool]) -> Any:
+    """`value`, which is of JSON, with ``(purged)`` for each text that repeats an erased value."""
+    if isinstance(value, str):
+        return "(purged)" if repeats(value) else value
+    if isinstance(value, Mapping):
+        return {redacted(name, repeats): redacted(each, repeats) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redacted(each, repeats) for each in value)
+    return value
+
+
+def _schema_without(schema: Schema, erasure: Erasure) -> Schema:
+    """The columns that stay; those that follow from an erased one go with it."""
+    gone = erasure.columns
+    left = tuple(
+        _renamed(column, erasure.classes.get(column.id, frozenset()))
+        for column in schema.columns
+        if column.id not in gone and not (column.derived and column.derived[0] in gone)
+    )
+    if not any(column.derived is None for column in left):
+        raise InvalidInputError(
+            "no column would be left. Remove the dataset, and let its old commits expire: "
+            "`tensorrepo rm`, `tensorrepo expire`"
+        )
+    return replace(schema, columns=left)
+
+
+def _renamed(column: Column, names: frozenset[str]) -> Column:
+    if not isinstance(column.type, ClassLabel) or names.isdisjoint(column.type.names):
+        return column
+    told = (f"purged-{at}" if name in names else name for at, name in enumerate(column.type.names))
+    return replace(column, type=ClassLabel(tuple(told)), arrow=None)
+
+
+def _groups_without(groups: Groups, columns: frozenset[str]) -> Groups:
+    """Groups as they stay; none where a group has to be cut, for then all are chosen anew."""
+    if any(0 < len(columns & set(group)) < len(group) for group in groups):
+        return ()
+    return tuple(group for group in groups if not columns & set(group))
+
+
+def _stored_parts(
+    dataset: StoredDataset, entry: LeafEntry
+) -> Iterator[tuple[int, int, ColumnPart, bool]]:
+    """All pages of a leaf, also of columns that were dropped: the rows of the fragment, the pages,
+    and whether they are of a patch.
+    """
+    leaf, links = read_leaf(dataset.objects, dataset.links, entry)
+    counts = leaf.fragments["rows"].astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    live = frozenset(
+        [column.id for column in dataset.schema.columns]
+        + [name for group in dataset.root.groups for name in group]
+        + [span.group for span in leaf.spans]
+    )
+    for group in dict.fromkeys(span.group for span in leaf.indexes):
+        for at, part in enumerate(group_parts(dataset.objects, leaf, links, group, live)):
+            for column in part.columns if part is not None else ():
+                yield int(starts[at]), int(starts[at] + counts[at]), column, False
+    for found in leaf_patches(dataset.objects, leaf, links, live).values():
+        for at, patches in found.items():
+            for patch in patches:
+                yield int(starts[at]), int(starts[at] + counts[at]), patch.column, True
+
+
+def _parts_of(fragment: Fragment, schema: Schema) -> Iterator[ColumnPart]:
+    live = {column.id for column in schema.columns}
+    return (part for part in fragment.every_column if part.id in live)
+
+
+def _chunks_of(dataset: StoredDataset, part: ColumnPart) -> Iterator[Digest]:
+    """Chunks of the repository's own in which pages lie; files in place hold none of them."""
+    if not isinstance(part.pages, ColumnPages):
+        for page in part.pages:
+            yield from (tile() for tile in page.tiles)
+        return
+    numbers = set(part.pages.chunk.tolist())
+    numbers.update(number for page in part.pages.tiles for number in page)
+    for number in sorted(numbers):
+        if dataset.objects.describe(part.chunks[number]).kind is Kind.CHUNK:
+            yield part.chunks[number]
+
+
+def _places(
+    dataset: StoredDataset, part: ColumnPart, offsets: Ints | None = None
+) -> Iterator[PagePlace]:
+    """Where pages lie in chunks of our own; with `offsets`, those that hold such rows."""
+    chunks = set(_chunks_of(dataset, part))
+    if not isinstance(part.pages, ColumnPages):
+        yield from ((chunk, -1) for chunk in chunks)
+        return
+    # A chunk of tiles holds those of one fragment, and nothing else.
+    yield from ((part.chunks[number], -1) for page in part.pages.tiles for number in page)
+    for at in range(part.count):
+        entry, chunk = part.pages.entries[at], part.chunks[int(part.pages.chunk[at])]
+        first = int(entry["first_row"])
+        if chunk in chunks and (
+            offsets is None
+            or np.searchsorted(offsets, first)
+            < np.searchsorted(offsets, first + int(entry["rows"]))
+        ):
+            yield chunk, int(entry["offset"])
+
+
+def _leads_to(
+    dataset: StoredDataset, entry: LeafEntry, erasure: Erasure, chunks: AbstractSet[Digest]
+) -> bool:
+    """Whether a leaf has erased columns, or pages in tainted chunks, be they of dropped columns."""
+    return any(
+        part.id in erasure.columns or not chunks.isdisjoint(_chunks_of(dataset, part))
+        for _, _, part, _ in _stored_parts(dataset, entry)
+    )

@@ -1,0 +1,380 @@
+"""Search for erased rows and columns in history, and the twins of all that holds some of them.
+
+A row is found by a condition in any version of a dataset, also in one that only hides it by a
+deletion, and is then erased by its id wherever that is: in other versions and branches, in copies,
+in what stashes and syncs keep, in views. What repeats one of its texts goes with it: the query of a
+view, a name of a class that only such rows had, a word of lineage or of a property.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
+from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.metadata.row_ids import (
+    ROW_ID,
+    RUN,
+    format_row_id,
+    ids_of_runs,
+    row_ids,
+    runs_of_ids,
+)
+from tensorrepo.formats.dataset.read import (
+    StoredDataset,
+    open_dataset,
+    page_reader,
+    row_id_table,
+    undeleted,
+)
+from tensorrepo.formats.dataset.reading.row_read import read_columns
+from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.types import ClassLabel, Text
+from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
+from tensorrepo.formats.views import open_view, without_rows, write_view
+from tensorrepo.repo.changes.purge import (
+    HeldEntry,
+    Progress,
+    PurgeRecord,
+    Twins,
+    append_purge,
+    held_entries,
+)
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PurgedError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tensorrepo.repo.suggest import did_you_mean
+
+_WHY: Final = "It was erased from all history; `tensorrepo purge --list` tells by whom, and why."
+MOST_TEXTS: Final = 100_000  # texts of erased rows that are looked for elsewhere
+_LEAST_CONTAINED: Final = 4  # characters of a text that is looked for within others
+_LITERAL: Final = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"")
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeRequest:
+    """What is to be erased.
+
+    Attributes:
+        paths: full paths of the datasets that are named.
+        where: condition on rows; None for none.
+        ids: ids of rows, as texts.
+        columns: names of columns.
+    """
+
+    paths: tuple[str, ...]
+    where: Where | None = None
+    ids: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise InvalidInputError("name the datasets whose rows or columns are purged")
+        if sum((self.where is not None or bool(self.ids), bool(self.columns))) != 1:
+            raise InvalidInputError(
+                "say what is purged: rows (by a condition or by ids) or columns, one of both at a "
+                "time. Whole entries are given up by `tensorrepo rm` and `tensorrepo expire`"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedTexts:
+    """Whether a text repeats one of `texts`: is it, has it as a literal of SQL, or contains it."""
+
+    texts: frozenset[str] = frozenset()
+
+    def __call__(self, text: str) -> bool:
+        if not self.texts:
+            return False
+        if text in self.texts or any(
+            found.replace("''", "'").replace('""', '"') in self.texts
+            for pair in _LITERAL.findall(text)
+            for found in pair
+            if found
+        ):
+            return True
+        return any(len(each) >= _LEAST_CONTAINED and each in text for each in self.texts)
+
+
+@dataclass(eq=False)
+class PurgeSurvey:
+    """What one state of a repository holds of what is to be erased.
+
+    Attributes:
+        store: its objects.
+        request: what is to be erased.
+        held: every entry of its history.
+        outside: reads files in place.
+    """
+
+    store: ObjectStore
+    request: PurgeRequest
+    held: Sequence[HeldEntry]
+    outside: Outside | None = None
+
+    @cached_property
+    def datasets(self) -> Mapping[Digest, frozenset[str]]:
+        """Every version of any dataset that history leads to, and the paths it has or had."""
+        found: dict[Digest, set[str]] = {}
+        for each in self.held:
+            if each.entry.kind is Kind.DATASET:
+                self._note(found, each.entry.digest, each.path)
+            elif each.entry.kind is Kind.VIEW:
+                self._note(found, open_view(self.store, each.entry.digest).dataset, "")
+        return {digest: frozenset(paths) for digest, paths in found.items()}
+
+    def _note(self, found: dict[Digest, set[str]], digest: Digest, path: str) -> None:
+        digest = self.store.living(digest)
+        paths = found.setdefault(digest, set())
+        if path in paths:
+            return
+        paths.add(path)
+        for link in self.store.get(digest).links:
+            if link.kind is Kind.DATASET:  # rows as a sync left them belong to the same data
+                self._note(found, link.digest, path)
+
+    @cached_property
+    def named(self) -> tuple[Digest, ...]:
+        """Versions of the datasets that were named."""
+        known = {path for paths in self.datasets.values() for path in paths}
+        for path in self.request.paths:
+            if path not in known:
+                raise NotFoundError(
+                    f"no dataset {path!r} in any commit.{did_you_mean(path, sorted(known))}"
+                )
+        wanted = set(self.request.paths)
+        return tuple(digest for digest, paths in self.datasets.items() if paths & wanted)
+
+    @cached_property
+    def erasure(self) -> Erasure:
+        """What is erased, by ids."""
+        if self.request.columns:
+            return Erasure(columns=self._columns())
+        ids = self._ids()
+        found = Erasure(ids, repeats=RepeatedTexts(self._texts(ids)))
+        return replace(found, classes=self._classes(found))
+
+    @cached_property
+    def tainted(self) -> frozenset[PagePlace]:
+        """Where pages lie that hold some of it."""
+        return frozenset(
+            place
+            for digest in self.datasets
+            for place in tainted_pages(self.open(digest), self._erasure_of(digest))
+        )
+
+    @cached_property
+    def versions(self) -> tuple[Digest, ...]:
+        """Versions that hold some of it themselves."""
+        return tuple(digest for digest in self.datasets if self._holds(digest))
+
+    def open(self, digest: Digest) -> StoredDataset:
+        return open_dataset(self.store, digest, self.outside)
+
+    def _erasure_of(self, digest: Digest) -> Erasure:
+        """Rows have ids of their own everywhere; a column's may be that of another dataset's."""
+        if self.erasure.columns and digest not in self.named:
+            return Erasure()
+        return self.erasure
+
+    def _holds(self, digest: Digest) -> bool:
+        dataset, erasure = self.open(digest), self._erasure_of(digest)
+        known = {each for group in dataset.root.groups for each in group}
+        return bool(len(erased_rows(dataset, erasure)) or known & erasure.columns)
+
+    # -------------------------------------------------------------------- what is erased
+
+    def _columns(self) -> frozenset[str]:
+        found, names = set[str](), set[str]()
+        for digest in self.named:
+            schema = self.open(digest).schema
+            names |= set(schema.visible.names)
+            found |= {column.id for column in schema.columns if column.name in self.request.columns}
+        for name in self.request.columns:
+            if name not in names:
+                paths, hint = ", ".join(self.request.paths), did_you_mean(name, sorted(names))
+                raise NotFoundError(f"no version of {paths} has a column {name!r}.{hint}")
+        return frozenset(found)
+
+    def _ids(self) -> NDArray[np.void]:
+        found = [row_ids(self.request.ids)] if self.request.ids else [np.zeros(0, ROW_ID)]
+        refused: InvalidInputError | NotFoundError | None = None
+        asked = 0
+        for digest in self.named if self.request.where is not None else ():
+            dataset = undeleted(self.open(digest))
+            try:
+                rows = choose_rows(dataset, self.request.where, strict=False).rows
+            except (InvalidInputError, NotFoundError) as error:
+                refused = error  # this version has not all columns of the condition
+                continue
+            asked += 1
+            found.append(row_id_table(dataset).of(rows))
+        if refused is not None and not asked:
+            raise refused
+        return np.unique(np.concatenate(found))
+
+    def _texts(self, ids: NDArray[np.void]) -> frozenset[str]:
+        """Texts of erased rows, in all versions."""
+        found = set[str]()
+        for _, column, value in self._values(ids, lambda kind: isinstance(kind, Text | ClassLabel)):
+            text = column.type.names[value] if isinstance(column.type, ClassLabel) else value
+            if isinstance(column.type, Text) and text:
+                found.add(text)
+            if len(found) >= MOST_TEXTS:
+                break
+        return frozenset(found)
+
+    def _classes(self, erasure: Erasure) -> Mapping[str, frozenset[str]]:
+        """Names of classes that erased rows have and no other row of any version, by column."""
+        found: dict[str, set[str]] = {}
+        for _, column, value in self._values(
+            erasure.ids, lambda kind: isinstance(kind, ClassLabel)
+        ):
+            found.setdefault(column.id, set()).add(column.type.names[value])
+        for digest in self.datasets if found else ():
+            dataset = self.open(digest)
+            for column in dataset.schema.columns:
+                names = found.get(column.id)
+                if not names or not isinstance(column.type, ClassLabel):
+                    continue
+                codes = [at for at, name in enumerate(column.type.names) if name in names]
+                other = np.ones(dataset.root.rows, np.bool_)
+                other[erased_rows(dataset, erasure)] = False
+                for used in self._codes(dataset, column.name, np.flatnonzero(other), codes):
+                    names.discard(column.type.names[used])
+        return {name: frozenset(each) for name, each in found.items() if each}
+
+    def _codes(
+        self, dataset: StoredDataset, name: str, rows: NDArray[np.int64], codes: Sequence[int]
+    ) -> Iterator[int]:
+        """Which of `codes` some of `rows` have."""
+        step = 1 << 18
+        for start in range(0, len(rows), step):
+            (values,) = read_columns([page_reader(dataset, name)], rows[start : start + step])
+            column = dataset.schema.column(name)
+            seen = {present_row(column, values, at) for at in range(values.rows)}
+            yield from (code for code in codes if code in seen)
+
+    def _values(
+        self, ids: NDArray[np.void], wanted: Callable[[Any], bool]
+    ) -> Iterator[tuple[Digest, Any, Any]]:
+        """Version, column and value of each erased cell that is not null, of columns `wanted`."""
+        for digest in self.datasets:
+            dataset = undeleted(self.open(digest))
+            rows = erased_rows(dataset, Erasure(ids))
+            columns = [column for column in dataset.schema.columns if wanted(column.type)]
+            if not len(rows):
+                continue
+            for column in columns:
+                (values,) = read_columns([page_reader(dataset, column.name)], rows)
+                for at in range(values.rows):
+                    if (value := present_row(column, values, at)) is not None:
+                        yield digest, column, value
+
+    # -------------------------------------------------------------------- twins
+
+    @cached_property
+    def views(self) -> Mapping[Digest, str]:
+        """Views that name erased rows or repeat an erased text, and their paths."""
+        found = {}
+        for each in self.held:
+            if each.entry.kind is Kind.VIEW:
+                view = open_view(self.store, each.entry.digest)
+                less = without_rows(view, self.erasure.ids, view.sql)
+                if less.rows < view.rows or self.erasure.repeats(view.sql):
+                    found[self.store.living(each.entry.digest)] = each.path
+        return found
+
+    def rewrite(self, writer: ObjectWriter, progress: Callable[[str, int, int], None]) -> Twins:
+        """Store the twins of all that holds some of it."""
+        twins: dict[Digest, Digest] = {}
+        where: dict[Digest, str] = {}
+        for done, (digest, paths) in enumerate(self.datasets.items()):
+            progress("rewriting versions", done, len(self.datasets))
+            path = ", ".join(sorted(filter(None, paths)))
+            erasure = self._erasure_of(digest)
+            if erasure.is_empty:
+                continue
+            try:
+                twin = erase(writer, self.open(digest), erasure, self.tainted)
+            except InvalidInputError as error:
+                raise InvalidInputError(f"{path or digest[:12]}: {error}") from error
+            if twin is not None and twin.digest != digest:
+                twins[digest], where[digest] = twin.digest, path
+        for digest, path in self.views.items():
+            view = open_view(self.store, digest)
+            sql = "" if self.erasure.repeats(view.sql) else view.sql
+            less = without_rows(view, self.erasure.ids, sql)
+            dataset = self.store.living(view.dataset)
+            less = replace(less, dataset=twins.get(dataset, dataset))
+            twins[digest], where[digest] = write_view(writer, less).digest, path
+        chunks = frozenset(chunk for chunk, _ in self.tainted)
+        rows = runs_of_ids(self.erasure.ids).tobytes() if twins else b""
+        return Twins(twins, where, chunks, rows, self._erased_columns())
+
+    def _erased_columns(self) -> Mapping[str, Mapping[str, str]]:
+        """What is told to those who ask for an erased column, by path: id to name."""
+        names = {
+            column.id: column.name
+            for digest in (self.named if self.erasure.columns else ())
+            for column in self.open(digest).schema.columns
+            if column.id in self.erasure.columns
+        }
+        return dict.fromkeys(self.request.paths, names) if names else {}
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def purge_history(
+    core: RepositoryCore,
+    request: PurgeRequest,
+    *,
+    actor: str,
+    reason: str,
+    outside: Outside | None = None,
+    found: Callable[[PurgeSurvey], None] = lambda _: None,
+    progress: Progress = silent,
+) -> PurgeRecord | None:
+    """Put twins in the place of all that holds what is to be erased; nothing is deleted yet.
+
+    `found` is told of each state that is looked at, before anything of it is stored. Raises what
+    `append_purge` does.
+    """
+
+    def rewrite(view: LogView, writer: ObjectWriter) -> Twins:
+        survey = PurgeSurvey(core.objects, request, list(held_entries(core, view.state)), outside)
+        found(survey)
+        return survey.rewrite(writer, progress)
+
+    return append_purge(core, rewrite, actor=actor, reason=reason, progress=progress)
+
+
+def refuse_purged_columns(core: RepositoryCore, path: str, names: Iterable[str]) -> None:
+    """Raise PurgedError where one of `names` is a column that was purged of a dataset."""
+    columns = (core.log.latest or core.log.refresh()).state.purged_columns.get(path, {})
+    for name in names:
+        if name in columns.values():
+            raise PurgedError(f"column {name!r} of {path} was purged. {_WHY}")
+
+
+def refuse_purged_rows(core: RepositoryCore, ids: Sequence[str]) -> None:
+    """Raise PurgedError where one of `ids` is that of a row that was purged."""
+    state = (core.log.latest or core.log.refresh()).state
+    wanted = row_ids(ids)
+    for listed in state.purged_rows:
+        purged = ids_of_runs(np.frombuffer(core.objects.get(listed).payload, RUN))
+        if len(found := wanted[np.isin(wanted, purged)]):
+            raise PurgedError(f"row {format_row_id(found[0])} was purged. {_WHY}")

@@ -1,0 +1,242 @@
+"""Purge of rows and columns from all history: asked, carried out, collected, and told.
+
+Beside the repository this machine's own copies go: cached objects and pages, unfinished downloads,
+and the rows of the catalog. What lies elsewhere cannot be reached, and is named as far as history
+tells of it: files that were read in place, models that learned from the rows, messages of commits.
+
+Source:
+    docs/spec/log.md, section "Purges"; docs/guides/erasing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorrepo import lazy
+from tensorrepo.connect import local_state, page_cache
+from tensorrepo.context import Context
+from tensorrepo.formats.common.arguments import path_in
+from tensorrepo.formats.common.provenance import IMPORTED_FROM, SYNCED_WITH, edges_of
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.purging import PurgeRequest, PurgeSurvey, purge_history, silent
+from tensorrepo.repo.backends.base import PART_PREFIX
+from tensorrepo.repo.changes.gc_collect import CollectionReport, collect_garbage
+from tensorrepo.repo.changes.purge import (
+    HeldEntry,
+    Progress,
+    PurgeRecord,
+    held_entries,
+)
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.history.commits import walk
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.tables import RecordTable, Shown, counted
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PurgePlan(Shown):
+    """What a purge finds, before anything is changed.
+
+    Attributes:
+        rows: number of rows that are erased.
+        columns: names of columns that are erased.
+        versions: paths of datasets, to the number of their versions that hold some of it.
+        views: paths of views that name erased rows, or repeat an erased text in their query.
+        classes: number of names of classes that only erased rows had.
+        beyond: what cannot be reached, in words.
+    """
+
+    rows: int
+    columns: tuple[str, ...]
+    versions: Mapping[str, int]
+    views: tuple[str, ...]
+    classes: int
+    beyond: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to erase."""
+        return not self.versions and not self.views
+
+    def to_table(self) -> RecordTable:
+        """In lines."""
+        what = [counted(self.rows, "row")] if self.rows else []
+        what += [f"column {name}" for name in self.columns]
+        if self.classes:
+            what.append(counted(self.classes, "name of a class", "names of classes"))
+        lines = [f"erases {', '.join(what) or 'nothing'}"]
+        lines += [f"  in {path}: {counted(n, 'version')}" for path, n in self.versions.items()]
+        lines += [f"  in {path}, which names such rows or repeats a text" for path in self.views]
+        lines += [f"not reached: {each}" for each in self.beyond]
+        return RecordTable(tuple(lines))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PurgeReport(Shown):
+    """What a purge did.
+
+    Attributes:
+        plan: what it found.
+        record: its record in the log; None: there was nothing to erase.
+        gc: collection that took what was erased.
+        cached: number of files that were deleted from this machine's caches.
+    """
+
+    plan: PurgePlan
+    record: PurgeRecord | None
+    gc: CollectionReport | None
+    cached: int
+
+    def to_table(self) -> RecordTable:
+        """In lines."""
+        if self.record is None:
+            return RecordTable(("nothing was purged", *self.plan.to_table().lines))
+        done = f"purged {counted(len(self.record.erased), 'object')} by record "
+        return RecordTable((f"{done}{self.record.generation}", *self.plan.to_table().lines))
+
+
+def dataset_path(name: str) -> str:
+    """Path of a dataset that may be named without its space."""
+    return path_in("datasets", name)
+
+
+def plan_purge(
+    context: Context, request: PurgeRequest, *, progress: Progress = silent
+) -> PurgePlan:
+    """What `purge` would erase. Changes nothing.
+
+    Raises:
+        NotFoundError: no commit has such a dataset, or no version of it such a column.
+        InvalidInputError: a condition that fits no version.
+    """
+    core = context.core
+    view = core.log.refresh()
+    progress("walking history", 0, 0)
+    held = list(held_entries(core, view.state))
+    return _plan(context, PurgeSurvey(core.objects, request, held, context.outside), view.state)
+
+
+def purge(
+    context: Context, request: PurgeRequest, *, reason: str, progress: Progress = silent
+) -> PurgeReport:
+    """Erase rows or columns from all history, and collect what held them.
+
+    A purge that was cut off left the old state or the new one: run again, it goes on with what is
+    left, be it only the collection.
+
+    Raises:
+        NotFoundError, InvalidInputError: as `plan_purge` does; or something that was not named has
+            the same bytes. Nothing was changed.
+        ConflictError: others changed the repository, again and again. Nothing was changed.
+        PermissionDenied, UnsupportedError: it can only be read here.
+    """
+    core = context.core
+    plans: list[PurgePlan] = []
+
+    actor = context.author
+    record = purge_history(
+        core,
+        request,
+        actor=actor,
+        reason=reason,
+        outside=context.outside,
+        found=lambda survey: plans.append(_plan(context, survey, core.log.refresh().state)),
+        progress=progress,
+    )
+    view = core.log.refresh()
+    if not view.state.purges:
+        return PurgeReport(plans[-1], None, None, 0)
+    # Also where nothing was left to erase: the purge before may have been cut off.
+    core.objects.forget(view.state.purges)
+    report = collect_garbage(core, actor=actor, progress=progress)
+    cached = _drop_cached(context, view.state.purges)
+    lazy.catalog_of(context).erase_purged()
+    return PurgeReport(plans[-1], record, report, cached)
+
+
+def _plan(context: Context, survey: PurgeSurvey, state: State) -> PurgePlan:
+    versions: dict[str, int] = {}
+    for digest in survey.versions:
+        for path in sorted(filter(None, survey.datasets[digest])) or ["(a stash or view)"]:
+            versions[path] = versions.get(path, 0) + 1
+    request, erasure = survey.request, survey.erasure
+    return PurgePlan(
+        len(erasure.ids) if survey.versions else 0,
+        request.columns,
+        dict(sorted(versions.items())),
+        tuple(sorted(set(survey.views.values()))),
+        sum(map(len, erasure.classes.values())),
+        tuple(_beyond(context.core, survey, state)),
+    )
+
+
+def _beyond(core: RepositoryCore, survey: PurgeSurvey, state: State) -> Iterator[str]:
+    """What cannot be reached, as far as history tells."""
+    erased = set(survey.versions)
+    paths = {path for digest in erased for path in survey.datasets[digest] if path}
+    learned = _learned(core, survey.held, erased, paths)
+    yield from dict.fromkeys([*_sources(survey, erased), *learned, *_made(survey, paths)])
+    repeats = survey.erasure.repeats
+    for digest, commit in walk(core.objects, [*state.refs.values(), *state.retained]):
+        if repeats(commit.message) or any(map(repeats, _texts(commit.metadata))):
+            yield f"commit {digest:.12}, whose message or metadata repeats an erased text"
+    yield "clones, mirrors, bundles, exports and checkouts elsewhere, and caches of other machines"
+
+
+def _sources(survey: PurgeSurvey, erased: Collection[Digest]) -> Iterator[str]:
+    for digest in erased:
+        for edge in edges_of(survey.open(digest).root.lineage):
+            if edge.relation in (IMPORTED_FROM, SYNCED_WITH):
+                yield f"{edge.path}, which rows were read from"
+
+
+def _learned(
+    core: RepositoryCore,
+    held: Collection[HeldEntry],
+    erased: Collection[Digest],
+    paths: Collection[str],
+) -> Iterator[str]:
+    for each in held:
+        if each.entry.kind is Kind.MODEL:
+            model = open_model(core.objects, core.current(each.entry))
+            if any(edge.digest in erased or edge.path in paths for edge in model.manifest.lineage):
+                yield f"{each.path} of {each.commit:.12}, a model that is made of such data"
+
+
+def _made(survey: PurgeSurvey, paths: Collection[str]) -> Iterator[str]:
+    """Datasets that say that they are made of the erased ones, and were not named themselves."""
+    for digest, own in survey.datasets.items():
+        if own and not own & set(paths):
+            edges = edges_of(survey.open(digest).root.lineage)
+            if origins := sorted({edge.path for edge in edges} & set(paths)):
+                names = ", ".join(sorted(own))
+                yield f"{names}, made of {origins[0]}: name it too, if it may hold the same"
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from (name, *_texts(each))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _drop_cached(context: Context, purged: Collection[Digest]) -> int:
+    """Delete what this machine keeps of purged objects; gives the number of files."""
+    machine = context.machine
+    caches = (local_state(machine, Path()).cache, page_cache(machine))
+    gone = sum(cache.drop_objects(purged) for cache in caches if cache is not None)
+    root = context.core.backend.local_root
+    for digest in purged if root is not None else ():
+        part = Path(root or "") / "tmp" / (PART_PREFIX + digest)
+        if part.exists():
+            part.unlink(missing_ok=True)
+            gone += 1
+    return gone
