@@ -352,7 +352,8 @@ class _Collection:
             marks.mark(roots, number)
         judged = self._judge(state, marks)
         held = dict(zip(owners, marks.bytes_by_owner(len(owners))[1:-1], strict=True))
-        rows = (marks.table[number] for number in self._candidates(state, marks))
+        rows = map(marks.table.__getitem__, self._candidates(state, marks))
+        rows = (row for row in rows if row.label != PACKED)
         told = partial(self.progress, "looking at kinds of")
         kinds = count_kinds(self.repository.backend, rows, told, judged.dead_objects)
         return replace(
@@ -409,7 +410,7 @@ class _Collection:
         ended = {grave.list for grave in state.graves if grave.ended}
         for number in self._candidates(state, marks):
             row = marks.table[number]
-            judged.dead_objects += 1
+            judged.dead_objects += row.label != PACKED
             judged.dead_bytes += row.bytes
             # The list of a collection is all that it leaves: by itself no reason for another.
             judged.worth_it |= row.digest not in ended
@@ -451,8 +452,10 @@ def is_known_key(store: ObjectStore, state: State, row: StoredRow) -> bool:
     Of those whose graves were merged only the newest label of each digest is known; a key with an
     older one is of an incarnation that came before.
     """
-    if row.label in (0, PACKED):
-        return row.label == 0
+    if row.label == 0:
+        return True
+    if row.label == PACKED:  # it is buried, so that the next pack leaves it out
+        return store.packs.needs(row.digest, store.label(row.digest, state.graves))
     if any(grave.generation == row.label for grave in state.graves):
         return True
     return row.label <= store.label(row.digest, state.graves)
@@ -500,7 +503,8 @@ class _Condemning:
         self.marks.mark(_roots(state, self.released))
         rows = [self.marks.table[number] for number in self.numbers if self._is_dead(number, state)]
         gone = [each for each, at in self.released.items() if state.retained.get(each) == at]
-        keys, buried = [row.key for row in rows], [row.digest for row in rows]
+        keys = [row.key for row in rows if row.label != PACKED]
+        buried = [row.digest for row in rows]
         actor = self.collection.actor
         return condemnation_entry(repository, view, actor, keys, buried, gone, self.txn)
 
@@ -524,7 +528,7 @@ def condemnation_entry(
     txn: str,
 ) -> tuple[LogEntry, ...]:
     """What condemns keys by the record after `view`, and buries digests; nothing for no keys."""
-    if not keys and not released:
+    if not keys and not buried and not released:
         return ()
     # Put anew for every head: another collection may have condemned what was put before.
     writer, at = ObjectWriter(repository.objects, view.state.graves), view.generation + 1

@@ -1,4 +1,4 @@
-"""Packing of old history: commits and tree pages go from objects of their own into history packs.
+"""Packing of old history: commits, tree pages and small files go from keys of their own into packs.
 
 Only where an object lies changes, never its name, and at each moment it lies in one place at least:
 
@@ -7,9 +7,9 @@ Only where an object lies changes, never its name, and at each moment it lies in
 3. a condemnation names the members' own keys, and buries nothing: the objects are still here. They
    are deleted, and a record ends it, as of any collection.
 
-A member stays listed for ever. So a writer may rely on a key that is about to go, and a deletion
-that comes late does no harm. Packs that are small are joined by the next that is made, with all of
-their members, dead ones too: what no pack had any more would have to be buried first.
+A member stays listed until a collection has buried it as garbage. So a writer may rely on a key
+that is about to go, and a deletion that comes late does no harm. Packs that are small are joined by
+the next that is made, and worn ones made anew, without what was buried since they were made.
 
 Source:
     docs/design/076-history-lies-in-packs.md; docs/spec/objects.md, section "History packs".
@@ -54,6 +54,7 @@ from tensorrepo.repo.threads import ordered_map
 LEAST_MEMBERS: Final = 256  # of a new pack: fewer wait for the next time
 PACK_BYTES: Final = 8 << 20
 PACK_MEMBERS: Final = 1 << 17  # whose table has 6 MB
+WORN_SHARE: Final = 0.5
 _AT_ONCE: Final = 256  # objects that are read before it is asked whether a pack is full
 
 
@@ -126,6 +127,8 @@ class _Packing:
         return cls(repository, actor, progress, view.state, latest, tables, rows)
 
     def run(self, least: int) -> PackingReport:
+        for table in [*self.tables]:
+            self._rewrite(table)
         loose, packed = self._sorted_out()
         waiting: Iterator[int] = iter(loose)
         made = count = 0
@@ -147,9 +150,8 @@ class _Packing:
         """
         loose, packed = array("Q"), array("Q")
         for first in self._history():
-            places = [*self._places(first)]
-            own = [number for number, _ in places if self._may_go(number)]
-            if any(label == PACKED for _, label in places):
+            own = [number for number in self._places(first) if self._may_go(number)]
+            if self._is_packed(self.rows[first].digest, self.state):
                 packed.extend(own)
             else:
                 loose.extend(own[:1])
@@ -158,18 +160,22 @@ class _Packing:
     def _may_go(self, number: int) -> bool:
         """Whether a row is a key of an object that is old and small."""
         row = self.rows[number]
-        if row.seconds > self.latest or row.bytes > MOST_ENVELOPE_BYTES:
+        if row.seconds > self.latest or row.bytes > MOST_ENVELOPE_BYTES or row.label == PACKED:
             return False
         return is_known_key(self.repository.objects, self.state, row)
 
-    def _places(self, first: int) -> Iterator[tuple[int, int]]:
-        """Rows of the object whose first row is given, and their labels."""
+    def _places(self, first: int) -> Iterator[int]:
+        """Rows of the object whose first row is given."""
         digest = self.rows[first].digest
         for number in range(first, len(self.rows)):
-            row = self.rows[number]
-            if row.digest != digest:
+            if self.rows[number].digest != digest:
                 return
-            yield number, row.label
+            yield number
+
+    def _is_packed(self, digest: Digest, state: State) -> bool:
+        """Whether a pack has an object for good. One that was buried since it was made has not."""
+        store = self.repository.objects
+        return store.packs.needs(digest, store.label(digest, state.graves))
 
     def _history(self) -> Iterator[int]:
         """First rows of commits and of the pages of their trees, the newest first, each once."""
@@ -188,16 +194,27 @@ class _Packing:
                         seen[at] = 1
                         new.append(digest)
                         yield at
-                level = [page for pages in self._read_all(new, self._pages_of) for page in pages]
+                found = [*self._read_all(new, self._children_of)]
+                for blob in (blob for _, blobs in found for blob in blobs):
+                    at = self.rows.find(digest_bytes(blob))
+                    if at >= 0 and not seen[at]:
+                        seen[at] = 1
+                        yield at
+                level = [page for pages, _ in found for page in pages]
             self.progress("looking at history in", sum(seen) if len(batch) < SOME else 0, 0)
 
     def _read_all(self, items: Sequence[Any], read: Callable[[Any], Any]) -> Iterator[Any]:
         threads = READING_THREADS if self.repository.backend.local_root is None else 0
         return ordered_map(items, read, threads=threads)
 
-    def _pages_of(self, digest: Digest) -> list[Digest]:
+    def _children_of(self, digest: Digest) -> tuple[list[Digest], list[Digest]]:
+        """Pages of trees that a commit or a page leads to, and small files."""
         links = self.repository.objects.get(digest).links
-        return [link.digest for link in links if link.kind is Kind.TREE_PAGE]
+        small = [link for link in links if link.bytes <= MOST_ENVELOPE_BYTES]
+        return (
+            [link.digest for link in links if link.kind is Kind.TREE_PAGE],
+            [link.digest for link in small if link.kind is Kind.BLOB and link.leaf],
+        )
 
     def _envelope(self, number: int) -> tuple[int, bytes] | None:
         """The bytes of an object, verified; None where it is too large for a pack."""
@@ -223,7 +240,7 @@ class _Packing:
         if not members:
             return []
         joined = self._join(writer) if first else []
-        self._list(writer.payload(), joined)
+        self._list(writer.payload(self.state.generation), joined)
         return members
 
     def _join(self, writer: PackWriter) -> list[Digest]:
@@ -232,28 +249,48 @@ class _Packing:
         for table in reversed(self.tables):
             if table.members > 2 * len(writer) or len(writer) + table.members > PACK_MEMBERS:
                 break
-            for raw in table.digests():
-                digest = Digest(raw.hex())
-                found = self.repository.objects.packs.read(digest)
-                decode_object(found, digest)
-                writer.add(digest, found)
+            self._take(writer, table)
             joined.append(table.name)
         return joined
 
-    def _list(self, payload: list[Buffer], joined: Sequence[Digest]) -> None:
+    def _rewrite(self, table: PackTable) -> None:
+        """Store a pack anew of which more than half is buried, without that."""
+        digests = (Digest(raw.hex()) for raw in table.digests())
+        kept = sum(not self._is_buried(table, digest) for digest in digests)
+        if kept > WORN_SHARE * table.members:
+            return
+        writer = PackWriter()
+        self._take(writer, table)
+        self._list(writer.payload(self.state.generation) if kept else None, [table.name])
+        self.tables = self.repository.objects.packs.tables()
+
+    def _take(self, writer: PackWriter, table: PackTable) -> None:
+        """Add members of a pack, but for those that were buried since it was made."""
+        for raw in table.digests():
+            digest = Digest(raw.hex())
+            if not self._is_buried(table, digest):
+                found = self.repository.objects.packs.read(digest)
+                decode_object(found, digest)
+                writer.add(digest, found)
+
+    def _is_buried(self, table: PackTable, digest: Digest) -> bool:
+        store = self.repository.objects
+        return store.label(digest, self.state.graves) > table.generation
+
+    def _list(self, payload: list[Buffer] | None, joined: Sequence[Digest]) -> None:
         """Store a pack and let the log list it, in the place of those that it took in."""
-        repository, txn, name = self.repository, secrets.token_hex(16), ""
+        repository, txn = self.repository, secrets.token_hex(16)
 
         def decide(view: LogView) -> tuple[LogEntry, ...]:
-            nonlocal name
             refuse_collection(repository, view)
             # Put anew for every head: a collection may have condemned what was put before.
             writer = ObjectWriter(repository.objects, view.state.graves)
-            name = writer.put(Kind.HISTORY_PACK, payload).digest
+            made = [] if payload is None else [writer.put(Kind.HISTORY_PACK, payload).digest]
             writer.flush()
-            listed = [each for each in view.state.history_packs if each not in (*joined, name)]
+            listed = [each for each in view.state.history_packs if each not in (*joined, *made)]
             features: Any = view.state.config.get("features", ())
-            changed = {PACKS_KEY: [*listed, name], "features": sorted({*features, PACKS_FEATURE})}
+            needed = sorted({*features, PACKS_FEATURE})
+            changed = {PACKS_KEY: [*listed, *made], "features": needed}
             return (log_entry("config", self.actor, {"set": changed}, txn),)
 
         append_record(repository, decide)
@@ -270,7 +307,7 @@ class _Packing:
             if not {*listed} <= {*view.state.history_packs}:
                 return ()  # somebody else packs; what they joined, the next time finds
             rows = [self.rows[number] for number in numbers]
-            keys = [row.key for row in rows if repository.objects.packs.holds(row.digest)]
+            keys = [row.key for row in rows if self._is_packed(row.digest, view.state)]
             return condemnation_entry(repository, view, self.actor, keys, (), (), txn)
 
         grave = appended_condemnation(repository, decide)

@@ -83,9 +83,15 @@ class Kind(IntEnum):
         """Whether the stored envelope may be zstd-compressed as a whole (it is read whole)."""
         return self not in _RANGED
 
+    @property
+    def may_be_packed(self) -> bool:
+        """Whether small objects of this kind are put into history packs when they are old."""
+        return self in _PACKED
+
 
 _MAPPED = frozenset({Kind.CHUNK, Kind.PACK})
 _RANGED = _MAPPED | {Kind.BLOB, Kind.HISTORY_PACK}
+_PACKED = frozenset({Kind.BLOB, Kind.TREE_PAGE, Kind.COMMIT})
 _KINDS = {int(kind): kind for kind in Kind}
 
 

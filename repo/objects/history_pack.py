@@ -5,7 +5,8 @@ and listings. In a pack they lie as envelopes, in frames of their neighbors, so 
 is compressed together. A member is verified by its own name, whoever wrote the pack.
 
     0 magic "TRHP" | 4 version u8 = 1 | 5 reserved u8[3] | 8 member_count u32 | 12 frame_count u32
-    16 members by digest: digest 32 | frame u32 | start in the frame u32 | envelope_bytes u32
+    16 generation u64: of the log that its maker knew
+    24 members by digest: digest 32 | frame u32 | start in the frame u32 | envelope_bytes u32
        frames in order: start in the payload u64 | stored_bytes u32 | bytes u32
        content tag of all that before, 16
        frames: one zstd frame each
@@ -31,11 +32,11 @@ from tensorrepo.repo.objects.cache import LimitedCache
 
 MAGIC: Final = b"TRHP"
 VERSION: Final = 1
-HEADER: Final = Struct("<4sB3xII")
+HEADER: Final = Struct("<4sB3xIIQ")
 MEMBER: Final = Struct("<32sIII")
 FRAME: Final = Struct("<QII")
 TAG_BYTES: Final = 16
-assert (HEADER.size, MEMBER.size, FRAME.size) == (16, 44, 16), "docs/spec/objects.md promises them"
+assert (HEADER.size, MEMBER.size, FRAME.size) == (24, 44, 16), "docs/spec/objects.md promises them"
 
 FRAME_BYTES: Final = 64 << 10  # of envelopes; the last one may go beyond
 MOST_FRAME_BYTES: Final = 1 << 20  # that a reader expands
@@ -61,12 +62,14 @@ class PackTable:
         data: header, members, frames, tag.
         members: number of members.
         frames: number of frames.
+        generation: of the log that its maker knew. What was buried since is no longer needed here.
     """
 
     name: Digest
     data: memoryview
     members: int
     frames: int
+    generation: int
 
     def find(self, digest: Digest) -> Member | None:
         """Where a member lies, None where it is none."""
@@ -96,13 +99,13 @@ class PackTable:
 
 
 def table_bytes(head: Buffer, name: Digest) -> int:
-    """Length of a pack's table, by the first 16 bytes of its payload.
+    """Length of a pack's table, by the first 24 bytes of its payload.
 
     Raises:
         CorruptError: they are no header of a pack.
         UnsupportedError: of a newer version.
     """
-    magic, version, members, frames = HEADER.unpack_from(head)
+    magic, version, members, frames, _ = HEADER.unpack_from(head)
     if magic != MAGIC or members > MOST_MEMBERS or frames > members:
         raise CorruptError(f"history pack {name:.12}: its header is damaged")
     if version != VERSION:
@@ -119,8 +122,8 @@ def read_table(data: memoryview, name: Digest) -> PackTable:
     table, tag = data[: length - TAG_BYTES], bytes(data[length - TAG_BYTES : length])
     if content_tag(table) != tag:
         raise CorruptError(f"history pack {name:.12}: its table is damaged")
-    _, _, members, frames = HEADER.unpack_from(table)
-    return PackTable(name, data[:length], members, frames)
+    _, _, members, frames, generation = HEADER.unpack_from(table)
+    return PackTable(name, data[:length], members, frames, generation)
 
 
 def expand_frame(stored: Buffer, size: int, name: Digest) -> bytes:
@@ -164,10 +167,11 @@ class PackWriter:
         if len(self._open) >= FRAME_BYTES:
             self._end_frame()
 
-    def payload(self) -> list[Buffer]:
-        """All of it, in parts."""
+    def payload(self, generation: int) -> list[Buffer]:
+        """All of it, in parts, made by who knows the log up to `generation`."""
         self._end_frame()
-        header = HEADER.pack(MAGIC, VERSION, len(self._members), len(self._frames))
+        counts = len(self._members), len(self._frames)
+        header = HEADER.pack(MAGIC, VERSION, *counts, generation)
         members = b"".join(MEMBER.pack(raw, *self._members[raw]) for raw in sorted(self._members))
         at = len(header) + len(members) + FRAME.size * len(self._frames) + TAG_BYTES
         spans = []
@@ -219,6 +223,10 @@ class HistoryPacks:
     def holds(self, digest: Digest) -> bool:
         """Whether a pack that can be read has it."""
         return any(self._places(digest, []))
+
+    def needs(self, digest: Digest, label: int) -> bool:
+        """Whether a pack has it whose maker did not know that `label` buried it."""
+        return any(table.generation >= label for table, _ in self._places(digest, []))
 
     def read(self, digest: Digest) -> bytes:
         """The envelope of a member, not verified.

@@ -33,6 +33,7 @@ from tensorrepo.repo.objects.envelope import (
     ObjectLink,
     decode_header,
     decode_object,
+    encode_object,
     expand,
 )
 from tensorrepo.repo.objects.history_pack import HistoryPacks
@@ -183,6 +184,8 @@ class ObjectStore:
         self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_range(link, start, stop)
+        if (packed := self._packed(link)) is not None:
+            return packed.payload[start:stop]
         offset = self._payload_start(link)
         return self._first(
             link.digest, lambda key: self.backend.read_range(key, offset + start, offset + stop)
@@ -193,6 +196,10 @@ class ObjectStore:
         self.refuse_purged(digest)
         if (away := self._away(digest)) is not None:
             return away.read_envelope(digest, start, stop)
+        if self.packs.holds(digest):
+            found = self.get(digest)
+            encoded = encode_object(found.kind, found.payload, found.links)
+            return b"".join(encoded.parts)[start:stop]
         return self._first(digest, lambda key: self.backend.read_range(key, start, stop))
 
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
@@ -200,6 +207,8 @@ class ObjectStore:
         self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.read_once(link, start, stop)
+        if (packed := self._packed(link)) is not None:
+            return packed.payload[start:stop]
         offset = self._payload_start(link)
         read = self._read_once
         return self._first(link.digest, lambda key: read(key, offset + start, offset + stop))
@@ -209,6 +218,9 @@ class ObjectStore:
         self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             away.read_into(link, start, buffer)
+            return
+        if (packed := self._packed(link)) is not None:
+            buffer[:] = packed.payload[start : start + buffer.nbytes]
             return
         offset = self._payload_start(link)
         self._first(link.digest, lambda key: self.backend.read_into(key, offset + start, buffer))
@@ -272,7 +284,7 @@ class ObjectStore:
         self.refuse_purged(link.digest)
         if (away := self._away(link.digest)) is not None:
             return away.map(link)
-        if self.backend.local_root is None:
+        if self.backend.local_root is None or self._packed(link) is not None:
             return None
         known = self._maps.get(link.digest)
         if known is not None:
@@ -357,6 +369,12 @@ class ObjectStore:
         self._links.update((link.digest, link) for link in envelope.links)
         if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope, _cost(envelope))
+
+    def _packed(self, link: ObjectLink) -> Envelope | None:
+        """An object that a history pack has, where its kind may be in one."""
+        if not link.kind.may_be_packed or not self.packs.holds(link.digest):
+            return None
+        return self.get(link.digest)
 
     def _away(self, digest: Digest) -> ObjectStore | None:
         """Where an object is that a lazy clone left at its origin; None where it is here."""

@@ -20,6 +20,7 @@ from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, decode_hint
+from tensorrepo.repo.log.log_check import CHECKPOINT, HINT
 from tensorrepo.repo.log.log_slots import HINT_KEY, checkpoint_key
 from tensorrepo.repo.log.repair import rewrite_checkpoint, rewrite_hint
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -234,7 +235,8 @@ def repair(session: WorkspaceSession) -> tuple[int, int | None]:
 def _objects(session: WorkspaceSession) -> _Found:
     """The quick pass of `fsck`: metadata is verified, of data the sizes are compared."""
     totals = ObjectTotals()
-    faults = list(fsck(session.repository, totals, outside=session.outside))
+    found = fsck(session.repository, totals, outside=session.outside)
+    faults = [fault for fault in found if fault.kind not in (HINT, CHECKPOINT)]  # see `_caches`
     if not faults:
         return "ok", f"{totals.objects:,} reachable, all there and of their size", ""
     names = sorted({fault.path or f"commit {fault.commit or fault.digest:.12}" for fault in faults})

@@ -38,17 +38,21 @@ def test_no_order_of_actions_and_faults_breaks_a_promise() -> None:
     assert faults.keys() >= {*READ_FAULTS, *WRITE_FAULTS, "death"}
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("seed", "fence", "name"),
-    [(31, CommitAttempt, "_pass_fence"), (1, gc_fence, "secure_commit")],
+    ("fence", "name", "seeds"),
+    [
+        (gc_fence, "secure_commit", 20),
+        pytest.param(CommitAttempt, "_pass_fence", 300, marks=pytest.mark.soak),
+    ],
 )
-def test_whoever_names_a_commit_without_the_fence_is_caught(
-    seed: int, fence: object, name: str, monkeypatch: pytest.MonkeyPatch
+def test_some_order_catches_who_names_a_commit_without_the_fence(
+    fence: object, name: str, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated(seed, 300)
     monkeypatch.setattr(fence, name, lambda *_: None)
     with pytest.raises((AssertionError, NotFoundError)):
-        simulated(seed, 300)
+        for seed in range(seeds):
+            simulated(seed, 300)
 
 
 @pytest.mark.timeout(3600)

@@ -52,7 +52,7 @@ def absent(repo_of_absent_rows: tr.Repository) -> tr.Dataset:
 @pytest.fixture(scope="module")
 def repo_of_absent_rows() -> tr.Repository:
     """100 rows of 64 MiB in a few KB: none of their values is stored."""
-    repo = tr.init("memory://absent-rows", author="Ann <ann@example.org>")
+    repo = tr.init(f"memory://absent-rows-{uuid4()}", author="Ann <ann@example.org>")
     with repo.transaction("main", message="x") as tx:
         tx.create_dataset("n", {"n": list(range(100))})
     with repo.transaction("main", message="y") as tx:

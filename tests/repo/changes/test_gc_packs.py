@@ -17,7 +17,8 @@ from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage,
 from tensorrepo.repo.changes.gc_packs import PackingReport, pack_history
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.shallow import end_history
-from tensorrepo.repo.errors import CommitOutcomeUnknown, CorruptError, Error
+from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.errors import CommitExpired, CommitOutcomeUnknown, CorruptError, Error
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.log.state import PACKS_FEATURE
 from tensorrepo.repo.objects.envelope import Kind
@@ -29,6 +30,7 @@ from tests.support.builders.repositories import (
     commit_files,
     files_at,
     new_repository,
+    stage_files,
     tip_of,
 )
 from tests.support.effort import sampled
@@ -44,7 +46,7 @@ from tests.support.reference.collection_replay import Interrupted
 
 AT_ONCE = CollectionRules(grace_seconds=0, retention_seconds=0)
 COMMITS = 12
-MOST_OPERATIONS = 90
+MOST_OPERATIONS = 140
 
 
 def history(backend: Backend) -> RepositoryCore:
@@ -291,4 +293,50 @@ def test_a_disk_is_packed_too(tmp_path: Path) -> None:
     pack(again(repository))
     assert sum(1 for path in tmp_path.rglob("*") if path.is_file()) < files
     assert content(again(repository)) == before
+    verify(repository.backend)
+
+
+def test_what_history_gave_up_leaves_packs_once_enough_of_one_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc_packs, "WORN_SHARE", 0.8)
+    repository = made()
+    before = content(repository)
+    pack(repository)
+    (first,) = repository.log.refresh().state.history_packs
+    end_history(repository, [before[2][0]], actor=ADA)
+    collect_garbage(again(repository), actor=ADA, rules=AT_ONCE)
+    generation = repository.log.refresh().generation
+    collect_garbage(again(repository), actor=ADA, rules=AT_ONCE)
+    assert repository.log.refresh().generation == generation, "what is buried is no garbage again"
+    pack(again(repository), least=1000)
+    collect_garbage(again(repository), actor=ADA, rules=AT_ONCE)
+    (second,) = repository.log.refresh().state.history_packs
+    assert second != first
+    assert object_key(first) not in keys(repository)
+    fresh = open_repository(repository.backend, drivers={})
+    fresh.log.refresh()
+    assert [*content(fresh)] == before[:3]
+    for digest, _ in before[3:]:
+        with pytest.raises(CommitExpired):
+            fresh.objects.get(digest)
+    verify(repository.backend)
+
+
+def test_content_that_was_buried_in_a_pack_is_stored_again_and_stays() -> None:
+    repository = made()
+    commit_files(repository, {"files/x": b"comes and goes"}, branch="side")
+    writer = again(repository)
+    pack(repository)
+    refs.delete_ref(repository, "heads/side", actor=ADA)
+    late = begin(writer, "main")
+    stage_files(late, {"files/y": b"comes and goes"})
+    late.objects.flush()
+    collect_garbage(again(repository), actor=ADA, rules=AT_ONCE)
+    made_late = late.commit("late", author=ADA)
+    assert made_late is not None
+    for _ in range(2):
+        pack(again(repository))
+        collect_garbage(again(repository), actor=ADA, rules=AT_ONCE)
+    assert files_at(again(repository), made_late.digest)["files/y"] == b"comes and goes"
     verify(repository.backend)

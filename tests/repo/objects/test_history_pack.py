@@ -30,7 +30,7 @@ def payload(members: dict[Digest, bytes] = MEMBERS) -> bytes:
     for digest, envelope in members.items():
         writer.add(digest, envelope)
         writer.add(digest, b"a second time is passed over")
-    return b"".join(writer.payload())
+    return b"".join(writer.payload(77))
 
 
 def packs(data: bytes) -> HistoryPacks:
@@ -39,19 +39,19 @@ def packs(data: bytes) -> HistoryPacks:
 
 def by_the_specification(data: bytes) -> dict[str, bytes]:
     """All members, read without any of our code."""
-    magic, version, count, frames = struct.unpack_from("<4sB3xII", data)
-    assert (magic, version) == (b"TRHP", 1)
-    end = 16 + 44 * count + 16 * frames
+    magic, version, count, frames, generation = struct.unpack_from("<4sB3xIIQ", data)
+    assert (magic, version, generation) == (b"TRHP", 1, 77)
+    end = 24 + 44 * count + 16 * frames
     context = blake3(derive_key_context="tensorrepo content v1")
     assert context.update(data[:end]).digest(length=16) == data[end : end + 16]
     expanded = []
     for number in range(frames):
-        start, stored, size = struct.unpack_from("<QII", data, 16 + 44 * count + 16 * number)
+        start, stored, size = struct.unpack_from("<QII", data, 24 + 44 * count + 16 * number)
         expanded.append(zstandard.decompress(data[start : start + stored]))
         assert len(expanded[-1]) == size
     found = {}
     for number in range(count):
-        raw, frame, start, size = struct.unpack_from("<32sIII", data, 16 + 44 * number)
+        raw, frame, start, size = struct.unpack_from("<32sIII", data, 24 + 44 * number)
         found[raw.hex()] = expanded[frame][start : start + size]
     assert list(found) == sorted(found)
     return found
@@ -70,6 +70,8 @@ def test_members_are_found_and_nothing_else_is() -> None:
     assert {digest: reader.read(digest) for digest in MEMBERS} == MEMBERS
     assert all(map(reader.holds, MEMBERS))
     assert not reader.holds(Digest("ff" * 32))
+    first = next(iter(MEMBERS))
+    assert (reader.needs(first, 77), reader.needs(first, 78)) == (True, False)
     with pytest.raises(NotFoundError, match="no history pack has"):
         reader.read(Digest("ff" * 32))
 
@@ -80,7 +82,7 @@ def test_members_from_a_digest_on_are_listed_in_order() -> None:
     assert listed == sorted(digest for digest in MEMBERS if digest >= "40")
 
 
-TABLE = table_bytes(payload()[:16], NAME)
+TABLE = table_bytes(payload()[:24], NAME)
 
 
 @pytest.mark.parametrize("at", [0, 9, 13, 20, 60, TABLE - 20, TABLE - 1, TABLE + 3, TABLE + 90])
