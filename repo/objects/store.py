@@ -25,6 +25,7 @@ from tensorrepo.repo.objects.envelope import (
     decode_header,
     decode_object,
     expand,
+    mending,
 )
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
 from tensorrepo.repo.objects.mapping import LEAST_MAPPED_BYTES, map_file, map_limit
@@ -173,8 +174,7 @@ class ObjectStore:
                 return data
         raise CorruptError(
             f"{link.kind.label} {link.digest:.12}, payload bytes {start} to {stop}: expected tag "
-            f"{tag.hex():.16}, found {found.hex():.16}. Run `tensorrepo fsck`; restore the "
-            "object from a copy of the repository."
+            f"{tag.hex():.16}, found {found.hex():.16}. {mending(self, link.digest)}."
         )
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
@@ -200,6 +200,10 @@ class ObjectStore:
                     self.cache.put(_span_name(link, *span), (part,))
                 found[span] = part
         return [found[span] for span in spans]
+
+    def place(self, digest: Digest) -> str:
+        """See `KnowsPlaces`."""
+        return (self._away(digest) or self).backend.url
 
     def map(self, link: ObjectLink) -> memoryview | None:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None:
@@ -227,7 +231,7 @@ class ObjectStore:
         if whole.nbytes != link.bytes:
             raise CorruptError(
                 f"{link.kind.label} {link.digest:.12}: expected {link.bytes} bytes, "
-                f"found {whole.nbytes}. Restore it from a copy of the repository."
+                f"found {whole.nbytes}. {mending(self, link.digest)}."
             )
         return whole[self._payload_start(link) :]
 
@@ -320,7 +324,9 @@ class ObjectStore:
                     if self.cache is not None and envelope.kind.compressible:
                         self.cache.put(digest, (data,))
                     return envelope
-        raise damaged or self._missing(digest)
+        if damaged is not None:
+            raise CorruptError(f"{self.backend.url}: {damaged}") from damaged
+        raise self._missing(digest)
 
     def _first(self, digest: Digest, read: Callable[[str], T]) -> T:
         for key in self._keys(digest):
@@ -355,7 +361,7 @@ class ObjectStore:
         if found != start + payload_bytes:
             raise CorruptError(
                 f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "
-                f"found {found}. Restore it from a copy of the repository."
+                f"found {found}. {mending(self, digest)}."
             )
         return ObjectLink(digest, found, kind, links == 0)
 
@@ -384,8 +390,8 @@ class ObjectStore:
                 f"more when record {label} of the log was written. Add or fetch it again."
             )
         return NotFoundError(
-            f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
-            "`tensorrepo fsck`; a shallow or interrupted copy may lack it."
+            f"no object {digest:.12} in {self.backend.url}. If a commit needs it, `tensorrepo fsck "
+            "--repair` fetches it from a copy; a shallow or interrupted one may lack it."
         )
 
 
