@@ -63,19 +63,19 @@ def paged() -> MemoryBackend:
     return backend
 
 
-def told(backend: MemoryBackend, form: Form = Form()) -> dict[str, str]:
-    return {fault.key: fault.kind for fault in check_log(open_log(backend, form=form))}
+def told(backend: MemoryBackend, **options: Form) -> dict[str, str]:
+    return {fault.key: fault.kind for fault in check_log(open_log(backend, **options))}
 
 
 def test_ref_pages_are_checked_and_made_anew(paged: MemoryBackend) -> None:
     (page,) = [stored.key for stored in paged.list("log/refs/")]
     before = paged.read(page)
-    assert told(paged, PAGED) == {}
+    assert told(paged, form=PAGED) == {}
     paged.overwrite(page, [before + b" "])
-    assert told(paged, PAGED) == {page: "ref page", checkpoint_key(64): "checkpoint"}
+    assert told(paged, form=PAGED) == {page: "ref page", checkpoint_key(64): "checkpoint"}
     restore_checkpoint(open_log(paged, form=PAGED), 64)
     assert paged.read(page) == before
-    assert told(paged, PAGED) == {}
+    assert told(paged, form=PAGED) == {}
 
 
 @pytest.mark.parametrize(
