@@ -69,7 +69,9 @@ def _pages(
         try:
             with reader.locating(page):
                 _page(reader, page)
-        except (CorruptError, NotFoundError) as error:
+        except CorruptError as error:
+            yield str(error)  # which says of which column and page
+        except NotFoundError as error:
             yield f"column {name!r}: {error}"
 
 

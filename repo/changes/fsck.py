@@ -5,7 +5,7 @@ retained commits, leases, and what the log itself needs. Metadata is read from t
 cache, in each of its incarnations. Of blobs, chunks and packs the size is compared with what links
 say of them: sizes come by listing the store, never by a request each. A deep check reads these,
 too, and then what nothing leads to. One table in a temporary file holds the listing (`gc_marks`);
-beside it an object takes 8 bytes.
+beside it an object takes 12 bytes.
 
 Source:
     docs/spec/objects.md; docs/design/077-what-fsck-proves.md.
@@ -64,6 +64,7 @@ _SIZE_MASK: Final = (1 << 48) - 1
 _KIND_AT, _LEAF_AT = 48, 56
 _CLAIM: Final = (1 << 57) - 1
 _MET: Final = 1 << 63
+_MAX_GENERATION: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +175,13 @@ class _Place(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """An object that is to be read. `claim` is what is said of it, `born_before` of a commit."""
+    """An object that is to be read; `claim` is what is said of it."""
 
     raw: bytes
     number: int  # of its first row; -1: the listing has none
     owner: _Owner
     claim: int
     place: _Place | None = None
-    born_before: int = 0
 
     @property
     def digest(self) -> Digest:
@@ -254,6 +254,7 @@ class _Check:
         packs = list(store.packs.readable())
         self._table = ObjectTable(store.backend, packs=packs, listing=listing)
         self._facts = array("Q", bytes(8 * len(self._table)))
+        self._generations = array("I", bytes(4 * len(self._table)))  # of commits
         self._unlisted: set[bytes] = set()  # stored after the listing, missing, or promised
         self._pending: list[_Item] = []
         self._commits: list[_Born] = []
@@ -317,7 +318,6 @@ class _Check:
                     continue
                 some.append((born, commit, links))
                 yield from self._parents(born, commit, links)
-                yield from self._walk()
             for born, commit, links in some:
                 self._totals.commits += 1
                 yield from self._tree(born, commit, links)
@@ -335,8 +335,15 @@ class _Check:
         for parent in commit.parents:
             raw = digest_bytes(parent)
             link = by_name.get(raw, (raw, 0, 0, 0, 0))
-            owner = _Owner(parent)
-            yield from self._follow(born.raw, link, owner, born_before=commit.generation)
+            yield from self._follow(born.raw, link, _Owner(parent))
+        yield from self._walk()
+        numbers = (self._table.find(digest_bytes(parent)) for parent in commit.parents)
+        known = [self._generations[number] if number >= 0 else 0 for number in numbers]
+        expected = 1 + max(known, default=commit.generation - 1)
+        if all(known) and min(expected, _MAX_GENERATION) != commit.generation:
+            problem = f"it is of generation {commit.generation}, by its parents of {expected}"
+            digest = Digest(born.raw.hex())
+            yield ObjectFault(digest, Kind.COMMIT, problem, *_Owner(digest))
 
     def _tree(self, born: _Born, commit: Commit, links: list[RawLink]) -> Iterator[ObjectFault]:
         owner = _Owner(Digest(born.raw.hex()))
@@ -428,7 +435,6 @@ class _Check:
         owner: _Owner,
         *,
         place: _Place | None = None,
-        born_before: int = 0,
     ) -> Iterator[ObjectFault]:
         """Come to an object by a link. What was met before is compared with what the link says."""
         raw, claim = link[0], _claim(link)
@@ -447,7 +453,7 @@ class _Check:
                 return
             self._facts[number] = claim | _MET
         self._totals.objects += 1
-        item = _Item(raw, number, owner, claim, place, born_before)
+        item = _Item(raw, number, owner, claim, place)
         if item.is_data and not self._deep:
             yield from self._taken(self._read(item))
         else:
@@ -499,11 +505,8 @@ class _Check:
 
     def _take_commit(self, item: _Item, content: ObjectContent) -> None:
         commit = decode_commit(content.payload)
-        if 0 < item.born_before <= commit.generation:
-            raise CorruptError(
-                f"commit {item.digest:.12} is of generation {commit.generation}, its child of "
-                f"{item.born_before}: a parent's is smaller"
-            )
+        if item.number >= 0:
+            self._generations[item.number] = min(commit.generation, _MAX_GENERATION)
         named = {digest_bytes(parent) for parent in commit.parents}
         named |= {digest_bytes(each) for each in decode_root(commit.tree).links()}
         _check_links(f"commit {item.digest:.12}", content.links, named)

@@ -350,6 +350,6 @@ def _copy_kind(data: bytes, url: str) -> CopyKind:
 
 def _damaged(url: str, why: str) -> CorruptError:
     return CorruptError(
-        f"{url}/{IDENTITY_KEY} is damaged, or no tensorrepo repository's: {why}. Restore it from "
-        "a copy of the repository."
+        f"{url}/{IDENTITY_KEY} is damaged, or no tensorrepo repository's: {why}. `tensorrepo fsck "
+        "--repair --from URL` puts it back from a mirror."
     )

@@ -204,7 +204,7 @@ class LogCheck:
         return Tip(LogView(gen - 1, base.previous, base.state), gen, base.bytes)
 
     def _newest(self) -> Iterator[LogFault]:
-        """Nothing chains to the newest record: but who saw it before remembers its digest."""
+        """Nothing chains to the newest record: that it is another one, who saw it remembers."""
         try:
             self._head = max(self._head, self._log.refresh().generation)
         except RepositoryRewound as error:

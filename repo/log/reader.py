@@ -380,7 +380,7 @@ class RepositoryLog:
         except (NotFoundError, CorruptError) as error:
             raise CorruptError(
                 f"{self.backend.url}: log record {gen} names ref updates {digest:.12}, which "
-                f"cannot be read: {error}. Restore that object from a copy of the repository."
+                f"cannot be read: {error} `tensorrepo fsck --repair` fetches it from a copy."
             ) from error
         finally:
             self._folding.tip = outer

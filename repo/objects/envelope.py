@@ -176,6 +176,20 @@ class ReadsOnce(Protocol):
         """As `ObjectSource.read_range`; what fails for a moment is raised, not repeated."""
 
 
+@runtime_checkable
+class KnowsPlaces(Protocol):
+    """A source that can say from which repository it reads an object."""
+
+    def place(self, digest: Digest) -> str:
+        """URL of that repository: of a lazy clone's data that of its origin."""
+
+
+def mending(objects: object, digest: Digest) -> str:
+    """What to do about a damaged object: the command that finds it, and fetches it from a copy."""
+    where = f" --repo {objects.place(digest)}" if isinstance(objects, KnowsPlaces) else ""
+    return f"`tensorrepo fsck --deep --repair{where}` finds it, and fetches it from a copy"
+
+
 class CheckedSpan(NamedTuple):
     """Payload bytes ``[start, stop)``, whose `content_tag` is `tag`."""
 
@@ -256,7 +270,7 @@ def decode_object(data: Buffer, digest: Digest | None = None) -> Envelope:
     if digest is not None and (found := object_digest((view,))) != digest:
         raise CorruptError(
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
-            "Run `tensorrepo fsck`; restore the object from a copy of the repository."
+            "`tensorrepo fsck --repair` fetches it from a copy."
         )
     kind, link_count, payload_start = _decode_whole_header(view, digest)
     links = _decode_links(view[HEADER.size : payload_start], link_count, digest)
@@ -343,7 +357,7 @@ def raw_links(data: Buffer, digest: Digest) -> list[tuple[bytes, int, int, int, 
     if (found := object_digest((view,))) != digest:
         raise CorruptError(
             f"object {digest:.12}: its {view.nbytes} bytes have digest {found:.12}. "
-            "Run `tensorrepo fsck`; restore the object from a copy of the repository."
+            "`tensorrepo fsck --repair` fetches it from a copy."
         )
     _, count, _ = _decode_whole_header(view, digest)
     links = list(LINK.iter_unpack(view[HEADER.size : HEADER.size + count * LINK.size]))

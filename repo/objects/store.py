@@ -35,6 +35,7 @@ from tensorrepo.repo.objects.envelope import (
     decode_object,
     encode_object,
     expand,
+    mending,
 )
 from tensorrepo.repo.objects.history_pack import HistoryPacks
 from tensorrepo.repo.objects.incarnations import GraveTable, object_key, parse_object_key
@@ -248,8 +249,7 @@ class ObjectStore:
                 return data
         raise CorruptError(
             f"{self.backend.url}: {link.kind.label} {link.digest:.12}, payload bytes {start} to "
-            f"{stop}: expected tag {tag.hex():.16}, found {found.hex():.16}. Run "
-            "`tensorrepo fsck`; restore the object from a copy of the repository."
+            f"{stop}: expected tag {tag.hex():.16}, found {found.hex():.16}. {mending(self, link.digest)}."
         )
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:
@@ -276,6 +276,10 @@ class ObjectStore:
                     self.cache.put(_span_name(link, *span), (part,))
                 found[span] = part
         return [found[span] for span in spans]
+
+    def place(self, digest: Digest) -> str:
+        """See `KnowsPlaces`."""
+        return (self._away(digest) or self).backend.url
 
     def map(self, link: ObjectLink) -> memoryview | None:
         """The payload as it lies on this machine's disk, private and copy-on-write, else None:
@@ -304,7 +308,7 @@ class ObjectStore:
         if whole.nbytes != link.bytes:
             raise CorruptError(
                 f"{link.kind.label} {link.digest:.12}: expected {link.bytes} bytes, "
-                f"found {whole.nbytes}. Restore it from a copy of the repository."
+                f"found {whole.nbytes}. {mending(self, link.digest)}."
             )
         return whole[self._payload_start(link) :]
 
@@ -431,7 +435,7 @@ class ObjectStore:
                 return self._from_store(twin)  # it was purged since this process read the log
             raise self._missing(digest)
         # Who reads through a lazy clone does not know in which of two repositories that was.
-        raise type(damaged)(f"{self.backend.url}: {damaged}") from damaged
+        raise CorruptError(f"{self.backend.url}: {damaged}") from damaged
 
     def _copies(self, digest: Digest, *, tables: bool) -> Iterator[Callable[[], bytes]]:
         """What reads each copy of an object, most likely first, the costly ways last."""
@@ -486,7 +490,7 @@ class ObjectStore:
         if found != start + payload_bytes:
             raise CorruptError(
                 f"{key} in {self.backend.url}: its header promises {start + payload_bytes} bytes, "
-                f"found {found}. Restore it from a copy of the repository."
+                f"found {found}. {mending(self, digest)}."
             )
         return ObjectLink(digest, found, kind, links == 0)
 
@@ -519,8 +523,8 @@ class ObjectStore:
                 f"more when record {label} of the log was written. Add or fetch it again."
             )
         return NotFoundError(
-            f"no object {digest:.12} in {self.backend.url}. If a commit needs it, run "
-            "`tensorrepo fsck`; a shallow or interrupted copy may lack it."
+            f"no object {digest:.12} in {self.backend.url}. If a commit needs it, `tensorrepo fsck "
+            "--repair` fetches it from a copy; a shallow or interrupted one may lack it."
         )
 
 

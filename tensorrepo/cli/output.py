@@ -328,12 +328,12 @@ def leave(code: int) -> NoReturn:
 def failure(error: Error, exit_code: int | None = None) -> None:
     """What went wrong, on standard error; `exit_code` is what the command ends with, if it does."""
     if _FOR_PROGRAMS.get():
-        failure_json(error.kind, str(error), exit_code, getattr(error, "conflicts", ()))
+        failure_json(error.kind, _advised(error), exit_code, getattr(error, "conflicts", ()))
         return
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    message = _harmless(getattr(error, "brief", str(error)))
+    message = _harmless(getattr(error, "brief", _advised(error)))
     console.print(f"[bold red]error[/bold red] ({error.kind}): {escape(message)}")
     for conflict in getattr(error, "conflicts", ()):
         console.print(
@@ -342,6 +342,14 @@ def failure(error: Error, exit_code: int | None = None) -> None:
         lines = (str(inside["line"]) for inside in getattr(conflict, "details", ()))
         for text in (text for text in lines if text not in conflict.reason):
             console.print(f"    {escape(_harmless(text))}")
+
+
+def _advised(error: Error) -> str:
+    """The message; of damage with the command that looks for all of it, where it names none."""
+    text = str(error)
+    if error.kind != "corrupt" or "fsck" in text or "bundle" in text:
+        return text
+    return f"{text.rstrip('.')}. `tensorrepo fsck --deep` finds what is damaged, --repair mends it."
 
 
 def failure_json(

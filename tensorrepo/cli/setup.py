@@ -26,6 +26,7 @@ from tensorrepo.connect import (
 )
 from tensorrepo.formats.common.arguments import byte_size, counted, without_password
 from tensorrepo.policy import check_setting
+from tensorrepo.remotes import whole_url
 from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.repo.changes.lost_found import find_lost
 from tensorrepo.repo.errors import (
@@ -254,7 +255,7 @@ def fsck_command(
         tensorrepo fsck --repair --from s3://bucket/mirror
         tensorrepo fsck --lost-found
     """
-    sources = [call.path(each) if not is_url(each) else each for each in source or ()]
+    sources = [whole_url(call.machine, each) for each in source or ()]
     if sources and not mend:
         raise InvalidInputError("--from says where --repair looks: give both")
     if lost_found:
@@ -262,7 +263,7 @@ def fsck_command(
         return
     totals = ObjectTotals()
     if mend:
-        _mend(call, [str(each) for each in sources], deep=deep)
+        _mend(call, sources, deep=deep)
     session = call.session
     path, tips = "", None
     if name is not None:

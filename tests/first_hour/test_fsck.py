@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +12,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.repo.changes import fsck as checking
 from tensorrepo.repo.changes.transaction import begin
-from tensorrepo.repo.objects import store
+from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.objects.envelope import Kind
+from tests.support.effort import check_each
 from tests.support.processes.shell import Shell
 
 CORRUPT = 5
@@ -117,7 +126,7 @@ def test_a_file_is_read_in_steps(stored: Shell, monkeypatch: pytest.MonkeyPatch)
     (stored.folder / "large.bin").write_bytes(np.random.default_rng(0).bytes(3 << 20))
     stored("add", "large.bin", "--file", "large.bin")
     stored("commit", "-m", "A file")
-    monkeypatch.setattr(store, "VERIFY_BYTES", 1 << 20)
+    monkeypatch.setattr(checking, "VERIFY_BYTES", 1 << 20)
     assert stored("fsck", "--deep").startswith("ok: ")
     blob = largest(stored, Kind.BLOB)
     flip(blob, 2 << 20)
@@ -138,3 +147,104 @@ def test_a_summary_that_is_not_of_the_content_is_named(stored: Shell) -> None:
     (fault,) = stored.json_of_failure(CORRUPT, "fsck")["faults"]
     assert (fault["path"], fault["kind"]) == ("datasets/two", "dataset")
     assert "summary" in fault["problem"]
+
+
+def readable(shell: Shell) -> set[str]:
+    """Entries of all commits that can be read to the last byte, as ``commit:path``."""
+    core = shell.repository().context.core
+    found = set()
+    state = core.log.refresh().state
+    for digest, commit in _commits(core.objects, sorted(set(state.refs.values()))):
+        for path, entry in core.entries(commit.tree):
+            try:
+                if entry.kind is Kind.DATASET:
+                    list(open_dataset(core.objects, entry.digest).to_batches())
+                elif verify_model(open_model(core.objects, entry)).faults:
+                    continue
+            except (CorruptError, NotFoundError):
+                continue
+            found.add(f"{digest}:{path}")
+    return found
+
+
+def _commits(objects: object, tips: list[str]) -> Iterator[tuple[str, object]]:
+    try:
+        yield from walk(objects, tips)
+    except (CorruptError, NotFoundError):
+        return  # of the history behind it nothing is known
+
+
+def test_what_is_not_damaged_can_be_read_and_what_cannot_is_named(stored: Shell) -> None:
+    whole = readable(stored)
+    assert len(whole) == 4
+
+    def check(kind: Kind) -> None:
+        path = largest(stored, kind)
+        before = path.read_bytes()
+        flip(path, len(before) // 2)
+        lost = whole - readable(stored)
+        told = stored.json_of_failure(CORRUPT, "fsck", "--deep")["faults"]
+        named = {name for fault in told for name in (fault["path"], *fault["also"])}
+        assert lost
+        assert kind is Kind.COMMIT or {each.partition(":")[2] for each in lost} == named
+        assert kind is Kind.COMMIT or len(named) == 1  # the other one reads
+        assert len({fault["digest"] for fault in told}) == len(told) == 1
+        path.write_bytes(before)
+
+    kinds = [Kind.CHUNK, Kind.PACK, Kind.DATASET, Kind.MODEL, Kind.PLACEMENT, Kind.COMMIT]
+    check_each(kinds, check)
+    assert readable(stored) == whole
+
+
+def test_repair_asks_the_copy_that_is_named_and_keeps_what_was_damaged(stored: Shell) -> None:
+    copy = stored.folder.parent / "copy"
+    stored("clone", ".", str(copy))
+    stored("add", "net.safetensors", "--model", "twin")
+    stored("commit", "-m", "The same model under another name")
+    pack = largest(stored, Kind.PACK)
+    before = pack.read_bytes()
+    flip(pack, len(before) // 2)
+    damaged = pack.read_bytes()
+    (fault,) = stored.json_of_failure(CORRUPT, "fsck", "--deep")["faults"]
+    assert {fault["path"], *fault["also"]} == {"models/net", "models/twin"}
+    assert "give both" in stored.fails(2, "fsck", "--from", str(copy))
+    assert "by --from URL" in stored.run("fsck", "--deep", "--repair").stdout
+    done = stored.records("fsck", "--deep", "--repair", "--from", str(copy))
+    quarantined, repaired, report = done
+    assert repaired["repaired"] == "pack"
+    assert repaired["from"].startswith(str(copy))
+    kept = stored.folder / ".tensorrepo/store" / quarantined["place"]
+    assert kept.read_bytes() == damaged
+    assert report["faults"] == []
+    assert report["unknown"] == []
+    assert pack.read_bytes() == before
+
+
+def test_a_repository_without_its_identity_gets_it_back_from_a_mirror(stored: Shell) -> None:
+    mirror = stored.folder.parent / "mirror"
+    identity = stored.folder / ".tensorrepo/store/repo.json"
+    stored("clone", ".", str(mirror), "--mirror")
+    identity.chmod(0o644)
+    identity.write_text("{}")
+    assert "repo.json is damaged" in stored.fails(CORRUPT, "fsck")
+    told = stored("fsck", "--repair", "--from", str(mirror))
+    assert f"repo.json is back, from {mirror}" in told
+    assert "ok: " in told
+
+
+def test_the_command_that_an_error_names_finds_the_damage(stored: Shell) -> None:
+    lazy = stored.folder.parent / "lazy"
+    origin = stored.folder / ".tensorrepo/store"
+    stored("clone", ".", str(lazy), "--lazy")
+    chunk = largest(stored, Kind.CHUNK)
+    digest = chunk.parent.name + chunk.name
+    flip(chunk, chunk.stat().st_size // 2)
+    there = replace(stored, folder=lazy)
+    error = there.fails(CORRUPT, "cat", "one", "-n", str(ROWS), "--json")
+    assert str(lazy) not in error
+    assert there("fsck", "--deep").startswith("ok: ")  # what it left at its origin is checked there
+    (command,) = set(re.findall(r"`tensorrepo (fsck [^`]*)`", error))
+    assert str(origin) in command
+    words = [word for word in shlex.split(command) if word != "--repair"]
+    (fault,) = there.json_of_failure(CORRUPT, *words)["faults"]
+    assert fault["digest"] == digest

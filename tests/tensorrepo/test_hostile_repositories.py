@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from uuid import uuid4
 
 import numpy as np
 import pytest

@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.schema.values import ColumnValues, TiledValues, 
 from tensorrepo.formats.dataset.schema.widen import convert_values
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, mending
 from tensorrepo.repo.threads import ordered_map
 
 READ_THREADS = 16
@@ -355,11 +355,15 @@ class PageReader:
 
     def located(self, page: int, error: CorruptError) -> CorruptError:
         """`error`, saying where the page lies."""
-        place = _chunk_name(self.link(page))
+        link = self.link(page)
+        place = _chunk_name(link)
         rows = self.index.first_row[page : page + 2].tolist()
-        return CorruptError(
+        text = (
             f"column {self._name!r}, page {page} (rows {rows[0]} to {rows[-1]}) in {place}: {error}"
         )
+        if "fsck" not in text and isinstance(link, ObjectLink):
+            text = f"{text.rstrip('.')}. {mending(self.objects, link.digest)}."
+        return CorruptError(text)
 
 
 def _chunk_name(link: ObjectLink | memoryview | None) -> str:

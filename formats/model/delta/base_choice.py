@@ -32,7 +32,7 @@ from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import digest_bytes
-from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.objects.envelope import ObjectSource, mending
 
 DEPTH: Final = 2  # bases that a read of a new model passes through at most
 RUN_DEPTH: Final = 8  # of checkpoints of one run
@@ -166,8 +166,7 @@ class StoredBase:
         if frame_digest(found) != expected:
             raise CorruptError(
                 f"frame {index} of member {self.place[1]}, pack {self.location.pack.digest:.12}, "
-                "is damaged. Run `tensorrepo fsck`; restore the pack from a copy of the "
-                "repository."
+                f"is damaged. {mending(self.members.objects, self.location.pack.digest)}."
             )
         return found
 

@@ -53,7 +53,7 @@ from tensorrepo.formats.model.write.packing import PACK_BYTES, Location
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
-from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.objects.envelope import ObjectSource, mending
 
 OPEN_MODELS: Final = 4  # each may keep decoded frames of bases
 
@@ -106,8 +106,7 @@ class Inventory:
         base = open_base(self.objects, entry, "repack", cache_bytes=0)
         if base is None:
             raise CorruptError(
-                f"model {entry.digest:.12} cannot be read. Run `tensorrepo fsck`; restore it "
-                "from a copy of the repository."
+                f"model {entry.digest:.12} cannot be read. {mending(self.objects, entry.digest)}."
             )
         model, found = len(self.entries), []
         self.entries.append(entry)

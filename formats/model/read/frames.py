@@ -47,7 +47,7 @@ from tensorrepo.formats.model.read.selection import (
 from tensorrepo.formats.native.digests import BEST
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource
+from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSource, mending
 
 AHEAD_FRAMES: Final = 4
 RUN_BYTES: Final = 8 << 20  # decoded bytes of the frames that are asked for together from afar
@@ -213,8 +213,7 @@ class StoredFrames(msgspec.Struct, frozen=True, eq=False, gc=False):
         raise CorruptError(
             f"tensor {self.name!r}, frame {index} (pack {placed.pack.digest:.12}, payload "
             f"byte {placed.frame.planes[0].offset}): expected {placed.frame.digest.hex():.12}, "
-            f"found {found.hex():.12}. Run `tensorrepo fsck`; restore the pack from a copy of "
-            "the repository."
+            f"found {found.hex():.12}. {mending(self.members.objects, placed.pack.digest)}."
         )
 
 

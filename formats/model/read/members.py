@@ -37,7 +37,13 @@ from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, Error
 from tensorrepo.repo.ids import Buffer, Digest, content_tag
 from tensorrepo.repo.objects.cache import LimitedCache
-from tensorrepo.repo.objects.envelope import CheckedSpan, ObjectLink, ObjectSource, read_spans
+from tensorrepo.repo.objects.envelope import (
+    CheckedSpan,
+    ObjectLink,
+    ObjectSource,
+    mending,
+    read_spans,
+)
 
 
 def truncate(data: memoryview, element: TensorType, planes: int) -> None:
@@ -373,8 +379,7 @@ class MemberReader:
                 self.blame_base(whole, about, name)
                 raise CorruptError(
                     f"tensor {name!r}, frame {placed.index}: its base, member {base[1]} of pack "
-                    f"{link.digest:.12}, is damaged. Run `tensorrepo fsck`; restore that pack "
-                    "from a copy of the repository."
+                    f"{link.digest:.12}, is damaged. {mending(self.objects, link.digest)}."
                 )
 
     def frame_or_mapped(
@@ -449,8 +454,7 @@ class MemberReader:
                 if content_tag(data) != plane.tag:
                     raise CorruptError(
                         f"pack {link.digest:.12}, payload byte {plane.offset}: a plane differs "
-                        "from its tag. Run `tensorrepo fsck`; restore the pack from a copy of "
-                        "the repository."
+                        f"from its tag. {mending(self.objects, link.digest)}."
                     )
         return [StoredPlane(one.codec, data) for one, data in zip(planes, local, strict=True)]
 

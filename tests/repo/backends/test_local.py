@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.base import Guarantee, overwrite_durably
 from tensorrepo.repo.backends.local import (
     LARGE_BYTES,
     STALE_SECONDS,
@@ -127,6 +127,18 @@ def test_a_crash_at_any_step_leaves_whole_values_or_none(tmp_path: Path, die_bef
 
 def test_the_crashes_above_reach_every_step(tmp_path: Path) -> None:
     assert len(recorded(tmp_path, FILES)) == STEPS
+
+
+def test_what_is_overwritten_durably_is_synced_before_it_has_its_name(tmp_path: Path) -> None:
+    disk = RecordingDisk(tmp_path)
+    backend = LocalBackend(tmp_path, disk=disk)
+    overwrite_durably(backend, "log/1", (SMALL,))
+    verbs = [verb for verb, _ in disk.steps]
+    assert verbs[:3] == ["stage", "sync", "replace"]
+    assert ("sync folder", "log") in disk.steps[3:]
+    disk.steps.clear()
+    backend.overwrite("log/hint", (SMALL,))
+    assert [verb for verb, _ in disk.steps] == ["stage", "replace"]
 
 
 def test_nothing_is_left_of_temporary_files(tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.quarantine import QUARANTINE
-from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.changes.repository import LocalState, RepositoryCore, open_repository
+from tensorrepo.repo.errors import CorruptError, RepositoryRewound
 from tensorrepo.repo.log.log_slots import slot_key
-from tensorrepo.repo.objects.incarnations import parse_object_key
+from tensorrepo.repo.log.records import decode_record, encode_record
+from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
 from tensorrepo.repo.transfer.exchange import clone
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
@@ -143,3 +146,54 @@ def test_a_repository_of_another_id_has_no_records_for_this_one(origin: Reposito
     stranger = new_repository()
     commit_files(stranger, {"files/a": b"0"})
     assert list(repair_records(open_repository(backend, drivers={}), [stranger])) == []
+
+
+def test_a_record_that_a_segment_has_needs_no_mirror() -> None:
+    made = new_repository()
+    for number in range(66):
+        commit_files(made, {"files/a": b"%d" % number})
+    backend = made.backend
+    before = contents(backend)
+    for generation in (5, 6, 40):
+        damage(backend, slot_key(generation))
+    here = open_repository(backend, drivers={})
+    assert here.log.refresh().generation == 66  # nobody who opens it meets the damage
+    assert generations(repair_records(here, [])) == [5, 6, 40]
+    assert contents(backend) == before
+
+
+def test_the_newest_record_comes_back_to_who_remembers_it(
+    origin: RepositoryCore, tmp_path: Path
+) -> None:
+    seen = LocalState(memory=tmp_path)
+    backend, copy = copied(origin.backend), open_repository(copied(origin.backend), drivers={})
+    newest = backend.read(slot_key(5))
+    open_repository(backend, drivers={}, local=seen).log.refresh()
+    record = decode_record(newest)
+    entry = structs.replace(record.entries[0], actor="Eve <eve@example.org>")
+    altered = encode_record(replace(record, entries=(entry,)))  # its tag is right, too
+    backend.overwrite(slot_key(5), (altered,))
+    stranger = open_repository(backend, drivers={})
+    assert generations(repair_records(stranger, [copy])) == []
+    here = open_repository(backend, drivers={}, local=seen)
+    with pytest.raises(RepositoryRewound):
+        here.log.refresh()
+    assert generations(repair_records(here, [copy])) == [5]
+    assert backend.read(slot_key(5)) == newest
+    backend.delete(slot_key(5))  # cut short: who saw more may have it back
+    here = open_repository(backend, drivers={}, local=seen)
+    assert generations(repair_records(here, [copy])) == [5]
+
+
+def test_another_incarnation_is_a_copy(origin: RepositoryCore, options: TransferOptions) -> None:
+    backend = copied(origin.backend)
+    (digest,) = {parsed[0] for stored in backend.list("objects/") if stored.bytes > 1_000_000
+                 and (parsed := parse_object_key(stored.key))}  # fmt: skip
+    backend.create(object_key(digest, 9), (backend.read(object_key(digest)),))
+    damage(backend, object_key(digest))
+    here = open_repository(backend, drivers={})
+    found = list(repair_objects(here, [digest], [], options.parts))
+    assert [one.url for one in found if isinstance(one, RepairedObject)] == [backend.url]
+    assert here.objects.stored(digest).payload == LARGE
+    (left,) = [stored.key for stored in backend.list("objects/") if digest[2:] in stored.key]
+    assert left == object_key(digest, 9)

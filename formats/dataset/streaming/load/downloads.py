@@ -415,8 +415,7 @@ class Downloads(RunPrefetch[T]):
             read.answered = True
         what = CorruptError(
             f"{piece.link.kind.label} {piece.link.digest:.12}, payload bytes {piece.start} to "
-            f"{piece.stop}: their tag is not the expected one, twice. Run `tensorrepo fsck`; "
-            "restore the object from a copy of the repository."
+            f"{piece.stop}: their tag is not the expected one, twice"
         )
         self._give_up(read, self._runs.damaged(piece, what))
 
