@@ -113,11 +113,22 @@ class SqlLogBackend(CommonBackend):
 
     def prepare(self, identity: bytes) -> None:
         """Make the table, if need be, and room for the log of this repository."""
-        text, blob = ("TEXT", "BLOB") if self.is_sqlite else ('TEXT COLLATE "C"', "BYTEA")
-        shape = _SHAPE.format(text=text, blob=blob)
-        self._again(lambda: self._sql.ask(shape))
+        if not self._has_table():  # who may not create tables may use one that is there
+            text, blob = ("TEXT", "BLOB") if self.is_sqlite else ('TEXT COLLATE "C"', "BYTEA")
+            try:
+                self._sql.ask(_SHAPE.format(text=text, blob=blob))
+            except StorageError:
+                if not self._has_table():  # else another `init` was faster
+                    raise
         self._insert(IDENTITY_KEY, identity)
         self._insert(VERSION_KEY, VERSION)
+
+    def _has_table(self) -> bool:
+        try:
+            self._again(lambda: self._sql.ask(f"SELECT 1 FROM {_TABLE} LIMIT 1"))  # noqa: S608
+        except NotFoundError:
+            return False
+        return True
 
     def forget(self) -> None:
         """Take the room back that was made for a repository that did not come to be."""

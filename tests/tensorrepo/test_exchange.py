@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.this_machine import machine
 from tests.support.processes.shell import ADA, Shell
 from tests.support.servers.object_stores import s3_on_ours
 
@@ -127,6 +128,37 @@ def test_a_mirror_follows_and_takes_no_commit(origin: tr.Repository, tmp_path: P
         tx.save_file("notes", b"mine")
 
 
+def test_a_log_moves_to_a_database_and_back_by_cloning(
+    origin: tr.Repository, tmp_path: Path
+) -> None:
+    database = f"sqlite:///{tmp_path}/log.db"
+    there = tr.clone(origin.url, tmp_path / "there", log=database, author=ADA)
+    assert not (tmp_path / "there" / "log").exists()
+    with there.transaction("main", "file") as tx:
+        tx.save_file("notes", b"new")
+    again = pickle.loads(pickle.dumps(tr.open(there.url, log=database)))
+    assert again.file("notes") == b"new"
+    back = tr.clone(there.url, tmp_path / "back", author=ADA)
+    assert [each.digest for each in back.log()] == [each.digest for each in there.log()]
+    with pytest.raises(tr.InvalidInputError, match="mirror"):
+        tr.clone(there.url, tmp_path / "mirror", mirror=True, log=database)
+    mirror = tr.clone(there.url, tmp_path / "mirror", mirror=True, author=ADA)
+    assert (tmp_path / "mirror" / "log").exists()
+    assert mirror.file("notes") == b"new"
+
+
+def test_a_handle_finds_its_log_without_any_setting(tmp_path: Path) -> None:
+    made = tr.init(tmp_path / "store", log=f"sqlite:///{tmp_path}/log.db", author=ADA)
+    with made.transaction("main", "file") as tx:
+        tx.save_file("notes", b"new")
+    machine().config_file.unlink()
+    with pytest.raises(tr.InvalidInputError, match="TENSORREPO_LOG"):
+        tr.open(made.url)
+    assert tr.open(made.url, log=f"sqlite:///{tmp_path}/log.db").file("notes") == b"new"
+    assert pickle.loads(pickle.dumps(made)).file("notes") == b"new"
+    assert "log.db" not in repr(made)
+
+
 def test_a_bundle_is_cloned_like_a_repository(origin: tr.Repository, tmp_path: Path) -> None:
     report = origin.bundle(tmp_path / "all.bundle", everything=True)
     assert report.contents.refs["heads/main"] == origin.resolve("main").digest
@@ -227,7 +259,11 @@ def test_what_is_damaged_comes_back_from_the_remotes(shells: tuple[Shell, Shell]
     assert "log record 1 is back" in told
     assert told.count(" is back, from ") == len(objects) + 1
     assert "ok: " in ada("fsck", "--deep")
-    assert ada.json("fsck", "--repair")["repaired"] == {"records": [], "objects": []}
+    assert ada.json("fsck", "--repair")["repaired"] == {
+        "records": [],
+        "objects": [],
+        "log_accepted": False,
+    }
 
 
 def test_a_branch_of_the_remote_is_switched_to_by_its_name(shells: tuple[Shell, Shell]) -> None:
