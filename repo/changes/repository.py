@@ -278,7 +278,7 @@ def open_repository(
         hint=hint,
     )
     log.read_only = reason
-    past = PastCommits(log) if backend.local_root is None else None
+    past = PastCommits(log) if store.local_root is None else None
     objects = ObjectStore(
         store,
         condemned=lambda: log.latest.state.graves if log.latest else (),
