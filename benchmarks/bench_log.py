@@ -3,10 +3,10 @@
     python benchmarks/bench_log.py [case ...] [--folder DIR] [--rounds N] [--scale X]
 
 One commit is `with repo.transaction(branch) as tx: tx.save_file(name, content)` of a process that
-has the repository open: a new file of 1 KiB among twenty, durable when it returns, as are its two
-objects and its record. Sides take turns: each round measures all of them, for `--scale` times two
-seconds. What no log can go beyond is measured beside it: eight clients that insert rows of a
-record's size in transactions of their own, and eight that write, sync and link files.
+has the repository open: one of its four files of 1 KiB anew, durable when it returns, as are its
+two objects and its record. Sides take turns: each round measures all of them, for two seconds
+times `--scale`. What no log can go beyond is measured beside it: eight clients that insert rows of
+a record's size in transactions of their own, and eight that write, sync and link files.
 
 PostgreSQL is as Debian installs it: it syncs each commit (synchronous_commit on, fsync on).
 """
@@ -16,22 +16,26 @@ from __future__ import annotations
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from harness import Case, Options, Skipped, run
+from harness import ROOT, Case, Options, Skipped, run
+
+sys.path.insert(0, str(ROOT))
 
 import tensorrepo
 from tests.support.servers import postgres
 
 WRITERS = 8
 RECORD_BYTES = 640
+FILES = 4  # of each writer
 AUTHOR = "Bench <bench@example.org>"
 SECONDS = 2.0
-Step = Callable[[int], object]  # the work that is counted; its argument counts up
+Step = Callable[[int], int]  # the work that is counted: of a growing number, gives its attempts
 
 
 def own_branches(folder: Path, options: Options) -> dict[str, Any]:
@@ -80,9 +84,10 @@ def _together(
     prepare: Callable[..., Step], where: list[Any], branches: list[str], seconds: float
 ) -> dict[str, float]:
     """What eight processes do in so many seconds, all of them ready before the first begins."""
-    first = prepare(*where, "first", make=True)
-    first(0)
     spawning = multiprocessing.get_context("spawn")
+    maker = spawning.Process(target=_make, args=(prepare, where))
+    maker.start()
+    maker.join()
     ready, answers = spawning.Barrier(len(branches)), spawning.SimpleQueue()
     started = [
         spawning.Process(target=_work, args=(prepare, where, branch, at, seconds, ready, answers))
@@ -90,20 +95,26 @@ def _together(
     ]
     for process in started:
         process.start()
-    took, processor_seconds = [], 0.0
+    took, processor_seconds, attempts = [], 0.0, 0
     for _ in started:
-        each, used = answers.get()
+        each, used, tried = answers.get()
         took += each
         processor_seconds += used
+        attempts += tried
     for process in started:
         process.join()
     took.sort()
     return {
         "per_s": len(took) / seconds,
         "p50_ms": took[len(took) // 2] * 1e3,
+        "attempts": attempts / len(took),
         "p99_ms": took[len(took) * 99 // 100] * 1e3,
         "processor_ms": processor_seconds / len(took) * 1e3,
     }
+
+
+def _make(prepare: Callable[..., Step], where: list[Any]) -> None:
+    prepare(*where, "first", make=True)(0)
 
 
 def _work(
@@ -118,34 +129,28 @@ def _work(
     step = prepare(*where, branch, writer=writer)
     step(0)
     ready.wait()
-    took, used, stop = [], time.process_time(), time.perf_counter() + seconds
+    took, attempts, used = [], 0, time.process_time()
+    stop = time.perf_counter() + seconds
     while (began := time.perf_counter()) < stop:
-        step(len(took) + 1)
+        attempts += step(len(took) + 1)
         took.append(time.perf_counter() - began)
-    answers.put((took, time.process_time() - used))
+    answers.put((took, time.process_time() - used, attempts))
 
 
 def _commits(
     url: str, database: str | None, branch: str, writer: int = 0, *, make: bool = False
 ) -> Step:
-    if database is not None:
-        os.environ["TENSORREPO_LOG"] = database
-    repository = _made(url, database) if make else tensorrepo.open(url, author=AUTHOR)
+    opened = tensorrepo.init if make else tensorrepo.open
+    repository = opened(url, author=AUTHOR, log=database)
 
-    def commit(number: int) -> None:
+    def commit(number: int) -> int:
         with repository.transaction(branch, "measure") as change:
             content = b"%d %d " % (writer, number) * 100
-            change.save_file(f"w{writer}/{number % 20}", content[:1024])
+            change.save_file(f"w{writer}/{number % FILES}", content[:1024])
+        assert change.commit is not None
+        return change.commit.attempts
 
     return commit
-
-
-def _made(url: str, database: str | None) -> tensorrepo.Repository:
-    from tensorrepo import connect
-    from tensorrepo.this_machine import machine
-
-    connect.create(url, {}, machine(), log=database)
-    return tensorrepo.open(url, author=AUTHOR)
 
 
 def _inserts(database: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
@@ -153,9 +158,10 @@ def _inserts(database: str, branch: str, writer: int = 0, *, make: bool = False)
     if make:
         connection.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value BYTEA)")
 
-    def insert(number: int) -> None:
+    def insert(number: int) -> int:
         row = (f"{branch}-{writer}-{number}", b"x" * RECORD_BYTES)
         connection.execute("INSERT INTO rows VALUES (%s, %s)", row)
+        return 1
 
     return insert
 
@@ -164,7 +170,7 @@ def _linked_files(folder: str, branch: str, writer: int = 0, **_: bool) -> Step:
     own = Path(folder) / f"{branch}-{writer}"
     own.mkdir(parents=True, exist_ok=True)
 
-    def write(number: int) -> None:
+    def write(number: int) -> int:
         temporary = own / "temporary"
         fd = os.open(temporary, os.O_CREAT | os.O_WRONLY)
         os.write(fd, b"x" * RECORD_BYTES)
@@ -175,6 +181,7 @@ def _linked_files(folder: str, branch: str, writer: int = 0, **_: bool) -> Step:
         fd = os.open(own, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
+        return 1
 
     return write
 

@@ -189,14 +189,19 @@ def log_database(machine: Machine, repository_id: str) -> str | None:
     settings = read_config(machine.config_file)
     told = machine.environment.get("TENSORREPO_LOG") or settings.get(log_setting(repository_id))
     told = told or settings.get("log.url")
-    return _database(told, machine).replace("{id}", repository_id) if told else None
+    return whole_database(told, machine).replace("{id}", repository_id) if told else None
 
 
-def _database(url: str, machine: Machine) -> str:
+def whole_database(url: str, machine: Machine) -> str:
     """A database's URL, that of a SQLite file with its whole path."""
     if not url.startswith(SQLITE):
         return url
     return SQLITE + str(machine.path(Path(url.removeprefix(SQLITE))))
+
+
+def _log_of(machine: Machine, log: str | None, repository_id: str) -> str | None:
+    told = None if log is None else whole_database(log, machine)
+    return told or log_database(machine, repository_id)
 
 
 def _expanded(path: Path, machine: Machine) -> Path:
@@ -242,6 +247,7 @@ def connect(
     *,
     pending: Path | None = None,
     more_outside: Mapping[str, Mapping[str, str]] | None = None,
+    log: str | None = None,
 ) -> RepositoryCore:
     """Open the repository at `url`.
 
@@ -251,13 +257,14 @@ def connect(
         machine: where this process runs.
         pending: the workspace's notes; None outside of one.
         more_outside: see `allowed_outside`; a merge may read files in place.
+        log: database that has its log, where that is in one; None: see `log_database`.
     """
     backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
         repository = open_repository(
-            backend, drivers=drivers, local=local, database=partial(log_database, machine)
+            backend, drivers=drivers, local=local, database=partial(_log_of, machine, log)
         )
     except NotFoundError as error:
         workspace = None if is_url(url) else find_workspace(Path(url).absolute())
@@ -336,7 +343,7 @@ def create(
     """
     backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
-    database = None if log is None else _database(log, machine)
+    database = None if log is None else whole_database(log, machine)
     made = create_repository(backend, drivers=_Drivers(machine), local=local, database=database)
     if database is not None:
         note_log(machine, made.id, database)

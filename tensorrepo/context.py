@@ -35,6 +35,7 @@ class RepositoryOrigin:
     author: str | None = None
     outside: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
     catalog: str | None = field(default=None, repr=False)
+    log: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

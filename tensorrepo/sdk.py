@@ -14,7 +14,11 @@ from tensorrepo.this_machine import machine
 
 
 def init(
-    url: str | Path, *, storage_options: Mapping[str, str] | None = None, author: str | None = None
+    url: str | Path,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    author: str | None = None,
+    log: str | None = None,
 ) -> Repository:
     """Make a repository and open it.
 
@@ -23,13 +27,15 @@ def init(
             that fsspec knows.
         storage_options: credentials, endpoint and the like; else the usual environment variables.
         author: ``Name <email>`` of commits; else TENSORREPO_AUTHOR, tensorrepo's or git's config.
+        log: the SQL database that its log is to be in, ``postgresql://user@host/database`` or
+            ``sqlite:///path``, for many commits a second. This user's settings remember which.
 
     Raises:
         ConflictError: there is a repository already: `open` it.
     """
-    origin = _origin(url, storage_options, author)
+    origin = _origin(url, storage_options, author, log=log)
     here = machine()
-    core = connect.create(origin.url, dict(origin.storage_options), here)
+    core = connect.create(origin.url, dict(origin.storage_options), here, log=origin.log)
     return Repository(Context(with_policy(core, here), origin, here, reopen))
 
 
@@ -40,6 +46,7 @@ def open_repository(
     author: str | None = None,
     outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
     catalog: str | None = None,
+    log: str | None = None,
 ) -> Repository:
     """Open the repository at `url` (`tensorrepo.open`).
 
@@ -53,11 +60,13 @@ def open_repository(
         catalog: URL of the SQL catalog, ``postgresql://...`` or ``sqlite:///...``; else what
             TENSORREPO_CATALOG or ``tensorrepo config catalog.url`` says, else a SQLite file in
             this user's cache folder.
+        log: where its log is, if that is in a SQL database; else what TENSORREPO_LOG or
+            ``tensorrepo config log.url`` says, or `init` noted for this user.
 
     Raises:
         NotFoundError: there is none.
     """
-    return Repository(_open(_origin(url, storage_options, author, outside, catalog)))
+    return Repository(_open(_origin(url, storage_options, author, outside, catalog, log)))
 
 
 @lru_cache(maxsize=16)
@@ -73,6 +82,7 @@ def _open(origin: RepositoryOrigin) -> Context:
         dict(origin.storage_options),
         here,
         more_outside={prefix: dict(options) for prefix, options in origin.outside},
+        log=origin.log,
     )
     return Context(with_policy(core, here), origin, here, reopen)
 
@@ -83,6 +93,7 @@ def _origin(
     author: str | None,
     outside: Iterable[str | Path] | Mapping[str, Mapping[str, str]] = (),
     catalog: str | None = None,
+    log: str | None = None,
 ) -> RepositoryOrigin:
     options = outside if isinstance(outside, Mapping) else {}
     allowed = tuple(
@@ -90,7 +101,8 @@ def _origin(
         for each in outside
     )
     options_given = tuple(sorted((storage_options or {}).items()))
-    return RepositoryOrigin(_anywhere(url), options_given, author, allowed, catalog)
+    database = None if log is None else connect.whole_database(log, machine())
+    return RepositoryOrigin(_anywhere(url), options_given, author, allowed, catalog, database)
 
 
 def _anywhere(url: str | Path) -> str:

@@ -34,6 +34,7 @@ def clone(
     branch: str | None = None,
     depth: int | None = None,
     author: str | None = None,
+    log: str | None = None,
     limit_rate: int | str | None = None,
     progress: Progress = lambda _: None,
 ) -> Repository:
@@ -49,6 +50,7 @@ def clone(
         branch: the branch that it begins with; None: main.
         depth: so many commits of each branch at most; tags are left out then.
         author: ``Name <email>`` of commits, as for `open`.
+        log: the SQL database that the log of the copy is to be in, as for `init`.
         limit_rate: bytes a second at most, such as ``"10MB"``.
         progress: receives the counters of the transfer, on any thread.
 
@@ -62,16 +64,25 @@ def clone(
     here, target = machine(), str(to)
     if mirror and (lazy or branch is not None or depth is not None):
         raise InvalidInputError("a mirror is a whole copy: no lazy=, branch= or depth= with it")
+    if mirror and log is not None:
+        raise InvalidInputError("a mirror keeps its copy of the log itself: no log= with it")
     depth = None if depth is None else whole("depth", depth, 1)
     place = target if is_url(target) else str(here.path(Path(target).expanduser()))
     request = CloneRequest(
-        str(url), place, workspace=False, mirror=mirror, lazy=lazy, branch=branch, depth=depth
+        str(url),
+        place,
+        workspace=False,
+        mirror=mirror,
+        lazy=lazy,
+        branch=branch,
+        depth=depth,
+        log=log,
     )
     options = transfer.transfer_options(
         here, author or "somebody", limit_rate=limit_rate, progress=progress
     )
     transfer.clone(here, request, options).core.close()
-    return open_repository(place, author=author)
+    return open_repository(place, author=author, log=log)
 
 
 def here_of(context: Context) -> Here:

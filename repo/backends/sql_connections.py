@@ -17,6 +17,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 
 SQLITE: Final = "sqlite:///"
 POOL_SIZE: Final = 4  # connections of a process to one log: one for its turn, some to read with
+CONTENDED_SECONDS: Final = 1.0
+WAITED_SECONDS: Final = 0.001  # a lock that was free takes less
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
 _BUSY_SECONDS: Final = 30
 _SETTINGS: Final = (
@@ -64,6 +67,7 @@ class _Pool:
     idle: list[Any] = field(default_factory=list)
     turns: threading.Lock = field(default_factory=threading.Lock)
     turn: WriterTurn | None = None  # of the one thread that holds the lock
+    waited_at: float = -CONTENDED_SECONDS  # when somebody else had the lock
 
     def borrow(self) -> Any:
         self.room.acquire()
@@ -217,8 +221,21 @@ class WriterTurn:
         if self._connection is not None and self._pool.process == os.getpid():
             self._end("ROLLBACK")
 
+    @property
+    def is_contended(self) -> bool:
+        """Whether somebody had to be waited for a moment ago."""
+        return time.monotonic() - self._pool.waited_at < CONTENDED_SECONDS
+
     def take(self, wait_seconds: float) -> bool:
         """Whether all who came before are done; waits for them so long."""
+        began = time.monotonic()
+        is_taken = self._take(wait_seconds)
+        ended = time.monotonic()
+        if not is_taken or ended - began > WAITED_SECONDS:
+            self._pool.waited_at = ended
+        return is_taken
+
+    def _take(self, wait_seconds: float) -> bool:
         if not self._pool.turns.acquire(timeout=wait_seconds):  # another thread's turn
             return False
         try:

@@ -113,11 +113,22 @@ class SqlLogBackend(CommonBackend):
 
     def prepare(self, identity: bytes) -> None:
         """Make the table, if need be, and room for the log of this repository."""
-        text, blob = ("TEXT", "BLOB") if self.is_sqlite else ('TEXT COLLATE "C"', "BYTEA")
-        shape = _SHAPE.format(text=text, blob=blob)
-        self._again(lambda: self._sql.ask(shape))
+        if not self._has_table():  # who may not create tables may use one that is there
+            text, blob = ("TEXT", "BLOB") if self.is_sqlite else ('TEXT COLLATE "C"', "BYTEA")
+            try:
+                self._sql.ask(_SHAPE.format(text=text, blob=blob))
+            except StorageError:
+                if not self._has_table():  # else another `init` was faster
+                    raise
         self._insert(IDENTITY_KEY, identity)
         self._insert(VERSION_KEY, VERSION)
+
+    def _has_table(self) -> bool:
+        try:
+            self._again(lambda: self._sql.ask(f"SELECT 1 FROM {_TABLE} LIMIT 1"))  # noqa: S608
+        except NotFoundError:
+            return False
+        return True
 
     def forget(self) -> None:
         """Take the room back that was made for a repository that did not come to be."""
@@ -173,16 +184,18 @@ class SqlLogBackend(CommonBackend):
         """Values of keys of the log by one query; None for the absent."""
         wanted = [check_key(key) for key in keys]
         found: dict[str, bytes | None] = dict.fromkeys(wanted)
+        if _are_in_a_row(wanted):
+            query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
+            values = (self.repository, wanted[0], wanted[-1])
+            rows = self._again(lambda: self._sql.ask(query, values))
+            return self._seen(found | {key: bytes(value) for key, value in rows})
         for start in range(0, len(wanted), _PAGE // 2):
             part = wanted[start : start + _PAGE // 2]
             marks = ",".join("?" * len(part))
             query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key IN ({marks})"  # noqa: S608
             rows = self._again(lambda q=query, p=part: self._sql.ask(q, (self.repository, *p)))  # type: ignore[misc]  # mypy takes no defaults in lambdas
             found |= {key: bytes(value) for key, value in rows}
-        for key, value in found.items():
-            if value and key > self._newest[0] and _SLOT.fullmatch(key):
-                self._newest = (key, value)
-        return found
+        return self._seen(found)
 
     def holds(self, key: str) -> bool:
         """Whether `key` is one of those in the database."""
@@ -289,6 +302,13 @@ class SqlLogBackend(CommonBackend):
             self._newest = (key, value)
         return bool(rows)
 
+    def _seen(self, found: dict[str, bytes | None]) -> dict[str, bytes | None]:
+        """Note the newest slot that went by."""
+        for key, value in found.items():
+            if value and key > self._newest[0] and _SLOT.fullmatch(key):
+                self._newest = (key, value)
+        return found
+
     def _mark(self) -> LogMark | None:
         try:
             return msgspec.json.decode(self.store.read(MARK_KEY), type=LogMark)
@@ -335,6 +355,19 @@ class SqlLogBackend(CommonBackend):
             if not error.transient:
                 raise
         return ask()
+
+
+def is_near(backend: Backend) -> bool:
+    """Whether objects lie on a disk of this machine, wherever the log is."""
+    store = backend.store if isinstance(backend, SqlLogBackend) else backend
+    return store.local_root is not None
+
+
+def _are_in_a_row(keys: Sequence[str]) -> bool:
+    """Whether these are some slots, each behind the one before: nothing else lies between them."""
+    if len(keys) < 3 or not (_SLOT.fullmatch(keys[0]) and _SLOT.fullmatch(keys[-1])):
+        return False
+    return _generation(keys[-1]) - _generation(keys[0]) == len(keys) - 1 and keys == sorted(keys)
 
 
 def _generation(slot: str) -> int:

@@ -283,7 +283,7 @@ def open_repository(
         hint=hint,
     )
     log.read_only = reason
-    past = PastCommits(log) if backend.local_root is None else None
+    past = PastCommits(log) if store.local_root is None else None
 
     def standing() -> State | None:
         state = log.latest.state if log.latest else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorrepo.repo.backends.base import Guarantee
+from tensorrepo.repo.backends.sql_log import SqlLogBackend, is_near
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     ConflictError,
@@ -165,8 +166,11 @@ def append(
 
 
 def _prepare(log: RepositoryLog, decide: Callable[[LogView], tuple[LogEntry, ...]]) -> None:
-    """Decide once before it is our turn: what it stores is durable then, and found again."""
-    view = log.refresh()
+    """Decide once before it is our turn: what it stores is durable then, and found again.
+
+    On what was seen last: somebody is about to write, so no view will be the newest.
+    """
+    view = log.latest or log.refresh()
     if not view.state.read_only_reason:
         decide(view)
 
@@ -322,12 +326,14 @@ def _publish(
     try:
         if after.checkpoint == gen:
             write_checkpoint(log.slots, gen, log.encoded(before.view.state), before.checkpoint)
-        if gen == 1 or gen % HINT_INTERVAL == 0:
+        # In a database one question finds what is newer than an old hint.
+        interval = STATE_INTERVAL if isinstance(log.backend, SqlLogBackend) else HINT_INTERVAL
+        if gen == 1 or gen % interval == 0:
             log.backend.overwrite(HINT_KEY, [encode_hint(Hint(gen, after.checkpoint))])
         length = segment_length(gen, log.form.segment_lengths)
         # Short segments spare requests. On a local disk they would only cost time.
         short = length < max(log.form.segment_lengths)
-        if commits is not None and length and not (short and log.backend.local_root is not None):
+        if commits is not None and length and not (short and is_near(log.backend)):
             run = list(log.slots_between(gen - length + 1, gen + 1))
             write_segment(log.slots, run, commits, lengths=log.form.segment_lengths)
     except Error as error:

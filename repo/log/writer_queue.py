@@ -144,7 +144,7 @@ def _turn_at_server(
     """As `turn_of`, of the writers on all machines. The server gives turns in order."""
     with backend.turn() as turn:
         with suppress(StorageError, PermissionDenied):  # the append will say what is wrong
-            if not turn.take(0):
+            if turn.is_contended or not turn.take(0):
                 prepare()
                 _wait_at_server(turn, newest)
         yield

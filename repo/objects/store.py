@@ -249,7 +249,8 @@ class ObjectStore:
                 return data
         raise CorruptError(
             f"{self.backend.url}: {link.kind.label} {link.digest:.12}, payload bytes {start} to "
-            f"{stop}: expected tag {tag.hex():.16}, found {found.hex():.16}. {mending(self, link.digest)}."
+            f"{stop}: expected tag {tag.hex():.16}, found {found.hex():.16}. "
+            f"{mending(self, link.digest)}."
         )
 
     def read_spans(self, link: ObjectLink, spans: Sequence[CheckedSpan]) -> list[Buffer]:

@@ -35,6 +35,9 @@ RepoOption = Annotated[
 ]
 EMPTY = Parameter.empty
 Declared = dict[str, tuple[Any, Any]]  # parameters by name: annotation and default
+LogOption = Annotated[
+    str | None, Option("--log", metavar="DATABASE", help="Keep its log in PostgreSQL or SQLite.")
+]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON, for programs.")]
 
 

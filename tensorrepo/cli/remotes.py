@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Context, Option
 
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_branch, complete_entry
+from tensorrepo.cli.options import CommandCall, LogOption, RepoCall, complete_branch, complete_entry
 from tensorrepo.connect import author as author_of
 from tensorrepo.connect import connect, is_url
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS
@@ -69,6 +69,7 @@ def clone_command(
     remote: Annotated[
         str, Option("--remote", metavar="NAME", help="What URL is called; else origin.")
     ] = "origin",
+    log: LogOption = None,
     limit_rate: LimitRate = None,
 ) -> None:
     """Copy a repository, with all its history, into a new folder or to a URL.
@@ -82,10 +83,13 @@ def clone_command(
         tensorrepo clone work s3://bucket/copy
         tensorrepo clone s3://bucket/team /backup/team --mirror
         tensorrepo clone s3://bucket/team --depth 10
+        tensorrepo clone team s3://bucket/team --log postgresql://user@host/database
         tensorrepo clone team.bundle team
     """
     if mirror and (lazy or branch or depth):
         raise InvalidInputError("a mirror is a whole copy: no --lazy, --branch or --depth with it")
+    if mirror and log is not None:
+        raise InvalidInputError("a mirror keeps its copy of the log itself: no --log with it")
     machine = call.machine
     target = place or url.rstrip("/").rpartition("/")[2].removesuffix(".bundle")
     to_url = is_url(target)
@@ -98,6 +102,7 @@ def clone_command(
         branch=branch,
         depth=depth,
         remote=remote,
+        log=log,
     )
     with _moving(call, f"cloning {url}", limit_rate, somebody(call)) as options:
         made = transfer.clone(machine, request, options)

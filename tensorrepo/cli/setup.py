@@ -15,7 +15,7 @@ from typer import Argument, Exit, Option
 
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
-from tensorrepo.cli.options import CommandCall, RepoCall, complete_entry
+from tensorrepo.cli.options import CommandCall, LogOption, RepoCall, complete_entry
 from tensorrepo.connect import (
     CONFIG_KEYS,
     WORKSPACE_KEYS,
@@ -62,10 +62,7 @@ def init_command(
     force: Annotated[
         bool, Option("--force", help="Make a workspace inside of another one, or anew.")
     ] = False,
-    log: Annotated[
-        str | None,
-        Option("--log", metavar="DATABASE", help="Keep its log in PostgreSQL or SQLite."),
-    ] = None,
+    log: LogOption = None,
 ) -> None:
     """Make a repository at URL and a workspace here, on branch main.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tensorrepo.connect import Machine, connect, create, is_url
+from tensorrepo.connect import Machine, connect, create, is_url, whole_database
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.remotes import ORIGIN, Remotes, whole_url
 from tensorrepo.repo.backends.registry import open_backend
@@ -136,6 +136,7 @@ class CloneRequest:
         branch: branch that it begins on; None: main.
         depth: number of commits of each branch that are copied at most.
         remote: what the origin is called.
+        log: SQL database that its log is to be in; None: it lies with the rest.
     """
 
     url: str
@@ -146,6 +147,7 @@ class CloneRequest:
     branch: str | None = None
     depth: int | None = None
     remote: str = ORIGIN
+    log: str | None = None
 
 
 def clone(machine: Machine, request: CloneRequest, options: TransferOptions) -> Cloned:
@@ -444,7 +446,7 @@ def _place_of_clone(
     """The repository that is to be filled, made or found there."""
     if not request.workspace:
         try:
-            return create(request.place, None, machine), None
+            return create(request.place, None, machine, log=request.log), None
         except ConflictError:
             return connect(request.place, None, machine), None
     root = Path(request.place)
@@ -456,7 +458,8 @@ def _place_of_clone(
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConflictError(f"{root} is there already, and not empty. Name another folder.")
     root.mkdir(parents=True, exist_ok=True)
-    started = start_workspace(replace(machine, cwd=root), None, force=True)
+    log = None if request.log is None else whole_database(request.log, machine)
+    started = start_workspace(replace(machine, cwd=root), None, force=True, log=log)
     return started.repository, started.workspace
 
 

@@ -25,7 +25,7 @@ OF_A_RUN = {"runs ls", "runs show", "runs compare"}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHhT6fbJlxwiqqHGFUoBrOMD/qtL11+ybF4BAp6cCFQ9"
 CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "init": (("init", "--force"), ("init", "there", "--force", "--log", "sqlite:///log.db")),
-    "clone": (("clone", ".", "copy"),),
+    "clone": (("clone", ".", "copy", "--log", "sqlite:///copy.db"),),
     "fetch": (("clone", ".", "copy"), ("fetch", "copy")),
     "pull": (("clone", ".", "copy"), ("pull", "copy/.tensorrepo/store")),
     "push": (("clone", ".", "copy"), ("push", "copy", "main")),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.this_machine import machine
 from tests.support.processes.shell import ADA, Shell
 from tests.support.servers.object_stores import s3_on_ours
 
@@ -125,6 +126,37 @@ def test_a_mirror_follows_and_takes_no_commit(origin: tr.Repository, tmp_path: P
     assert mirror.file("notes") == b"new"
     with pytest.raises(tr.PermissionDenied, match="mirror"), mirror.transaction("main", "x") as tx:
         tx.save_file("notes", b"mine")
+
+
+def test_a_log_moves_to_a_database_and_back_by_cloning(
+    origin: tr.Repository, tmp_path: Path
+) -> None:
+    database = f"sqlite:///{tmp_path}/log.db"
+    there = tr.clone(origin.url, tmp_path / "there", log=database, author=ADA)
+    assert not (tmp_path / "there" / "log").exists()
+    with there.transaction("main", "file") as tx:
+        tx.save_file("notes", b"new")
+    again = pickle.loads(pickle.dumps(tr.open(there.url, log=database)))
+    assert again.file("notes") == b"new"
+    back = tr.clone(there.url, tmp_path / "back", author=ADA)
+    assert [each.digest for each in back.log()] == [each.digest for each in there.log()]
+    with pytest.raises(tr.InvalidInputError, match="mirror"):
+        tr.clone(there.url, tmp_path / "mirror", mirror=True, log=database)
+    mirror = tr.clone(there.url, tmp_path / "mirror", mirror=True, author=ADA)
+    assert (tmp_path / "mirror" / "log").exists()
+    assert mirror.file("notes") == b"new"
+
+
+def test_a_handle_finds_its_log_without_any_setting(tmp_path: Path) -> None:
+    made = tr.init(tmp_path / "store", log=f"sqlite:///{tmp_path}/log.db", author=ADA)
+    with made.transaction("main", "file") as tx:
+        tx.save_file("notes", b"new")
+    machine().config_file.unlink()
+    with pytest.raises(tr.InvalidInputError, match="TENSORREPO_LOG"):
+        tr.open(made.url)
+    assert tr.open(made.url, log=f"sqlite:///{tmp_path}/log.db").file("notes") == b"new"
+    assert pickle.loads(pickle.dumps(made)).file("notes") == b"new"
+    assert "log.db" not in repr(made)
 
 
 def test_a_bundle_is_cloned_like_a_repository(origin: tr.Repository, tmp_path: Path) -> None:

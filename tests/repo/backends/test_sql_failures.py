@@ -143,6 +143,21 @@ def test_a_user_who_may_only_read_reads_and_is_refused_to_write(
     check_whole(repository, b"third")
 
 
+def test_a_schema_has_logs_of_its_own(
+    repository: RepositoryCore, database: str, tmp_path: Path
+) -> None:
+    ask(database, "CREATE SCHEMA IF NOT EXISTS team")
+    own = f"{database}?options=-csearch_path%3Dteam"
+    local = LocalState(pending=tmp_path / "pending")
+    made = create_repository(MemoryBackend(), drivers={}, local=local, database=own)
+    commit_files(made, {"files/a": b"of the team"})
+    check_whole(made, b"of the team")
+    with psycopg.connect(database) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM team.tensorrepo_log").fetchone() or ()
+    assert count > 2
+    check_whole(repository, b"first")
+
+
 def test_a_full_disk_of_the_server_is_a_clean_error_and_the_commit_can_be_repeated(
     repository: RepositoryCore, database: str
 ) -> None:
