@@ -441,9 +441,13 @@ class _Condemning:
             return ()
         # Put anew for every head: another collection may have condemned what was put before.
         writer, at = ObjectWriter(repository.objects, state.graves), view.generation + 1
-        keys = writer.put(Kind.GC_LIST, encode_key_list(row.key for row in rows))
-        graves = writer.put(Kind.GRAVES, encode_graves((row.digest for row in rows), at))
-        writer.flush()
+        try:
+            keys = writer.put(Kind.GC_LIST, encode_key_list(row.key for row in rows))
+            graves = writer.put(Kind.GRAVES, encode_graves((row.digest for row in rows), at))
+            writer.flush()
+        except BaseException:
+            writer.abort()  # else what was begun stays open, and lies about
+            raise
         data = {
             "at": at,
             "list": keys.digest,
