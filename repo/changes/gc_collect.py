@@ -532,9 +532,13 @@ def condemnation_entry(
         return ()
     # Put anew for every head: another collection may have condemned what was put before.
     writer, at = ObjectWriter(repository.objects, view.state.graves), view.generation + 1
-    listed = writer.put(Kind.GC_LIST, encode_key_list(keys))
-    graves = writer.put(Kind.GRAVES, encode_graves(buried, at))
-    writer.flush()
+    try:
+        listed = writer.put(Kind.GC_LIST, encode_key_list(keys))
+        graves = writer.put(Kind.GRAVES, encode_graves(buried, at))
+        writer.flush()
+    except BaseException:
+        writer.abort()  # else what was begun stays open, and lies about
+        raise
     data = {
         "at": at,
         "list": listed.digest,

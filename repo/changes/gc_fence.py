@@ -15,6 +15,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from tensorrepo.repo.errors import CommitExpired, NotFoundError, PurgedError
 from tensorrepo.repo.history.commits import is_ancestor
@@ -114,8 +115,17 @@ def store_again(
                 f"object {digest:.12}, which {path} needs, was collected since it was staged, and "
                 f"no copy is left (looked for {object_key(digest, label)}). Add it again."
             ) from None
-        writer.put_again(envelope)
-    writer.flush()
+        _store(writer, partial(writer.put_again, envelope))
+    _store(writer, writer.flush)
+
+
+def _store(writer: ObjectWriter, work: Callable[[], object]) -> None:
+    """Do it; after a failure nothing of the writer can be used, and no file of it stays open."""
+    try:
+        work()
+    except BaseException:
+        writer.abort()
+        raise
 
 
 def reachable(objects: ObjectSource, state: State, commit: Digest) -> bool:

@@ -61,8 +61,9 @@ class History:
             try:
                 commit = read_commit(repository.objects, digest)
             except NotFoundError:
-                for began in sorted(began for one, began in self.unknown.values() if one == ref):
-                    change = RegisterOperation(began, inf, ANYTHING, True, digest, "collected")
+                started = [began for one, began in self.unknown.values() if one == ref]
+                if started:  # one of these made it
+                    change = RegisterOperation(min(started), inf, ANYTHING, True, digest, "gone")
                     self.note(ref, change)
                 continue
             made_on, began = self.unknown.get(commit.message, ("", 0))
