@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tensorrepo.repo.log.state import State
 
 READING_THREADS: Final = 4
-_FEW_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +225,7 @@ class _Check:
         return self._store.fetch(digest) if self._deep else self._store.get(digest)
 
     def _leaves(self, leaves: list[ObjectLink], owner: _Owner) -> Iterator[ObjectFault]:
-        # Starting threads takes longer than reading some small files does.
-        few = len(leaves) == 1 or sum(link.bytes for link in leaves) < _FEW_BYTES
-        near = self._store.backend.local_root is not None
-        threads = READING_THREADS if self._deep and not (few and near) else 0
+        threads = READING_THREADS if self._deep else 0
         check = self._read if self._deep else self._compare
         for link, problem in zip(leaves, ordered_map(leaves, check, threads=threads), strict=True):
             self._totals.bytes += link.bytes
