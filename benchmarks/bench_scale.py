@@ -6,22 +6,26 @@
 marking of a collection, and a check of all objects by links and by their bytes. Times are processor
 seconds (user and system) of the least of some rounds, beside wall milliseconds. ``limits``: the
 same repository by commands of their own in 1 GiB of address space and with 256 descriptors.
+``billion``: what a collection's table costs at 10^9 objects, by a model.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from harness import Case, Options, run
 
+from tensorrepo.repo.backends.base import StoredKey
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import fsck
@@ -83,6 +87,50 @@ def limits(folder: Path, options: Options) -> dict[str, Any]:
         seconds, mib = bounded(words, folder)
         told |= {f"{name}_cpu_s": seconds, f"{name}_peak_mib": mib}
     return told | {"goal": "every command ends, with less than 1 GiB and 256 descriptors"}
+
+
+def billion(_folder: Path, options: Options) -> dict[str, Any]:
+    """What a collection's table costs at 10^9 objects: its rows lie 15,259 behind each beginning.
+
+    Finding a row depends on how many share the first 16 bits of their digests, not on how many
+    there are: a million rows behind 66 beginnings are found as slowly as a billion are.
+    """
+    rows = round(1_000_000 * options.scale)
+    beginnings = max(1, round(rows * 65_536 / 1e9))
+    dense = timed_value(lambda: ObjectTable(_Listing(rows, beginnings)))
+    usual = timed_value(lambda: ObjectTable(_Listing(rows, 65_536)))
+    found = {}
+    for name, (table, _) in {"dense": dense, "usual": usual}.items():
+        wanted = [bytes.fromhex(table[at].digest) for at in range(0, rows, max(1, rows // 20_000))]
+        seconds, _ = timed(lambda wanted=wanted, table=table: [*map(table.find, wanted)])
+        found[f"find_{name}_us"] = round(seconds / len(wanted) * 1e6, 2)
+    listed = rows / dense[1][0]
+    return found | {
+        "rows_per_s": round(listed),
+        "table_gb": round(1e9 * 48 / 1e9),
+        "marks_gb": round(1e9 * 4 / 1e9),
+        "table_hours": round(1e9 / listed / 3600, 1),
+        "more_marking_hours": round(
+            1e9 * (found["find_dense_us"] - found["find_usual_us"]) / 1e6 / 3600, 2
+        ),
+    }
+
+
+class _Listing:
+    """A store that can be listed, and that has nothing else."""
+
+    url = "listing://"
+
+    def __init__(self, rows: int, beginnings: int) -> None:
+        chance = random.Random(7)
+        ends = sorted(chance.randbytes(30) for _ in range(rows // beginnings + 1))
+        firsts = [(n * 65_536 // beginnings).to_bytes(2, "big") for n in range(beginnings)]
+        self.digests = (Digest((first + end).hex()) for first in firsts for end in ends)
+        self.rows = rows
+
+    def list(self, _prefix: str) -> Iterator[StoredKey]:
+        for digest in islice(self.digests, self.rows):
+            yield StoredKey(object_key(digest), 300, 1.7e9)
 
 
 # ------------------------------------------------------------------- the repository
@@ -282,7 +330,7 @@ def peak_mib() -> int:
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) >> 10
 
 
-CASES: dict[str, Case] = {"large": large, "limits": limits}
+CASES: dict[str, Case] = {"large": large, "limits": limits, "billion": billion}
 
 if __name__ == "__main__":
     run(CASES, "Measure a large repository.", rounds=3)

@@ -246,7 +246,7 @@ def push(
     def changes(there: LogView) -> list[RefChange]:
         found = {}
         for spec in parsed:
-            change = _pushed(spec, commits, view, there, force=force)
+            change = _pushed(spec, commits, view, there, target.url, force=force)
             if leased:
                 seen = tracking_ref(remote, change.ref) if remote else ""
                 expected = view.state.refs.get(seen)
@@ -306,10 +306,16 @@ def _gone(source: HistorySource, view: LogView, remote: str) -> list[str]:
 
 
 def _pushed(
-    spec: RefSpec, commits: Mapping[str, Digest], here: LogView, there: LogView, *, force: bool
+    spec: RefSpec,
+    commits: Mapping[str, Digest],
+    here: LogView,
+    there: LogView,
+    url: str,
+    *,
+    force: bool,
 ) -> RefChange:
     if not spec.source:
-        ref = named_ref(there.state.refs, spec.target, "the other repository")
+        ref = named_ref(there.state.refs, spec.target, url)
         return RefChange(ref, None)
     source = named_ref(here.state.refs, spec.source, "this repository")
     plain = spec.target if spec.target != spec.source else source

@@ -346,7 +346,9 @@ def reflog_command(
     moves = list(islice(refs.places(call.session.repository, full), limit))
     if not moves:
         raise NotFoundError(f"{refs.describe_ref(full)} never was: the log has no move of it")
-    name = full.removeprefix(refs.BRANCHES).removeprefix(refs.TAGS)
+    name = full
+    for space in (refs.BRANCHES, refs.TAGS, refs.REMOTES):
+        name = name.removeprefix(space)
     call.show(
         [_move_document(f"{name}@{{{at}}}", move) for at, move in enumerate(moves)],
         {
@@ -369,7 +371,7 @@ def _moved_ref(session: WorkspaceSession, name: str | None) -> str:
         head = session.head
         name = "main" if head is None else session.branch()
     known = session.repository.log.refresh().state.refs
-    full = (refs.BRANCHES + name, refs.TAGS + name, name)
+    full = (refs.BRANCHES + name, refs.TAGS + name, refs.REMOTES + name, name)
     return next((each for each in full if each in known), full[0])
 
 

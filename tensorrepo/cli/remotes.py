@@ -420,9 +420,14 @@ def _moving(
         def progress(totals: TransferTotals) -> None:
             advance(totals.bytes, totals.known_bytes)
 
-        yield transfer.transfer_options(
+        options = transfer.transfer_options(
             call.machine, named, limit_rate=limit_rate, progress=progress
         )
+        try:
+            yield options
+        except KeyboardInterrupt:
+            output.note("what came is kept: the same command goes on from there")
+            raise
 
 
 def _fetch_promoted(

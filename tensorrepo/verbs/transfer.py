@@ -239,7 +239,12 @@ def push(
         )
     if not is_url(url) and is_bundle(Path(url)):
         raise UnsupportedError(f"{url} is a bundle: `tensorrepo bundle create` makes a new one")
-    target = connect(url, None, here.machine)
+    try:
+        target = connect(url, None, here.machine)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{error} `tensorrepo clone {here.core.url} {url}` makes a copy of this one there."
+        ) from error
     return exchange.push(
         here.core, target, specs, options, remote=name, force=force, leased=lease, tags=tags
     )

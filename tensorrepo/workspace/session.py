@@ -146,9 +146,9 @@ def open_session(
         NotFoundError: no workspace here, or no repository at its URL.
     """
     if url is not None:
-        return WorkspaceSession(
-            machine, with_policy(connect(url, None, machine), machine), None, warn
-        )
+        place = url if is_url(url) else str(machine.path(url))
+        repository = with_policy(connect(place, None, machine), machine)
+        return WorkspaceSession(machine, repository, None, warn)
     workspace = workspace_around(machine)
     if workspace is None:
         raise no_workspace(_start(machine))

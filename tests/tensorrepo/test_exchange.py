@@ -198,10 +198,11 @@ def test_two_people_push_and_pull(shells: tuple[Shell, Shell]) -> None:
     assert "moved forward" in ada("pull")
     ada("switch", "-c", "other", "HEAD~1")
     ada("push", "origin", "other:main", "--force")
-    team = Shell(ada.folder.parent / "team", ada.home)
-    why = [move["why"] for move in team.records("reflog", "main")]
+    moves = ada.records("reflog", "main", "--repo", "../team/.tensorrepo/store")
+    why = [move["why"] for move in moves]
     assert why == ["push: forced-update", "push: fast-forward", "push: fast-forward",
                    "clone origin: new"]  # fmt: skip
+    assert ada.records("reflog", "origin/main")[0]["why"] == "push origin: forced-update"
     ada("switch", "main")
     labels = ada("sql", "SELECT label FROM photos WHERE row_number IN (1, 3)", "--json")
     assert [json.loads(line)["label"] for line in labels.splitlines()] == ["cat", "cat"]
