@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.formats.model.stored_model import open_model
-    from tensorrepo.formats.purging import PurgeRequest
     from tensorrepo.formats.views import diff_views, open_view
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     )
     from tensorrepo.verbs.comparison import compare, compare_entry
     from tensorrepo.verbs.entry_change import shortened
-    from tensorrepo.verbs.purge import plan_purge, purge
+    from tensorrepo.verbs.purge import plan_purge, purge, purge_request
     from tensorrepo.workspace.add_paths import add_changed
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
@@ -83,7 +82,6 @@ __all__ = [
     "ModelMergeDriver",
     "Owners",
     "PinnedRepository",
-    "PurgeRequest",
     "Registry",
     "RepackOptions",
     "Run",
@@ -129,6 +127,7 @@ __all__ = [
     "promote",
     "pull",
     "purge",
+    "purge_request",
     "push",
     "repack_models",
     "repack_worn",
@@ -178,7 +177,6 @@ _NAMES: Final = {
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "formats.model.stored_model": "open_model",
-    "formats.purging": "PurgeRequest",
     "formats.views": "diff_views open_view",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
@@ -206,7 +204,7 @@ _NAMES: Final = {
     "verbs.comparison": "compare compare_entry",
     "verbs.entry_change": "shortened",
     "verbs.exchange": "export read",
-    "verbs.purge": "plan_purge purge",
+    "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",
     "workspace.doctor": "files_in_place files_text",
 }
