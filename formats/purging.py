@@ -9,7 +9,8 @@ view, a name of a class that only such rows had, a word of lineage or of a prope
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -19,14 +20,7 @@ from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
 from tensorrepo.formats.dataset.external.outside import Outside
-from tensorrepo.formats.dataset.metadata.row_ids import (
-    ROW_ID,
-    RUN,
-    format_row_id,
-    ids_of_runs,
-    row_ids,
-    runs_of_ids,
-)
+from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID, row_ids, runs_of_ids
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
     open_dataset,
@@ -38,6 +32,8 @@ from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.convert import present_row
 from tensorrepo.formats.dataset.schema.types import ClassLabel, Text
 from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
+from tensorrepo.formats.model.maintenance.erase import TensorSurvey
+from tensorrepo.formats.model.maintenance.repack import RepackOptions
 from tensorrepo.formats.views import open_view, without_rows, write_view
 from tensorrepo.repo.changes.purge import (
     HeldEntry,
@@ -48,15 +44,15 @@ from tensorrepo.repo.changes.purge import (
     held_entries,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PurgedError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.store import ObjectStore
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
-_WHY: Final = "It was erased from all history; `tensorrepo purge --list` tells by whom, and why."
 MOST_TEXTS: Final = 100_000  # texts of erased rows that are looked for elsewhere
 _LEAST_CONTAINED: Final = 4  # characters of a text that is looked for within others
 _LITERAL: Final = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"")
@@ -67,23 +63,26 @@ class PurgeRequest:
     """What is to be erased.
 
     Attributes:
-        paths: full paths of the datasets that are named.
+        paths: full paths of the datasets, or of the models, that are named.
         where: condition on rows; None for none.
         ids: ids of rows, as texts.
         columns: names of columns.
+        tensors: names of tensors.
     """
 
     paths: tuple[str, ...]
     where: Where | None = None
     ids: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise InvalidInputError("name the datasets whose rows or columns are purged")
-        if sum((self.where is not None or bool(self.ids), bool(self.columns))) != 1:
+            raise InvalidInputError("name the datasets, or models, of which something is purged")
+        rows = self.where is not None or bool(self.ids)
+        if sum((rows, bool(self.columns), bool(self.tensors))) != 1:
             raise InvalidInputError(
-                "say what is purged: rows (by a condition or by ids) or columns, one of both at a "
+                "say what is purged: rows (by a condition or by ids), columns or tensors, one at a "
                 "time. Whole entries are given up by `tensorrepo rm` and `tensorrepo expire`"
             )
 
@@ -338,6 +337,16 @@ def silent(_what: str, _done: int, _total: int) -> None:
     """Tell nobody."""
 
 
+def survey_of(
+    core: RepositoryCore, request: PurgeRequest, state: State, outside: Outside | None = None
+) -> PurgeSurvey | TensorSurvey:
+    """What a state holds of what is to be erased."""
+    held = list(held_entries(core, state))
+    if request.tensors:
+        return TensorSurvey(core, request.paths, request.tensors, held)
+    return PurgeSurvey(core.objects, request, held, outside)
+
+
 def purge_history(
     core: RepositoryCore,
     request: PurgeRequest,
@@ -345,7 +354,7 @@ def purge_history(
     actor: str,
     reason: str,
     outside: Outside | None = None,
-    found: Callable[[PurgeSurvey], None] = lambda _: None,
+    found: Callable[[PurgeSurvey | TensorSurvey], None] = lambda _: None,
     progress: Progress = silent,
 ) -> PurgeRecord | None:
     """Put twins in the place of all that holds what is to be erased; nothing is deleted yet.
@@ -355,26 +364,11 @@ def purge_history(
     """
 
     def rewrite(view: LogView, writer: ObjectWriter) -> Twins:
-        survey = PurgeSurvey(core.objects, request, list(held_entries(core, view.state)), outside)
+        survey = survey_of(core, request, view.state, outside)
         found(survey)
-        return survey.rewrite(writer, progress)
+        if isinstance(survey, PurgeSurvey):
+            return survey.rewrite(writer, progress)
+        options = RepackOptions(actor, time.time_ns())
+        return survey.rewrite(view, writer, options, time.thread_time, progress)
 
     return append_purge(core, rewrite, actor=actor, reason=reason, progress=progress)
-
-
-def refuse_purged_columns(core: RepositoryCore, path: str, names: Iterable[str]) -> None:
-    """Raise PurgedError where one of `names` is a column that was purged of a dataset."""
-    columns = (core.log.latest or core.log.refresh()).state.purged_columns.get(path, {})
-    for name in names:
-        if name in columns.values():
-            raise PurgedError(f"column {name!r} of {path} was purged. {_WHY}")
-
-
-def refuse_purged_rows(core: RepositoryCore, ids: Sequence[str]) -> None:
-    """Raise PurgedError where one of `ids` is that of a row that was purged."""
-    state = (core.log.latest or core.log.refresh()).state
-    wanted = row_ids(ids)
-    for listed in state.purged_rows:
-        purged = ids_of_runs(np.frombuffer(core.objects.get(listed).payload, RUN))
-        if len(found := wanted[np.isin(wanted, purged)]):
-            raise PurgedError(f"row {format_row_id(found[0])} was purged. {_WHY}")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
     from tensorrepo.formats.model.stored_model import open_model
-    from tensorrepo.formats.purging import PurgeRequest
     from tensorrepo.formats.views import diff_views, open_view
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
@@ -75,23 +74,23 @@ if TYPE_CHECKING:
     )
     from tensorrepo.verbs.comparison import compare, compare_entry
     from tensorrepo.verbs.entry_change import shortened
-    from tensorrepo.verbs.purge import plan_purge, purge
+    from tensorrepo.verbs.purge import plan_purge, purge, purge_request
     from tensorrepo.workspace.add_paths import add_changed
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
     "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
-    "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "PurgeRequest",
-    "Registry", "RepackOptions", "Run", "Runs", "Selection", "add_changed", "begin_transaction",
-    "blame", "bundle", "catalog_of", "checkpointer_of", "collect_garbage", "compare",
-    "compare_contents", "compare_entry", "condition_rows", "dataset_at", "decoded_bytes",
-    "describe_entry", "diff_models", "diff_views", "every_tree", "expire", "expire_kept", "fetch",
-    "fetch_data", "files_in_place", "files_text", "handles", "here_of", "measure_owners",
-    "measure_trees", "measure_usage", "model_at", "models_at", "no_attribute", "open_backend",
-    "open_dataset", "open_model", "open_view", "pack_history", "parse_keep", "plan_collection",
-    "plan_expiry", "plan_kept", "plan_purge", "promote", "pull", "purge", "push", "repack_models",
-    "repack_worn", "repository_table", "row_documents", "row_lines", "row_selection", "shortened",
-    "sql", "view_at", "worn_packs", "write_report",
+    "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "Registry", "RepackOptions", "Run",
+    "Runs", "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
+    "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
+    "condition_rows", "dataset_at", "decoded_bytes", "describe_entry", "diff_models", "diff_views",
+    "every_tree", "expire", "expire_kept", "fetch", "fetch_data", "files_in_place", "files_text",
+    "handles", "here_of", "measure_owners", "measure_trees", "measure_usage", "model_at",
+    "models_at", "no_attribute", "open_backend", "open_dataset", "open_model", "open_view",
+    "pack_history", "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "plan_purge",
+    "promote", "pull", "purge", "purge_request", "push", "repack_models", "repack_worn",
+    "repository_table", "row_documents", "row_lines", "row_selection", "shortened", "sql",
+    "view_at", "worn_packs", "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
@@ -129,7 +128,6 @@ _NAMES: Final = {
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
     "formats.model.stored_model": "open_model",
-    "formats.purging": "PurgeRequest",
     "formats.views": "diff_views open_view",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
@@ -158,7 +156,7 @@ _NAMES: Final = {
     "verbs.comparison": "compare compare_entry",
     "verbs.entry_change": "shortened",
     "verbs.exchange": "export read",
-    "verbs.purge": "plan_purge purge",
+    "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",
     "workspace.doctor": "files_in_place files_text",
 }

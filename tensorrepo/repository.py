@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.repack import RepackReport
     from tensorrepo.formats.model.maintenance.usage import SpaceUsage
     from tensorrepo.formats.model.state.lossy import LossyState
-    from tensorrepo.formats.purging import PurgeRequest
     from tensorrepo.models.checkpointer import Checkpointer, RetentionPolicy, Saved
     from tensorrepo.models.model import Model
     from tensorrepo.pinned import EntryHandles, PinnedRepository
@@ -485,25 +484,33 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         where: Where | None = None,
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
+        tensors: Sequence[str] = (),
         reason: str,
     ) -> PurgeReport:
-        """Erase rows or columns of datasets from all history, for good, and collect them.
+        """Erase rows or columns of datasets, or tensors of models, from all history, for good.
 
         Commits keep their digests, and show the data without what was purged; who asks for it gets
-        `PurgedError`. `purge_plan` tells before what would go.
+        `PurgedError`. `purge_plan` tells before what would go. What held it is collected.
 
         Args:
-            names: names of datasets, those that are gone by now too.
+            names: names of datasets, or with `tensors` of models; those that are gone by now too.
             where: condition on rows, looked for in every version; or values of key columns.
             rows: ids of rows.
             columns: names of columns.
+            tensors: names of tensors; models that hold the same bytes lose them as well.
             reason: why, for the log.
 
         Raises:
-            NotFoundError: no commit has such a dataset or column.
+            NotFoundError: no commit has such an entry, or no version of it such a part.
             InvalidInputError: something that is not named has the same bytes; names it.
         """
-        request = self._purge_request(names, where, rows, columns)
+        request = lazy.purge_request(
+            names,
+            where=where,
+            rows=listed("rows", rows),
+            columns=listed("columns", columns),
+            tensors=listed("tensors", tensors),
+        )
         return lazy.purge(self.context, request, reason=text("reason", reason))
 
     def purge_plan(
@@ -512,18 +519,17 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         where: Where | None = None,
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
+        tensors: Sequence[str] = (),
     ) -> PurgePlan:
         """What `purge` would erase, and what it would not reach. Changes nothing."""
-        return lazy.plan_purge(self.context, self._purge_request(names, where, rows, columns))
-
-    @staticmethod
-    def _purge_request(
-        names: Sequence[str], where: Where | None, rows: Sequence[str], columns: Sequence[str]
-    ) -> PurgeRequest:
-        paths = tuple(path_in("datasets", name) for name in names)
-        return lazy.PurgeRequest(
-            paths, where, tuple(listed("rows", rows)), tuple(listed("columns", columns))
+        request = lazy.purge_request(
+            names,
+            where=where,
+            rows=listed("rows", rows),
+            columns=listed("columns", columns),
+            tensors=listed("tensors", tensors),
         )
+        return lazy.plan_purge(self.context, request)
 
     def file(self, name: str, ref: str = "main") -> bytes:
         """Content of a file."""

@@ -46,8 +46,8 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 
 PURGE: Final = "purge"
 _TRIES: Final = 8
-# They hold ids and counts, never values, and come about in the same form again.
-_WITHOUT_VALUES: Final = frozenset({Kind.DELETION_MAP, Kind.ROW_RUNS, Kind.FOREIGN})
+# They hold ids and counts, or headers of files, and come about in the same form again.
+_WITHOUT_VALUES: Final = frozenset({Kind.DELETION_MAP, Kind.ROW_RUNS, Kind.FOREIGN, Kind.BLOB})
 
 Progress = Callable[[str, int, int], None]
 
@@ -76,7 +76,8 @@ class Twins:
         where: path of each old one, for people.
         tainted: objects that hold what is erased, and that nothing may lead to afterwards.
         rows: ids of erased rows as RUN records in bytes ({doc}`dataset`); none: no rows are erased.
-        columns: path of each dataset to the columns that are erased of it, id to name.
+        columns: path of each dataset to the columns that are erased of it, id to name; of a model,
+            fingerprint to name of its tensors.
     """
 
     twins: Mapping[Digest, Digest]
@@ -268,7 +269,8 @@ def _only_before(
     return [
         digest
         for digest in old
-        if digest not in found.twins and store.describe(digest).kind not in _WITHOUT_VALUES
+        if digest not in found.twins
+        and (digest in found.tainted or store.describe(digest).kind not in _WITHOUT_VALUES)
     ]
 
 

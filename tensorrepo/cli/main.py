@@ -168,7 +168,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "du": ("Show what entries take in the store, alone and shared.", CARE, "usage"),
     "gc": ("Delete what no branch, tag or run leads to.", CARE, "keep"),
     "expire": ("Give up the old commits of a branch for good.", CARE, "keep"),
-    "purge": ("Erase rows or columns from all history.", CARE, "purge"),
+    "purge": ("Erase rows, columns or tensors from all history.", CARE, "purge"),
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
     "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),

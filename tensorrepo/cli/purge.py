@@ -11,11 +11,10 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.options import RepoCall, WhereOption, complete_entry
 from tensorrepo.cli.sdk_handle import handle_of
-from tensorrepo.formats.purging import PurgeRequest
 from tensorrepo.repo.changes.purge import PurgeRecord, purge_records
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import moment_text
-from tensorrepo.verbs.purge import PurgePlan, PurgeReport, dataset_path, plan_purge, purge
+from tensorrepo.verbs.purge import PurgePlan, PurgeReport, plan_purge, purge, purge_request
 
 DryRunOption = Annotated[bool, Option("--dry-run", help="Tell what would go, and change nothing.")]
 
@@ -24,7 +23,7 @@ def purge_command(
     call: RepoCall,
     names: Annotated[
         list[str] | None,
-        Argument(metavar="[DATASET...]", help="Their names.", autocompletion=complete_entry),
+        Argument(metavar="[NAME...]", help="Datasets, or models.", autocompletion=complete_entry),
     ] = None,
     where: WhereOption = None,
     row: Annotated[
@@ -33,12 +32,16 @@ def purge_command(
     column: Annotated[
         list[str] | None, Option("--column", metavar="COL", help="This column; may be repeated.")
     ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        Option("--tensor", metavar="TENSOR", help="This tensor of models; may be repeated."),
+    ] = None,
     message: Annotated[str | None, Option("-m", "--message", help="Why, for the log.")] = None,
     dry_run: DryRunOption = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     list_: Annotated[bool, Option("--list", help="List what was purged, and why.")] = False,
 ) -> None:
-    """Erase rows or columns of datasets from all history, for good.
+    """Erase rows or columns of datasets, or tensors of models, from all history, for good.
 
     As when a person asks for it. Rows are found by a condition in every version, also in those that
     deleted them, and go by their ids from all versions, branches, views and stashes. Commits keep
@@ -49,12 +52,13 @@ def purge_command(
         tensorrepo purge people --where "email = 'ann@example.org'" --dry-run
         tensorrepo purge people --where "email = 'ann@example.org'" -m "request 17"
         tensorrepo purge people --column phone -m "never agreed to" --yes
+        tensorrepo purge net --tensor embed.weight -m "learned from request 17" --yes
     """
     if list_:
         _list(call)
         return
-    request = PurgeRequest(
-        tuple(map(dataset_path, names or ())), where, tuple(row or ()), tuple(column or ())
+    request = purge_request(
+        names or (), where=where, rows=row or (), columns=column or (), tensors=tensor or ()
     )
     context = handle_of(call).context
     with output.row_progress("looking", "versions") as advance:

@@ -60,7 +60,7 @@ from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
-from tensorrepo.formats.purging import refuse_purged_columns, refuse_purged_rows
+from tensorrepo.formats.purged import refuse_purged_parts, refuse_purged_rows
 from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
@@ -174,7 +174,7 @@ class Dataset(Shown):
         """Raise PurgedError for a column that is not there as it was purged."""
         missing = [name for name in columns if name not in self.stored.schema]
         if missing:
-            refuse_purged_columns(self.context.core, self.path, missing)
+            refuse_purged_parts(self.context.core, self.path, missing)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise hints.no_attribute(self, name, hints.DATASET)

@@ -38,6 +38,7 @@ from tensorrepo.formats.model.merging.recipe import recipe_of
 from tensorrepo.formats.model.read.selection import BasicIndex
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
 from tensorrepo.formats.model.verification import VerificationReport, verify_model
+from tensorrepo.formats.purged import refuse_purged_parts
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import Kind
@@ -125,11 +126,18 @@ class Model(Shown):
 
     def __getitem__(self, name: str) -> Any:
         """One tensor as a read-only array."""
+        self._refuse_purged(name)
         return self.stored[name]
+
+    def _refuse_purged(self, name: str) -> None:
+        """Raise PurgedError for a tensor that is not there as it was purged."""
+        if name not in self.stored:
+            refuse_purged_parts(self.context.core, self.path, [name], "tensor")
 
     def spec(self, name: str) -> TensorSpec:
         """Type, shape and bytes of a tensor, without reading it."""
-        return self.stored.spec(text("the name of a tensor", name))
+        self._refuse_purged(text("the name of a tensor", name))
+        return self.stored.spec(name)
 
     def tensor(self, name: str, *, output: str = "numpy", planes: int | None = None) -> ModelTensor:
         """A tensor to be indexed, of which only the parts that an index touches are read.

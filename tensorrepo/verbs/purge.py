@@ -10,24 +10,32 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tensorrepo import lazy
 from tensorrepo.connect import local_state, page_cache
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import path_in
 from tensorrepo.formats.common.provenance import IMPORTED_FROM, SYNCED_WITH, edges_of
+from tensorrepo.formats.dataset.selecting.select_rows import Where
+from tensorrepo.formats.model.maintenance.erase import TensorSurvey
 from tensorrepo.formats.model.stored_model import open_model
-from tensorrepo.formats.purging import PurgeRequest, PurgeSurvey, purge_history, silent
+from tensorrepo.formats.purging import (
+    PurgeRequest,
+    PurgeSurvey,
+    purge_history,
+    silent,
+    survey_of,
+)
 from tensorrepo.repo.backends.base import PART_PREFIX
 from tensorrepo.repo.changes.gc_collect import CollectionReport, collect_garbage
 from tensorrepo.repo.changes.purge import (
     HeldEntry,
     Progress,
     PurgeRecord,
-    held_entries,
 )
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import walk
@@ -35,6 +43,10 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import RecordTable, Shown, counted
+
+_ELSEWHERE: Final = (
+    "clones, mirrors, bundles, exports and checkouts elsewhere, and caches of other machines"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +56,8 @@ class PurgePlan(Shown):
     Attributes:
         rows: number of rows that are erased.
         columns: names of columns that are erased.
-        versions: paths of datasets, to the number of their versions that hold some of it.
+        tensors: names of tensors that are erased.
+        versions: paths of entries, to the number of their versions that hold some of it.
         views: paths of views that name erased rows, or repeat an erased text in their query.
         classes: number of names of classes that only erased rows had.
         beyond: what cannot be reached, in words.
@@ -53,9 +66,10 @@ class PurgePlan(Shown):
     rows: int
     columns: tuple[str, ...]
     versions: Mapping[str, int]
-    views: tuple[str, ...]
-    classes: int
     beyond: tuple[str, ...]
+    views: tuple[str, ...] = ()
+    classes: int = 0
+    tensors: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -66,6 +80,7 @@ class PurgePlan(Shown):
         """In lines."""
         what = [counted(self.rows, "row")] if self.rows else []
         what += [f"column {name}" for name in self.columns]
+        what += [f"tensor {name}" for name in self.tensors]
         if self.classes:
             what.append(counted(self.classes, "name of a class", "names of classes"))
         lines = [f"erases {', '.join(what) or 'nothing'}"]
@@ -99,9 +114,18 @@ class PurgeReport(Shown):
         return RecordTable((f"{done}{self.record.generation}", *self.plan.to_table().lines))
 
 
-def dataset_path(name: str) -> str:
-    """Path of a dataset that may be named without its space."""
-    return path_in("datasets", name)
+def purge_request(
+    names: Iterable[str],
+    *,
+    where: Where | None = None,
+    rows: Iterable[str] = (),
+    columns: Iterable[str] = (),
+    tensors: Iterable[str] = (),
+) -> PurgeRequest:
+    """The request about datasets, or with `tensors` about models, named without their space."""
+    tensors = tuple(tensors)
+    paths = tuple(path_in("models" if tensors else "datasets", name) for name in names)
+    return PurgeRequest(paths, where, tuple(rows), tuple(columns), tensors)
 
 
 def plan_purge(
@@ -116,8 +140,7 @@ def plan_purge(
     core = context.core
     view = core.log.refresh()
     progress("walking history", 0, 0)
-    held = list(held_entries(core, view.state))
-    return _plan(context, PurgeSurvey(core.objects, request, held, context.outside), view.state)
+    return _plan(context, survey_of(core, request, view.state, context.outside), view.state)
 
 
 def purge(
@@ -158,8 +181,15 @@ def purge(
     return PurgeReport(plans[-1], record, report, cached)
 
 
-def _plan(context: Context, survey: PurgeSurvey, state: State) -> PurgePlan:
+def _plan(context: Context, survey: PurgeSurvey | TensorSurvey, state: State) -> PurgePlan:
     versions: dict[str, int] = {}
+    if isinstance(survey, TensorSurvey):
+        for entry in survey.holders:
+            for path in sorted(survey.models[entry]):
+                versions[path] = versions.get(path, 0) + 1
+        names = dict.fromkeys(name for gone in survey.holders.values() for name in gone)
+        beyond = (*_of_models(survey), _ELSEWHERE)
+        return PurgePlan(0, (), dict(sorted(versions.items())), beyond, tensors=tuple(names))
     for digest in survey.versions:
         for path in sorted(filter(None, survey.datasets[digest])) or ["(a stash or view)"]:
             versions[path] = versions.get(path, 0) + 1
@@ -168,10 +198,19 @@ def _plan(context: Context, survey: PurgeSurvey, state: State) -> PurgePlan:
         len(erasure.ids) if survey.versions else 0,
         request.columns,
         dict(sorted(versions.items())),
+        tuple(_beyond(context.core, survey, state)),
         tuple(sorted(set(survey.views.values()))),
         sum(map(len, erasure.classes.values())),
-        tuple(_beyond(context.core, survey, state)),
     )
+
+
+def _of_models(survey: TensorSurvey) -> Iterator[str]:
+    """Models that say that they are made of one that loses tensors, and lose none themselves."""
+    erased = {entry.digest for entry in survey.holders}
+    for entry, paths in survey.models.items():
+        edges = survey.manifest(entry.digest).lineage
+        if entry not in survey.holders and any(edge.digest in erased for edge in edges):
+            yield f"{', '.join(sorted(paths))}, a model that is made of one with such tensors"
 
 
 def _beyond(core: RepositoryCore, survey: PurgeSurvey, state: State) -> Iterator[str]:
@@ -184,7 +223,7 @@ def _beyond(core: RepositoryCore, survey: PurgeSurvey, state: State) -> Iterator
     for digest, commit in walk(core.objects, [*state.refs.values(), *state.retained]):
         if repeats(commit.message) or any(map(repeats, _texts(commit.metadata))):
             yield f"commit {digest:.12}, whose message or metadata repeats an erased text"
-    yield "clones, mirrors, bundles, exports and checkouts elsewhere, and caches of other machines"
+    yield _ELSEWHERE
 
 
 def _sources(survey: PurgeSurvey, erased: Collection[Digest]) -> Iterator[str]:

@@ -188,3 +188,54 @@ def test_the_command_asks_and_lists(shell: Shell) -> None:
         "nothing was purged"
     )
     assert "ok" in shell("fsck", "--deep")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tr.Repository:
+    """A model, and two that were made of it by small changes: their tensors are deltas."""
+    repo = tr.init(tmp_path / "store", author=ADA)
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.standard_normal((200, 300)).astype("f4") for name in ("w", "v")}
+    with repo.transaction("main", "one") as tx:
+        tx.save_model("net", tensors)
+    for name in ("tuned", "again"):
+        tensors = {key: (each * np.float32(1.0001)) for key, each in tensors.items()}
+        with repo.transaction("main", name) as tx:
+            tx.save_model(name, {**tensors, "v": tensors["v"]}, base=repo.model("net"))
+    return repo
+
+
+def test_a_tensor_goes_and_deltas_against_it_stand_alone(
+    models: tr.Repository, tmp_path: Path
+) -> None:
+    tuned = {name: models.model("tuned")[name].copy() for name in ("w", "v")}
+    kept, erased = models.model("net")["v"].copy(), models.model("net")["w"].tobytes()
+    held = [one for one in (tmp_path / "store").rglob("*") if one.is_file()]
+    plan = models.purge_plan("net", tensors=["w"])
+    assert (plan.tensors, dict(plan.versions)) == (("w",), {"models/net": 1})
+    report = models.purge("net", tensors=["w"], reason="learned from request 17")
+    assert report.record is not None
+    purged = {digest for digest, twin in report.record.erased.items()}
+    left = [one for one in held if one.exists() and one.parent.name + one.name in purged]
+    assert left == []
+    assert "packs of models" in report.record.where.values()
+    assert not any(
+        erased[:64] in one.read_bytes() for one in (tmp_path / "store").rglob("*") if one.is_file()
+    )
+    fresh = tr.open(models.url)
+    assert (fresh.model("net", "main~2")["v"] == kept).all()
+    assert all((fresh.model("tuned")[name] == tuned[name]).all() for name in ("w", "v"))
+    with pytest.raises(tr.PurgedError, match="tensor 'w' of models/net was purged"):
+        fresh.model("net")["w"]
+    assert list(tr.clone(models.url, tmp_path / "copy").model("net")) == ["v"]
+
+
+def test_a_model_that_holds_a_purged_tensor_is_not_taken_back(
+    models: tr.Repository, tmp_path: Path
+) -> None:
+    stale = tr.clone(models.url, tmp_path / "stale", author=ADA)
+    models.purge("net", tensors=["w"], reason="learned from request 17")
+    with stale.transaction("main", "late") as tx:
+        tx.save_model("other", {"x": stale.model("net")["w"]})
+    with pytest.raises(tr.PurgedError, match="was purged"):
+        stale.push(models.url)

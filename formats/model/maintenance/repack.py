@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -273,6 +273,30 @@ def repack_models(
         raise
 
 
+def store_anew(
+    repository: RepositoryCore,
+    options: RepackOptions,
+    pin: LogView,
+    writer: ObjectWriter,
+    entries: Sequence[Entry],
+    clock: Callable[[], float],
+    progress: Callable[[str, int, int], None],
+) -> Iterator[tuple[Digest, Digest]]:
+    """Store the tensors of some models in packs of their own, and read them back.
+
+    Bases are chosen among these tensors alone. Nothing is appended to the log; arguments and errors
+    are those of `repack_models`.
+
+    Returns:
+        Each placement, and the one that takes its place.
+    """
+    if not entries:
+        return
+    with ThreadPoolExecutor(options.threads) as pool:
+        run = _Run(repository, options, pin, writer, pool, clock, progress)
+        yield from run.store_anew(entries)
+
+
 def _is_in(repository: RepositoryCore, entry: Entry, packs: frozenset[Digest]) -> bool:
     storage = entry.storage
     return storage is not None and any(
@@ -320,6 +344,16 @@ class _Run:
         self._verify(entries, dict(zip(old, placements, strict=True)))
         self._append(superseded)
         return RepackReport(*told, stored, superseded, tuple(dead), freed, plan.found_by)
+
+    def store_anew(self, entries: Sequence[Entry]) -> Iterator[tuple[Digest, Digest]]:
+        """New placements of models, by the old ones."""
+        stock = take_stock(self.writer, entries)
+        chosen, _ = self._plan(stock)
+        placements, _ = self._store(stock, chosen)
+        old = [entry.storage for entry in stock.entries if entry.storage is not None]
+        new = dict(zip(old, placements, strict=True))
+        self._verify(entries, new)
+        yield from new.items()
 
     def _plan(self, stock: Inventory) -> tuple[list[Measured], RepackPlan]:
         scale = Scale(stock, self.pool, self.clock)

@@ -22,6 +22,7 @@ from tensorrepo.formats.common.tensors import TensorReader
 from tensorrepo.formats.model.comparison import contents_of, measure_change
 from tensorrepo.formats.model.graph.graph import encode_graph
 from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.formats.model.layout.manifest import decode_manifest
 from tensorrepo.formats.model.layout.number_values import ROUNDABLE
 from tensorrepo.formats.model.merging.blend import BlendedTensor
 from tensorrepo.formats.model.merging.recipe import KEY, METHODS, WITH_BASE, make_recipe
@@ -30,7 +31,8 @@ from tensorrepo.formats.model.write.model_source import ModelSource
 from tensorrepo.formats.model.write.model_writer import write_model
 from tensorrepo.repo.history.merge_trees import Conflict, MergeContext
 from tensorrepo.repo.history.trees import Entry
-from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 
 SIDES: Final = ("ours", "theirs")
 MEASURED: Final = 20  # contested tensors of which a conflict says how far they moved
@@ -297,6 +299,21 @@ def _content(name: str, sha256: str, versions: Versions) -> bytes:
 
 class ModelMergeDriver:
     """Decides for entries of kind MODEL."""
+
+    def held_purged(
+        self,
+        objects: ObjectSource,
+        path: str,  # noqa: ARG002  equal bytes are a tensor wherever they are
+        entry: Entry,
+        state: State,
+    ) -> str | None:
+        """What a model holds that was purged; see `purge_guard.KnowsPurged`."""
+        every = {print_ for each in state.purged_columns.values() for print_ in each}
+        for tensor in decode_manifest(objects.get(entry.digest).payload, entry.digest).tensors:
+            prints = {piece.fingerprint.hex() for piece in tensor.pieces if piece.fingerprint}
+            if prints & every:
+                return f"tensor {tensor.name!r}"
+        return None
 
     def merge(
         self,

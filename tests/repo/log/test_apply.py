@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -225,6 +226,49 @@ def test_a_condemnation_ends_once() -> None:
     assert state.graves == (Condemnation(3, digest(30), digest(31), ended=True),)
     _, (verdict,) = judge(end, state=state)
     assert not verdict.applied
+
+
+PURGED = {"columns": {"datasets/a": {"0123456789abcdef": "phone"}}, "rows": [digest(70)]}
+
+
+def test_a_purge_lets_twins_stand_for_what_it_erased() -> None:
+    state = applied(entry("purge", ("purge:a", 60, 61), ("purge:", 62, None), data=PURGED))
+    assert dict(state.purges) == {digest(60): 5, digest(62): 5}
+    assert (state.resolve(digest(60)), state.resolve(digest(62))) == (digest(61), digest(62))
+    assert digest(70) in set(state.roots())
+    assert state.kinds == {"purge"}, "older versions must not write"
+    assert state.read_only_reason is None
+    assert decode_state(encode_state(state)) == state
+
+
+def test_purges_chain_and_never_close_a_circle() -> None:
+    first = applied(entry("purge", ("purge:a", 60, 61), data=PURGED))
+    second, (verdict,) = judge(entry("purge", ("purge:a", 61, 63), data=PURGED), state=first)
+    assert verdict.applied
+    assert second.resolve(digest(60)) == digest(63)
+    for updates in (("purge:a", 63, 60), ("purge:a", 60, 64), ("purge:a", 64, 64)):
+        _, (verdict,) = judge(entry("purge", updates, data=PURGED), state=second)
+        assert not verdict.applied
+
+
+@pytest.mark.parametrize(
+    ("updates", "data"),
+    [
+        ((), PURGED),
+        ((("purge:a", None, 60),), PURGED),
+        ((("purge:a", 60, 61), ("purge:b", 60, 62)), PURGED),
+        ((("purge:a", 60, 61), ("purge:b", 61, 62)), PURGED),
+        ((("purge:a", 40, 61),), PURGED),
+        ((("purge:a", 60, 40),), PURGED),
+        ((("purge:a", 60, 61),), {}),
+        ((("purge:a", 60, 61),), {"columns": {"a": 1}, "rows": []}),
+        ((("purge:a", 60, 61),), {"columns": {}, "rows": ["x"]}),
+    ],
+)
+def test_a_malformed_purge_is_void(updates: Any, data: Any) -> None:
+    state, (verdict,) = judge(entry("purge", *updates, data=data))
+    assert not verdict.applied
+    assert (state.purges, state.supersedes, state.purged_rows) == ({}, HELD.supersedes, {})
 
 
 def test_supersedes_chain_and_never_close_a_circle() -> None:

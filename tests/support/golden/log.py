@@ -9,11 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.apply import fold
 from tensorrepo.repo.log.log_slots import slot_key
-from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
+from tensorrepo.repo.log.records import (
+    LogEntry,
+    LogRecord,
+    Update,
+    encode_record,
+    encode_ref_updates,
+)
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.repo.log.segments import Segment, SegmentCommit, changed_filter, encode_segment
-from tensorrepo.repo.log.state import Paging, State, encode_with_pages
+from tensorrepo.repo.log.state import Paging, State, encode_state, encode_with_pages
 from tensorrepo.repo.objects.envelope import Kind, encode_object
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.log import Bulks, digest, new_backend, open_log
@@ -66,7 +73,7 @@ def golden_files() -> dict[str, bytes]:
     keys = [stored.key for stored in backend.list("log/")]
     slots = [slot_key(gen) for gen in range(15, 64)]
     files = {key.removeprefix("log/"): backend.read(key) for key in keys if key not in slots}
-    return files | {"ref-updates": payload, "segment": _segment(backend)} | _paged()
+    return files | {"ref-updates": payload, "segment": _segment(backend)} | _paged() | _purged()
 
 
 def _paged() -> dict[str, bytes]:
@@ -75,6 +82,19 @@ def _paged() -> dict[str, bytes]:
     encoded = encode_with_pages(State(64, refs), Paging(inline_bytes=0))
     pages = {f"refs/{name}": data for name, data in encoded.pages.items()}
     return pages | {"paged-state": encoded.data}
+
+
+def _purged() -> dict[str, bytes]:
+    """A record with a purge, and the state after it."""
+    updates = (
+        Update("purge:datasets/people", digest(50), digest(51)),
+        Update("purge:", digest(52), None),
+    )
+    data = {"columns": {"datasets/people": {"0123456789abcdef": "phone"}}, "rows": [digest(53)]}
+    entry = LogEntry("t1", "purge", ANN, 0, "request 17", updates, data=data)
+    record = LogRecord(1, digest(0), None, (entry,))
+    state, _ = fold(State(), record, Bulks())
+    return {"purge-record": encode_record(record), "purged-state": encode_state(state)}
 
 
 def _segment(backend: Any) -> bytes:
