@@ -454,7 +454,7 @@ def is_known_key(store: ObjectStore, state: State, row: StoredRow) -> bool:
     if row.label == 0:
         return True
     if row.label == PACKED:  # it is buried, so that the next pack leaves it out
-        return store.packs.needs(row.digest, store.label(row.digest, state.graves))
+        return store.packs.home(row.digest, store.label(row.digest, state.graves)) is not None
     if any(grave.generation == row.label for grave in state.graves):
         return True
     return row.label <= store.label(row.digest, state.graves)

@@ -375,7 +375,10 @@ def config_problem(key: str, value: object) -> str | None:
         case "keep_rules":
             return keep_rules_problem(value)
         case "history_packs":
-            good = isinstance(value, (list, tuple)) and len(value) <= MOST_PACKS
-            good = good and all(map(is_digest, value))
+            good = (
+                isinstance(value, (list, tuple))
+                and len(value) <= MOST_PACKS
+                and all(is_digest(name) for name in value)
+            )
             return None if good else f"config {key} must be a list of digests"
     return f"config key {key!r:.80} is not one of {', '.join(sorted(CONFIG_KEYS))}"
