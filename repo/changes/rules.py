@@ -115,7 +115,9 @@ def set_rule(repository: AppendsRecords, rule: BranchRule, *, actor: str) -> Non
                 "`tensorrepo signer add NAME KEY` makes one known"
             )
         stored, kept = dict(_stored_rules(state)), dict(_stored_keeps(state))
-        needed, changed = set(state.config.get("features", ())), {}  # type: ignore[call-overload]
+        features: Any = state.config.get("features", ())
+        needed: set[str] = set(features)
+        changed: dict[str, Any] = {}
         if rule.stored() or rule.pattern in stored:
             demands = {rule.pattern: rule.stored()} if rule.stored() else {}
             stored.pop(rule.pattern, None)
