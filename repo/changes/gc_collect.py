@@ -352,8 +352,8 @@ class _Collection:
             marks.mark(roots, number)
         judged = self._judge(state, marks)
         held = dict(zip(owners, marks.bytes_by_owner(len(owners))[1:-1], strict=True))
-        rows = map(marks.table.__getitem__, self._candidates(state, marks))
-        rows = (row for row in rows if row.label != PACKED)
+        candidates = map(marks.table.__getitem__, self._candidates(state, marks))
+        rows = (row for row in candidates if row.label != PACKED)
         told = partial(self.progress, "looking at kinds of")
         kinds = count_kinds(self.repository.backend, rows, told, judged.dead_objects)
         return replace(
@@ -455,7 +455,7 @@ def is_known_key(store: ObjectStore, state: State, row: StoredRow) -> bool:
     if row.label == 0:
         return True
     if row.label == PACKED:  # it is buried, so that the next pack leaves it out
-        return store.packs.needs(row.digest, store.label(row.digest, state.graves))
+        return store.packs.home(row.digest, store.label(row.digest, state.graves)) is not None
     if any(grave.generation == row.label for grave in state.graves):
         return True
     return row.label <= store.label(row.digest, state.graves)

@@ -132,10 +132,11 @@ class _Packing:
         loose, packed = self._sorted_out()
         waiting: Iterator[int] = iter(loose)
         made = count = 0
-        if len(loose) >= least and len(self.tables) < MOST_PACKS:
-            while members := self._pack(waiting, first=not made):
-                packed.extend(members)
-                made, count = made + 1, count + len(members)
+        while len(loose) >= least and len(self.tables) + made < MOST_PACKS:
+            if not (members := self._pack(waiting, first=not made)):
+                break
+            packed.extend(members)
+            made, count = made + 1, count + len(members)
         freed = 0
         keys = iter(packed)
         while batch := tuple(islice(keys, MOST_KEYS)):
@@ -151,7 +152,7 @@ class _Packing:
         loose, packed = array("Q"), array("Q")
         for first in self._history():
             own = [number for number in self._places(first) if self._may_go(number)]
-            if self._is_packed(self.rows[first].digest, self.state):
+            if self._home(self.rows[first].digest, self.state) is not None:
                 packed.extend(own)
             else:
                 loose.extend(own[:1])
@@ -172,10 +173,10 @@ class _Packing:
                 return
             yield number
 
-    def _is_packed(self, digest: Digest, state: State) -> bool:
-        """Whether a pack has an object for good. One that was buried since it was made has not."""
+    def _home(self, digest: Digest, state: State) -> Digest | None:
+        """The pack that has an object for good: none that was made before it was last buried."""
         store = self.repository.objects
-        return store.packs.needs(digest, store.label(digest, state.graves))
+        return store.packs.home(digest, store.label(digest, state.graves))
 
     def _history(self) -> Iterator[int]:
         """First rows of commits and of the pages of their trees, the newest first, each once."""
@@ -298,16 +299,16 @@ class _Packing:
     def _free(self, numbers: Sequence[int]) -> int:
         """Delete keys of members, once their packs were read back whole."""
         repository, txn = self.repository, secrets.token_hex(16)
-        listed = repository.log.refresh().state.history_packs
-        for name in listed:
+        rows = [self.rows[number] for number in numbers]
+        state = repository.log.refresh().state
+        whole = {self._home(row.digest, state) for row in rows} - {None}
+        for name in filter(None, whole):
             repository.objects.fetch(name)
 
         def decide(view: LogView) -> tuple[LogEntry, ...]:
             refuse_collection(repository, view)
-            if not {*listed} <= {*view.state.history_packs}:
-                return ()  # somebody else packs; what they joined, the next time finds
-            rows = [self.rows[number] for number in numbers]
-            keys = [row.key for row in rows if self._is_packed(row.digest, view.state)]
+            # What somebody else packed meanwhile, the next time finds.
+            keys = [row.key for row in rows if self._home(row.digest, view.state) in whole]
             return condemnation_entry(repository, view, self.actor, keys, (), (), txn)
 
         grave = appended_condemnation(repository, decide)

@@ -224,9 +224,10 @@ class HistoryPacks:
         """Whether a pack that can be read has it."""
         return any(self._places(digest, []))
 
-    def needs(self, digest: Digest, label: int) -> bool:
-        """Whether a pack has it whose maker did not know that `label` buried it."""
-        return any(table.generation >= label for table, _ in self._places(digest, []))
+    def home(self, digest: Digest, label: int) -> Digest | None:
+        """The pack that has an object for good: made when `label` had buried it already."""
+        places = self._places(digest, [])
+        return next((table.name for table, _ in places if table.generation >= label), None)
 
     def read(self, digest: Digest) -> bytes:
         """The envelope of a member, not verified.

@@ -157,7 +157,7 @@ def _worn_lines(worn: tuple[WornPack, ...]) -> Iterator[str]:
 
 def _packing_lines(report: PackingReport) -> Iterator[str]:
     if report.freed_keys:
-        yield f"packed {report.freed_keys:,} commits and pages of trees"
+        yield f"packed {report.freed_keys:,} commits, pages of trees and small files"
 
 
 def _pack(call: RepoCall, rules: CollectionRules) -> PackingReport:

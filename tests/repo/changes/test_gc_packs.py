@@ -194,7 +194,7 @@ def test_a_pack_that_is_damaged_condemns_nothing_and_is_told() -> None:
     assert content(again(repository)) == before
 
 
-@pytest.mark.parametrize("at", sampled(range(MOST_OPERATIONS), 8))
+@pytest.mark.parametrize("at", sampled(range(MOST_OPERATIONS), 6))
 def test_packing_that_died_anywhere_lost_nothing_and_is_ended_by_the_next(at: int) -> None:
     backend = copied(_made())
     before = content(open_repository(backend, drivers={}))
@@ -207,7 +207,7 @@ LOSSES: tuple[Loss, ...] = ("before", "after", "later", "twice")
 
 
 @pytest.mark.parametrize("mode", LOSSES)
-@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 4))
+@pytest.mark.parametrize("at", sampled(range(1, MOST_OPERATIONS), 3))
 def test_an_answer_that_is_lost_while_packing_costs_a_repetition_at_most(
     at: int, mode: Loss
 ) -> None:
@@ -256,7 +256,7 @@ def test_two_that_pack_at_once_and_a_writer_between_lose_nothing() -> None:
     assert len(content(open_repository(late.inner, drivers={}))) == COMMITS + 1
 
 
-@pytest.mark.parametrize("seed", sampled(range(60), 3))
+@pytest.mark.parametrize("seed", sampled(range(60), 2))
 def test_writers_beside_collections_and_packing_lose_nothing(seed: int) -> None:
     backend, chance = MemoryBackend(), random.Random(seed)
     commit_files(new_repository(backend), {"files/first": b"first"})
@@ -264,7 +264,7 @@ def test_writers_beside_collections_and_packing_lose_nothing(seed: int) -> None:
         CollectedWriter(open_repository(backend, drivers={}), number, chance) for number in range(3)
     ]
     late: list[list[str]] = []
-    for _ in range(60):
+    for _ in range(40):
         chance.choice(writers).step()
         if chance.random() < 0.2:
             pack(open_repository(backend, drivers={}))

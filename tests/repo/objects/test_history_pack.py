@@ -71,7 +71,7 @@ def test_members_are_found_and_nothing_else_is() -> None:
     assert all(map(reader.holds, MEMBERS))
     assert not reader.holds(Digest("ff" * 32))
     first = next(iter(MEMBERS))
-    assert (reader.needs(first, 77), reader.needs(first, 78)) == (True, False)
+    assert (reader.home(first, 77), reader.home(first, 78)) == (NAME, None)
     with pytest.raises(NotFoundError, match="no history pack has"):
         reader.read(Digest("ff" * 32))
 
