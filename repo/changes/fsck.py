@@ -558,8 +558,10 @@ class _Check:
         try:
             envelope = store.stored(digest)
         except NotFoundError:
-            kind = "object" if item.kind is None else item.kind.label
-            return _Read(item, None, (f"{kind} {digest:.12} is missing",))
+            of_commit = Kind.COMMIT if item.owner.commit == digest else None
+            kind = item.kind or of_commit
+            what = "object" if kind is None else kind.label
+            return _Read(item, None, (f"{what} {digest:.12} is missing",))
         except CorruptError as error:
             return _Read(item, None, (str(error),))
         link = envelope.link(digest)

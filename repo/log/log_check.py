@@ -143,11 +143,14 @@ class LogCheck:
         self._log = log
         self._keys = log_keys(log)
         self._head = self._keys.head  # others may append meanwhile
+        self._told: set[int] = set()  # damaged records
         self._digests = bytearray()  # of the slots, one after the other; zeros where there is none
 
     def faults(self) -> Iterator[LogFault]:
         """What is wrong, slots first."""
-        yield from self._records()
+        for fault in self._records():
+            self._told.add(fault.generation)
+            yield fault
         yield from self._newest()
         yield from self._checkpoints()
         yield from self._pages()
@@ -209,7 +212,8 @@ class LogCheck:
             self._head = max(self._head, self._log.refresh().generation)
         except RepositoryRewound as error:
             self.is_whole = False
-            yield _record_fault(self._head, str(error))
+            if self._head not in self._told:
+                yield _record_fault(self._head, str(error))
         except (CorruptError, UnsupportedError):
             self.is_whole = False  # told with the records
 

@@ -395,8 +395,9 @@ class RepositoryLog:
         now = "is gone" if found is None else f"now has digest {record_digest(found):.12}"
         raise RepositoryRewound(
             f"{self.backend.url}: log record {seen.generation}, seen before with digest "
-            f"{seen.digest:.12}, {now}. An older copy was put in its place, or somebody changed "
-            f"the past: find out who. To accept it as it is, {self._to_accept()}."
+            f"{seen.digest:.12}, {now}. An older copy was put in its place, somebody changed the "
+            "past, or it is damaged: `tensorrepo fsck` tells, and `tensorrepo fsck --repair --from "
+            f"URL` puts it back from a mirror. To accept it as it is, {self._to_accept()}."
         )
 
     def _to_accept(self) -> str:

@@ -37,6 +37,7 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.history.commits import commit_lines
 from tensorrepo.repo.log import append
+from tensorrepo.repo.log.log_check import RECORD
 from tensorrepo.repo.log.repair import void_slot
 from tensorrepo.repo.transfer.repair import (
     AcceptedLog,
@@ -389,14 +390,15 @@ def _totals_line(totals: ObjectTotals, faults: Sequence[Fault], *, repaired: boo
         return f"ok: {looked}"
     more = "at least " if len(faults) >= MAX_FAULTS else ""
     found = f"{more}{counted(len(faults), 'fault')} in {looked}."
+    rest = "" if any(fault.kind == RECORD for fault in faults) else " All else can be read."
     if repaired:
         return (
             f"{found} No copy that was asked has what is missing: name another one by --from URL, "
-            "or go back to a commit without them. All else can be read."
+            f"or go back to a commit without it.{rest}"
         )
     return (
         f"{found} `tensorrepo fsck --repair` fetches what is damaged from the remotes, --from URL "
-        "from another copy. All else can be read."
+        f"from another copy.{rest}"
     )
 
 

@@ -43,6 +43,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.log_check import LogCheck, is_log_key
 from tensorrepo.repo.log.log_slots import COPY_KEY, IDENTITY_KEY
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
+from tensorrepo.workspace.state import FOLDER
 
 SHOWN_PARTS = 8
 MAX_FAULTS: Final = 10_000  # that are told; more are counted
@@ -146,7 +147,8 @@ def _once(faults: Iterable[ObjectFault]) -> Iterator[ObjectFault]:
 
 def _is_known(core: RepositoryCore, key: str) -> bool:
     """Whether a key beside the objects is one that a repository has."""
-    if key in (IDENTITY_KEY, COPY_KEY) or key.startswith(QUARANTINE):
+    beside = (QUARANTINE, f"{FOLDER}/")  # a workspace may lie in the folder of its repository
+    if key in (IDENTITY_KEY, COPY_KEY) or key.startswith(beside):
         return True
     in_database = isinstance(core.backend, SqlLogBackend)
     return is_log_key(key) and not in_database

@@ -37,9 +37,11 @@ from tests.support.builders.everything import store_everything
 from tests.support.builders.histories import copied, verify
 from tests.support.builders.repositories import ADA, commit_files, new_repository, tip_of
 from tests.support.effort import check_each, sampled, soaking
-from tests.support.faults.damage import flipped, places
+from tests.support.faults.damage import flipped
 
-FLIPS = 10_000 if soaking() else 40
+FLIPS = 40  # of one round
+ROUNDS = range(250 if soaking() else 1)
+PLACES = 12 if soaking() else 3  # in each file
 OF_A_KIND = 10_000 if soaking() else 2  # of which some are taken
 LARGE = random.Random(0).randbytes(9 << 20)  # more than a check reads at once
 
@@ -82,7 +84,7 @@ def damages(backend: Backend) -> Iterator[Damage]:
         keys.setdefault(kind_of(stored.key), []).append(stored.key)
     for key in (key for of_kind in keys.values() for key in sampled(of_kind, OF_A_KIND)):
         data = backend.read(key)
-        for at in sampled(places(len(data)), 3):
+        for at in {round(part * (len(data) - 1) / (PLACES - 1)) for part in range(PLACES)}:
             yield Damage(key, f"flipped at {at}", flipped(data, at, 0x10))
         yield Damage(key, "cut", data[: len(data) // 2])
         yield Damage(key, "emptied", b"")
@@ -204,11 +206,12 @@ def big() -> tuple[MemoryBackend, MemoryBackend]:
     return backend, other
 
 
+@pytest.mark.parametrize("seed", ROUNDS)
 def test_random_flips_in_a_big_repository_are_all_found_and_objects_come_back(
-    tmp_path: Path,
+    seed: int, tmp_path: Path
 ) -> None:
     backend, other = big()
-    chance, broken = random.Random(7), copied(backend)
+    chance, broken = random.Random(seed), copied(backend)
     objects = sorted(stored.key for stored in backend.list("objects/"))
     hit: set[str] = set()
     for _ in range(FLIPS):
