@@ -398,7 +398,7 @@ def _is_of_psycopg(error: BaseException) -> bool:
 
 def _code(error: BaseException) -> str:
     """SQLSTATE, or SQLite's name of an error; empty where the server never answered."""
-    return getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", "")
+    return str(getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
 
 
 def _is(error: BaseException, codes: set[str]) -> bool:
