@@ -15,6 +15,7 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     Error,
@@ -24,16 +25,26 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.log.append import resolve
 from tensorrepo.repo.transfer.exchange import push
 from tensorrepo.repo.transfer.receive import TransferOptions
-from tests.support.builders.histories import commit, copied, harm, merge, snapshot, to_disk, verify
-from tests.support.builders.repositories import ADA, commit_files, tip_of
+from tests.support.builders.histories import copied, harm, merge, snapshot, to_disk, verify
+from tests.support.builders.repositories import ADA, commit_files, stage_files, tip_of
 from tests.support.effort import sampled
 from tests.support.faults.refusing import ExpiredLogin, FailingCalls
 
 LARGE = bytes(1_200_000)
 
 
+def small_commit(repository: RepositoryCore) -> None:
+    _commit(repository, {"files/new": b"new", "files/b": None})
+
+
 def large_commit(repository: RepositoryCore) -> None:
-    commit_files(repository, {"files/large": LARGE, "files/b": None})
+    _commit(repository, {"files/large": LARGE, "files/b": None})
+
+
+def _commit(repository: RepositoryCore, files: dict[str, bytes | None]) -> None:
+    with begin(repository, "main") as transaction:
+        stage_files(transaction, files)
+        transaction.commit("change", author=ADA)
 
 
 def pushed(repository: RepositoryCore) -> None:
@@ -51,7 +62,7 @@ def collected(repository: RepositoryCore) -> None:
 
 
 CHANGES: dict[str, Callable[[RepositoryCore], None]] = {
-    "commit": commit,
+    "commit": small_commit,
     "large commit": large_commit,
     "merge": merge,
     "push": pushed,
