@@ -283,7 +283,7 @@ _RUN = """
 import atexit, runpy, sys
 def told():
     status = open("/proc/self/status").read()
-    print(status.partition("VmHWM:")[2].split()[0], status.partition("VmPeak:")[2].split()[0])
+    print("VmHWM", status.partition("VmHWM:")[2].split()[0], file=sys.stderr)
 atexit.register(told)
 runpy.run_module("tensorrepo", run_name="__main__")
 """
@@ -302,7 +302,7 @@ def bounded(words: Sequence[str], folder: Path) -> tuple[float, int]:
     assert done.returncode == 0, f"{words}: {done.returncode}: {done.stderr[-2000:]}"
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return round(cpu, 1), int(done.stdout.split()[-2]) >> 10
+    return round(cpu, 1), int(done.stderr.rpartition("VmHWM")[2].split()[0]) >> 10
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
