@@ -39,7 +39,7 @@ from tensorrepo.repo.changes.repository import (
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.history.commits import Commit, encode_commit, read_commit
 from tensorrepo.repo.history.tree_pages import Page, encode_root
-from tensorrepo.repo.history.trees import Entry, root_links
+from tensorrepo.repo.history.trees import Entry, file_entry, root_links
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
 from tensorrepo.repo.log.records import LogEntry, Update, encode_ref_updates
@@ -181,9 +181,7 @@ def put_commit(put: Put, number: int, parent: ObjectLink | None) -> ObjectLink:
     """A commit whose tree names new files alone; gives what links to it."""
     files = [put(Kind.BLOB, b"%d %d" % (number, n) * 20, ()) for n in range(FILES)]
     paths = [f"files/{n}" for n in range(FILES)]
-    items = tuple(
-        (path, Entry(Kind.BLOB, link.digest)) for path, link in zip(paths, files, strict=True)
-    )
+    items = tuple((path, file_entry(link)) for path, link in zip(paths, files, strict=True))
     root = encode_root(Page(0, items))
     assert root is not None, "few files fit into a commit"
     parents = () if parent is None else (parent.digest,)
@@ -280,12 +278,17 @@ def checking(here: Path, *, deep: bool) -> dict[str, Any]:
 
 
 _RUN = """
-import atexit, runpy, sys
-def told():
+import os, runpy, sys
+leave = os._exit
+def told(code):
     status = open("/proc/self/status").read()
-    print(status.partition("VmHWM:")[2].split()[0], status.partition("VmPeak:")[2].split()[0])
-atexit.register(told)
-runpy.run_module("tensorrepo", run_name="__main__")
+    print("VmHWM", status.partition("VmHWM:")[2].split()[0], file=sys.stderr, flush=True)
+    leave(code)
+os._exit = told  # a command that is done leaves so
+try:
+    runpy.run_module("tensorrepo", run_name="__main__")
+except SystemExit as end:
+    told(end.code or 0)
 """
 
 
@@ -302,7 +305,7 @@ def bounded(words: Sequence[str], folder: Path) -> tuple[float, int]:
     assert done.returncode == 0, f"{words}: {done.returncode}: {done.stderr[-2000:]}"
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return round(cpu, 1), int(done.stdout.split()[-2]) >> 10
+    return round(cpu, 1), int(done.stderr.rpartition("VmHWM")[2].split()[0]) >> 10
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
