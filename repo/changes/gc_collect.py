@@ -352,8 +352,8 @@ class _Collection:
             marks.mark(roots, number)
         judged = self._judge(state, marks)
         held = dict(zip(owners, marks.bytes_by_owner(len(owners))[1:-1], strict=True))
-        rows = map(marks.table.__getitem__, self._candidates(state, marks))
-        rows = (row for row in rows if row.label != PACKED)
+        dead = map(marks.table.__getitem__, self._candidates(state, marks))
+        rows = (row for row in dead if row.label != PACKED)
         told = partial(self.progress, "looking at kinds of")
         kinds = count_kinds(self.repository.backend, rows, told, judged.dead_objects)
         return replace(

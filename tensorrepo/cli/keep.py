@@ -32,6 +32,7 @@ from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 
 if TYPE_CHECKING:
+    from tensorrepo.repo.ids import Digest
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
 
 SHOWN_REFS = 10
@@ -171,7 +172,7 @@ def _pack(call: RepoCall, rules: CollectionRules) -> PackingReport:
 
 
 def _collect(
-    call: RepoCall, rules: CollectionRules, *, dry_run: bool, ends: Collection[str] = ()
+    call: RepoCall, rules: CollectionRules, *, dry_run: bool, ends: Collection[Digest] = ()
 ) -> CollectionReport:
     core = call.session.repository
     with output.row_progress("collecting", "objects") as advance:
