@@ -32,8 +32,8 @@ from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import CommitOutcomeUnknown, StorageError
 
 if TYPE_CHECKING:
-    from tensorrepo.repo.ids import Digest
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
+    from tensorrepo.repo.ids import Digest
 
 SHOWN_REFS = 10
 CUT_OFF: Final = (
