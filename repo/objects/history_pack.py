@@ -62,7 +62,8 @@ class PackTable:
         data: header, members, frames, tag.
         members: number of members.
         frames: number of frames.
-        generation: of the log that its maker knew. What was buried since is no longer needed here.
+        generation: newest record of the log that its maker knew; what was buried since is needed no
+            longer.
     """
 
     name: Digest

@@ -34,6 +34,7 @@ from tensorrepo.repo.ids import Digest
 
 if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.worn_packs import WornPack
+    from tensorrepo.repo.ids import Digest
 
 SHOWN_REFS = 10
 CUT_OFF: Final = (
