@@ -172,7 +172,7 @@ class Dataset(Shown):
 
     def _refuse_purged(self, columns: Sequence[str]) -> None:
         """Raise PurgedError for a column that is not there as it was purged."""
-        missing = [name for name in columns if name not in self.stored.schema]
+        missing = [name for name in columns if name not in self.columns]
         if missing:
             refuse_purged_parts(self.context.core, self.path, missing)
 
