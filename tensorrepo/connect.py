@@ -343,6 +343,11 @@ def create(
     """
     backend = _open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
+    if log is not None and "{id}" in log:  # which the repository has only when it is made
+        raise InvalidInputError(
+            "a new repository's log needs the URL of one database, without {id}: that is for the "
+            "setting log.url, of many repositories"
+        )
     database = None if log is None else whole_database(log, machine)
     made = create_repository(backend, drivers=_Drivers(machine), local=local, database=database)
     if database is not None:

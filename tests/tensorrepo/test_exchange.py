@@ -147,6 +147,12 @@ def test_a_log_moves_to_a_database_and_back_by_cloning(
     assert mirror.file("notes") == b"new"
 
 
+def test_a_new_repository_names_one_database(tmp_path: Path) -> None:
+    with pytest.raises(tr.InvalidInputError, match="needs the URL of one database"):
+        tr.init(tmp_path / "store", log=f"sqlite:///{tmp_path}/{{id}}.db")
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_handle_finds_its_log_without_any_setting(tmp_path: Path) -> None:
     made = tr.init(tmp_path / "store", log=f"sqlite:///{tmp_path}/log.db", author=ADA)
     with made.transaction("main", "file") as tx:
