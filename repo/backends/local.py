@@ -134,13 +134,9 @@ class Disk:
     def stage(self, parts: Sequence[memoryview]) -> StagedFile:
         """Write `parts` to a new temporary file."""
         self._sweep()
-        name = f"{os.getpid()}-{secrets.token_hex(8)}"
         with self._explained("write", TEMPORARY), self._folder(TEMPORARY, make=True) as at:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            staged = StagedFile(name, os.open(name, flags, 0o666, dir_fd=at))
+            staged = _new_temporary(at)
             try:
-                with suppress(OSError):  # some network file systems have no locks
-                    fcntl.flock(staged.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see _sweep
                 size_bytes = sum(part.nbytes for part in parts)
                 if self._reserves and size_bytes >= LARGE_BYTES:
                     os.posix_fallocate(staged.fd, 0, size_bytes)
@@ -293,6 +289,24 @@ def split(key: str) -> tuple[str, str]:
     """Folder and name of a key."""
     folder, _, name = key.rpartition("/")
     return folder, name
+
+
+def _new_temporary(at: int) -> StagedFile:
+    """A new file that is locked, so that nobody sweeps it; see `Disk._sweep`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        staged = StagedFile(name, os.open(name, flags, 0o666, dir_fd=at))
+        sweeping = False
+        try:
+            fcntl.flock(staged.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sweeping = True
+        except OSError:  # some network file systems have no locks
+            pass
+        if os.fstat(staged.fd).st_nlink and not sweeping:
+            return staged
+        os.close(staged.fd)  # swept before it was locked, by somebody whose clock is ahead
 
 
 def _open_folder(name: str, at: int, *, make: bool) -> int:

@@ -318,3 +318,21 @@ def _file_size_limit(limit_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_is_swept_before_it_is_locked_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process whose clock is a day ahead: to it any file is old."""
+    locked, swept = fcntl.flock, list[str]()
+
+    def sweeps(fd: int, how: int) -> None:
+        if not swept:
+            swept.extend(path.name for path in (tmp_path / TEMPORARY).iterdir())
+            (tmp_path / TEMPORARY / swept[0]).unlink()
+        locked(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweeps)
+    LocalBackend(tmp_path).create("objects/01/a", (SMALL,))
+    assert swept
+    assert LocalBackend(tmp_path).read("objects/01/a") == SMALL
