@@ -5,7 +5,6 @@
  *
  * Only what Python 3.11's limited API has is used.
  */
-#define _GNU_SOURCE /* madvise */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,9 +12,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
-enum { BYTES = 256, HUGE_PAGE = 2 << 20 };
+enum { BYTES = 256 };
 
 /* ------------------------------------------------------------------ memory of a thread */
 
@@ -34,22 +32,6 @@ static void let_go(void *of_thread)
     free(it);
 }
 
-/* See huge_pages.py beside this. */
-static void *new_pages(size_t size)
-{
-#if defined(MADV_HUGEPAGE)
-    void *pages = NULL;
-    if (size >= HUGE_PAGE) {
-        size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-        if (posix_memalign(&pages, HUGE_PAGE, size))
-            return NULL;
-        (void)madvise(pages, size, MADV_HUGEPAGE);
-        return pages;
-    }
-#endif
-    return malloc(size);
-}
-
 uint8_t *scratch(size_t size)
 {
     kept *it = pthread_getspecific(key);
@@ -62,7 +44,7 @@ uint8_t *scratch(size_t size)
     }
     if (it->size < size) {
         free(it->bytes);
-        it->bytes = new_pages(size);
+        it->bytes = malloc(size);
         it->size = it->bytes ? size : 0;
     }
     return it->bytes;

@@ -34,7 +34,10 @@ class PlaneSplitter:
         turn: bool,
         out: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8; in `out`, if given."""
+        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8.
+
+        They lie in `out`, if that is given: it shares no memory with `frame`.
+        """
         planes = np.empty((size, frame.size // size), np.uint8) if out is None else out
         planes[...] = frame.reshape(-1, size).T[::-1]
         if turn:

@@ -11,8 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.native.huge_pages import new_pages
-
 _LARGEST: Final = 8 << 20  # bytes of a frame; what is larger is not kept
 
 
@@ -31,5 +29,5 @@ def buffer_for(use: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.empty(count, dtype)
     kept = _BUFFERS.by_use.get(use)
     if kept is None or kept.size < size:
-        kept = _BUFFERS.by_use[use] = new_pages(1 << max(12, (size - 1).bit_length()))
+        kept = _BUFFERS.by_use[use] = np.empty(1 << max(12, (size - 1).bit_length()), np.uint8)
     return kept[:size].view(dtype)

@@ -40,7 +40,6 @@ from tensorrepo.formats.model.delta.plane_codec import (
 )
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
-from tensorrepo.formats.native.huge_pages import new_bytes
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
 
@@ -225,9 +224,7 @@ def _kept(plane: NDArray[np.uint8], packed: StoredPlane) -> StoredPlane:
     """A plane in memory that is not kept, as it is stored: bytes of its own."""
     if packed.codec != PlaneCodec.RAW:
         return packed
-    own = new_bytes(plane.size)
-    own[...] = plane
-    return StoredPlane(PlaneCodec.RAW, own.data)
+    return StoredPlane(PlaneCodec.RAW, plane.copy().data)
 
 
 MAX_VALUES: Final = 256

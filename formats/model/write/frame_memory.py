@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.native.huge_pages import LEAST_BYTES, new_bytes
-
-LEAST_KEPT_BYTES: Final = LEAST_BYTES
+LEAST_KEPT_BYTES: Final = 64 << 10  # malloc has smaller ones at hand
 
 
 class FrameMemory:
@@ -34,8 +32,7 @@ class FrameMemory:
         try:
             kept = self._free[whole].pop()
         except IndexError:
-            # Of a view numpy would forget what it is a part of: of a buffer it does not.
-            return np.frombuffer(new_bytes(whole).data, np.uint8)[:size]
+            return np.empty(whole, np.uint8)[:size]
         self._left += whole
         return kept[:size]
 
