@@ -26,9 +26,20 @@ class PlaneSplitter:
 
     name = "numpy"
 
-    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
-        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8."""
-        planes = np.ascontiguousarray(frame.reshape(-1, size).T[::-1])
+    def split(
+        self,
+        frame: NDArray[np.uint8],
+        size: int,
+        *,
+        turn: bool,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Planes ``(size, numbers)`` of numbers of `size` bytes: 1, 2, 4 or 8.
+
+        They lie in `out`, if that is given: it shares no memory with `frame`.
+        """
+        planes = np.empty((size, frame.size // size), np.uint8) if out is None else out
+        planes[...] = frame.reshape(-1, size).T[::-1]
         if turn:
             first, second = planes[0].copy(), planes[1].copy()
             planes[0] = first << 1 | second >> 7
@@ -52,10 +63,17 @@ class NativePlanes(PlaneSplitter):
 
     name = "native"
 
-    def split(self, frame: NDArray[np.uint8], size: int, *, turn: bool) -> NDArray[np.uint8]:
-        out = np.empty((size, frame.size // size), np.uint8)
-        kernels.split(frame, size, turn, out)
-        return out
+    def split(
+        self,
+        frame: NDArray[np.uint8],
+        size: int,
+        *,
+        turn: bool,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        planes = np.empty((size, frame.size // size), np.uint8) if out is None else out
+        kernels.split(frame, size, turn, planes)
+        return planes
 
     def join(
         self, planes: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8], *, turn: bool

@@ -40,7 +40,10 @@ from tensorrepo.formats.model.delta.plane_codec import (
 )
 from tensorrepo.formats.native import planes as byte_planes
 from tensorrepo.formats.native.delta_tokens import Numbers
+from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError
+
+_BYTE: Final = np.dtype(np.uint8)
 
 Frames = Sequence[memoryview]  # of bases: of each the same frame
 PlaneList = Sequence[StoredPlane]
@@ -184,18 +187,16 @@ class Planes(FrameCodec):
         return numbers_of(element).size
 
     def encode(self, frame: memoryview, bases: Frames, about: FrameShape) -> list[StoredPlane]:  # noqa: ARG002
-        of = numbers_of(about.element)
-        raw = np.frombuffer(frame, np.uint8)
-        return [
-            pack_plane(plane)
-            for plane in byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits))
-        ]
+        return [_kept(plane, pack_plane(plane)) for plane in self._split(frame, about)]
 
     def expected_bytes(self, frame: memoryview, bases: Frames, about: FrameShape) -> float:  # noqa: ARG002
-        of = numbers_of(about.element)
-        raw = np.frombuffer(frame, np.uint8)
-        split = byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits))
-        return sum(map(expected_plane_bytes, split))
+        return sum(map(expected_plane_bytes, self._split(frame, about)))
+
+    def _split(self, frame: memoryview, about: FrameShape) -> NDArray[np.uint8]:
+        """The planes, in memory of this thread: good until it splits another frame."""
+        of, raw = numbers_of(about.element), np.frombuffer(frame, np.uint8)
+        out = buffer_for("split", raw.size, _BYTE).reshape(of.size, -1)
+        return byte_planes.BEST.split(raw, of.size, turn=bool(of.exponent_bits), out=out)
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:  # noqa: ARG002
         self.check_planes(planes, about)
@@ -217,6 +218,13 @@ class Planes(FrameCodec):
         found = [raw_view(plane, count, f"plane {at}") for at, plane in enumerate(planes)]
         found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
         byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
+
+
+def _kept(plane: NDArray[np.uint8], packed: StoredPlane) -> StoredPlane:
+    """A plane in memory that is not kept, as it is stored: bytes of its own."""
+    if packed.codec != PlaneCodec.RAW:
+        return packed
+    return StoredPlane(PlaneCodec.RAW, plane.copy().data)
 
 
 MAX_VALUES: Final = 256

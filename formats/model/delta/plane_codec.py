@@ -117,6 +117,13 @@ _OF_THREAD: Final = local()  # a compressor for each: to make one takes longer t
 _SAMPLE_BYTES: Final = 32 << 10
 _LEAST_SAMPLE_BYTES: Final = 4 << 10
 _PAYS: Final = 0.98  # what is stored larger than this share stays raw: it decodes at once
+# Of a large plane one block in so many tells first whether it is noise, as low bits of floats are:
+# then it is neither counted nor packed.
+_BLOCK_BYTES: Final = 1 << 10
+_LOOKED_AT: Final = 16
+_LEAST_BLOCKS: Final = 16
+_NOISE: Final = 0.99
+_NOISE_SAMPLE_BYTES: Final = 8 << 10
 
 
 class PlaneCodec(IntEnum):
@@ -180,6 +187,9 @@ def _coded(plane: NDArray[np.uint8], most: float) -> tuple[float, int, Buffer | 
         Share of its bytes that is expected; how often the most frequent one stands there; and what
         is stored: None where that is no smaller, or a larger share than `most` is expected.
     """
+    noise = _noise_share(plane)
+    if noise > _NOISE:
+        return noise, 0, None
     made = frequency_tables.BEST.pack(plane, most * plane.size)
     if made is not None:
         return made[0] / plane.size, made[1], made[2]
@@ -193,9 +203,23 @@ def _coded(plane: NDArray[np.uint8], most: float) -> tuple[float, int, Buffer | 
     return share, most_frequent, whole.data if whole.size < plane.size else None
 
 
+def _noise_share(plane: NDArray[np.uint8]) -> float:
+    """Share of a plane's bytes that a sample says it takes; 0 where it is too small to ask."""
+    stride = _BLOCK_BYTES * _LOOKED_AT
+    count = plane.size // stride
+    if count < _LEAST_BLOCKS:
+        return 0.0
+    blocks = plane[: count * stride].reshape(count, _LOOKED_AT, _BLOCK_BYTES)
+    each = np.arange(count)
+    # Not the same place of each stride: what repeats in a matrix does so at such lengths.
+    sample = blocks[each, each * 7 % _LOOKED_AT].reshape(-1)
+    return frequency_tables.BEST.entropy(BEST.count(sample, None, 1)) / 8 / sample.size
+
+
 def _repeats(plane: NDArray[np.uint8], share: float) -> bool:
     """Whether zstd finds more in a sample than how frequent each byte is."""
-    size = min(_SAMPLE_BYTES, max(_LEAST_SAMPLE_BYTES, plane.size // 4))
+    most = _NOISE_SAMPLE_BYTES if share > _NOISE else _SAMPLE_BYTES
+    size = min(most, max(_LEAST_SAMPLE_BYTES, plane.size // 4))
     middle = max(0, plane.size - size) // 2
     sample = plane[middle : middle + size]
     return len(_compressed(sample)) < share * sample.size

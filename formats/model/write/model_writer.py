@@ -440,7 +440,7 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
     return located[slot]
 
 
-BATCH_BYTES: Final = 24 << 20  # of tensors read together; larger ones are read alone
+BATCH_BYTES: Final = 12 << 20  # of tensors read together; larger ones are read alone
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 

@@ -51,3 +51,15 @@ def test_the_first_plane_of_a_float_is_its_exponent(splitter: PlaneSplitter) -> 
     planes = splitter.split(np.array([-1.5, 0.25], "<f4").view(np.uint8), 4, turn=True)
     assert planes[0].tolist() == [127, 125]
     assert planes[1].tolist() == [0x80 | 0x40, 0]
+
+
+@EVERY
+@SIZES
+@COUNTS
+def test_planes_lie_in_the_memory_that_is_given(
+    splitter: PlaneSplitter, size: int, turn: bool, count: int
+) -> None:
+    frame = np.random.default_rng(size).integers(0, 256, count * size, np.uint8)
+    out = np.full((size, count), 7, np.uint8)
+    assert splitter.split(frame, size, turn=turn, out=out) is out
+    assert np.array_equal(out, splitter.split(frame, size, turn=turn))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tensorrepo.formats.common.tensors import TYPES
 from tensorrepo.formats.model.delta import distances, plane_codec
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.registry import PLANES
 from tensorrepo.formats.native import delta_tokens, frequency_tables
 from tensorrepo.formats.native.delta_tokens import Numbers
 
@@ -36,7 +39,7 @@ def test_distances_are_encoded_and_expected_alike(
     assert native[1] == pytest.approx(stored.size_bytes, rel=0.02, abs=160)
 
 
-@pytest.mark.parametrize("size", [1, 2, 900, 5000, 70_000])
+@pytest.mark.parametrize("size", [1, 2, 900, 5000, 70_000, 270_001])
 @pytest.mark.parametrize("symbols", [1, 2, 40, 256])
 def test_bytes_are_packed_and_expected_alike(
     size: int, symbols: int, monkeypatch: pytest.MonkeyPatch
@@ -49,3 +52,42 @@ def test_bytes_are_packed_and_expected_alike(
     assert (native[0].codec, bytes(native[0].data)) == (stored.codec, bytes(stored.data))
     assert native[1] == pytest.approx(plane_codec.expected_plane_bytes(plane))
     assert native[1] == pytest.approx(stored.size_bytes, rel=0.02, abs=400)  # tables, and states
+
+
+LARGE = 300_001  # bytes: a sample tells whether such a plane is noise
+
+
+def noise(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.random.default_rng(size).integers(0, 256, size, np.uint8)
+
+
+def test_large_noise_stays_as_it_is() -> None:
+    plane = noise(LARGE)
+    assert plane_codec.pack_plane(plane).codec == plane_codec.PlaneCodec.RAW
+    assert plane_codec.expected_plane_bytes(plane) == LARGE
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_a_plane_of_which_a_sixteenth_is_noise_is_not_taken_for_noise(place: int) -> None:
+    plane = np.zeros(LARGE, np.uint8)
+    each = plane[: LARGE // 16_384 * 16_384].reshape(-1, 16, 1024)
+    each[:, place] = noise(each[:, place].size).reshape(-1, 1024)
+    stored = plane_codec.pack_plane(plane)
+    out = np.empty_like(plane)
+    plane_codec.unpack_plane(stored, out)
+    assert stored.size_bytes < LARGE // 4
+    assert np.array_equal(out, plane)
+
+
+def test_noise_whose_rows_repeat_is_compressed() -> None:
+    plane = np.tile(noise(1024), LARGE // 1024)
+    assert plane_codec.pack_plane(plane).codec == plane_codec.PlaneCodec.ZSTD
+
+
+def test_planes_of_a_frame_stay_when_the_thread_encodes_another() -> None:
+    about = FrameShape(TYPES["F32"], 4 * LARGE)
+    frames = [noise(4 * LARGE), noise(4 * LARGE + 4)[4:]]
+    stored = [PLANES.encode(frame.data, [], about) for frame in frames]
+    out = np.empty(4 * LARGE, np.uint8)
+    PLANES.decode(stored[0], [], about, out.data)
+    assert np.array_equal(out, frames[0])
