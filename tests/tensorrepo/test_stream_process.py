@@ -112,6 +112,28 @@ def test_reading_resumes_in_a_process_and_out_of_one(ds: tr.Dataset) -> None:
     assert seen(process) == whole[7:]
 
 
+def test_the_process_of_a_whole_epoch_makes_the_next_one(ds: tr.Dataset) -> None:
+    stream = ds.stream(batch_size=10, seed=3, loading=tr.Loading(workers="process"))
+    first = list(stream)
+    (child,) = multiprocessing.active_children()
+    epochs = [seen(first), seen(stream)]
+    assert multiprocessing.active_children() == [child]
+    threads = ds.stream(batch_size=10, seed=3)
+    assert epochs == [seen(threads), seen(threads)]
+    assert seen(first) == epochs[0]  # what is kept is not written over by the next epoch
+    stream.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_kept_process_that_was_killed_is_replaced(ds: tr.Dataset) -> None:
+    stream = ds.stream(batch_size=10, loading=tr.Loading(workers="process"))
+    assert len(list(stream)) == 10
+    (child,) = multiprocessing.active_children()
+    child.kill()
+    child.join()
+    assert len(list(stream)) == 10
+
+
 def test_batches_outlive_their_stream(ds: tr.Dataset) -> None:
     stream = ds.stream(batch_size=10, loading=tr.Loading(workers="process"))
     batches = list(islice(stream, 2))

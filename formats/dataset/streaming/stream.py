@@ -29,7 +29,11 @@ from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check_moments
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
-from tensorrepo.formats.dataset.streaming.collate.process import ProcessItems, StreamWorker
+from tensorrepo.formats.dataset.streaming.collate.process import (
+    KeptProcess,
+    ProcessItems,
+    StreamWorker,
+)
 from tensorrepo.formats.dataset.streaming.collate.transform import (
     ItemSource,
     StreamIterator,
@@ -121,6 +125,8 @@ class BatchStream:
         self._pool = Pool()
         self._decoder = decoder_of(setup)
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
+        self._kept = KeptProcess()
+        weakref.finalize(self, self._kept.close)
 
     @property
     def options(self) -> StreamOptions:
@@ -243,9 +249,10 @@ class BatchStream:
         )
 
     def close(self) -> None:
-        """Stop every iteration that is still going, and its threads."""
+        """Stop every iteration that is still going, its threads, and a process that is kept."""
         for iterator in list(self._open):
             iterator.close()
+        self._kept.close()
 
     def __enter__(self) -> Self:
         return self
@@ -291,6 +298,7 @@ class BatchStream:
             identify=self.feed.identify,
             finish=finish_of(self.options),
             stats_moved=stats_moved,
+            kept=self._kept,
         )
 
     def _moved_to(self, position: int, token: object) -> None:

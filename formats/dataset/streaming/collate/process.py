@@ -16,7 +16,9 @@ copied. A block has no name: one process makes it and its child inherits it. The
 with the last map, so whichever process is killed, nothing stays in ``/dev/shm``, whose size is no
 limit either where the kernel has `memfd_create`.
 
-The child ends when it is told to, and when its parent is gone, however that ended.
+The child ends when it is told to, and when its parent is gone, however that ended. One that has
+made a whole epoch waits for the next: what it works on is unpickled anew for each, so an epoch is
+the same in a new process and in one that was kept.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.reduction import DupFd, ForkingPickler
-from queue import LifoQueue
+from queue import LifoQueue, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -311,7 +313,8 @@ def _file_without_name() -> int:
 
 _BLOCKS = 6
 _LENT_BLOCKS = 3  # that the user may keep; what is kept beyond them is copied
-_STOP = b"stop"
+_STOP = b"stop"  # like the next one, it begins with what is no number of a block
+_ERRAND = b"errand:"
 _ALIVE_SECONDS = 1.0  # how often the child looks whether its parent is there
 _END_SECONDS = 5.0  # what a child may take to end by itself
 
@@ -348,6 +351,33 @@ _Message = _Ready | _Failed | _Ended
 _DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
+class KeptProcess:
+    """The process of an epoch that was read to its end: it waits here for the next one."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Child] = deque()
+
+    def begin(self, errand: bytes) -> _Child:
+        """A process that works on `errand`: the one that waits, or else a new one."""
+        with suppress(IndexError):
+            child = self._waiting.pop()
+            if child.begin(errand):
+                return child
+            child.end()
+        return _Child(errand)
+
+    def keep(self, child: _Child) -> None:
+        """Let `child`, which has done its errand, wait. One waits at a time."""
+        self._waiting.append(child)
+        while len(self._waiting) > 1:
+            self._waiting.popleft().end()
+
+    def close(self) -> None:
+        """End the process that waits. Safe to call at any time."""
+        while self._waiting:
+            self._waiting.pop().end()
+
+
 class ProcessItems:
     """Items (see `pipeline`) that a process of its own makes. It starts with the first one."""
 
@@ -358,20 +388,20 @@ class ProcessItems:
         identify: Identify,
         finish: Callable[[Any], Any],
         stats_moved: Callable[[dict[str, Any]], None],
+        kept: KeptProcess | None = None,
     ) -> None:
         """Prepare for the `errand` of a child; the rest is called in this process.
 
         `identify` finds the row ids of batches, `finish` makes the last change to what came over,
-        and `stats_moved` is told with every item what the child counted.
+        and `stats_moved` is told with every item what the child counted. The child comes from
+        `kept`, and goes there when it has made all items.
         """
         self._errand = errand
         self._identify = identify
         self._finish = finish
         self._stats_moved = stats_moved
-        self._blocks: list[SharedBlock] = []
-        self._returned: deque[int] = deque()
-        self._lent = 0
-        self._process: Any = None
+        self._kept = kept
+        self._child: _Child | None = None
         self._closed = False
 
     def __iter__(self) -> ProcessItems:
@@ -380,14 +410,18 @@ class ProcessItems:
     def __next__(self) -> list[tuple[int, Any]]:
         if self._closed:
             raise StopIteration
-        if self._process is None:
+        if self._child is None:
             self._start()
-        self._give_back()
-        message = self._receive()
+        child = self._child
+        assert child is not None, "it was started"
+        message = child.receive()
         if isinstance(message, _Ready):
-            position, item, stats = self._read(message)
+            position, item, stats = child.read(message, self._identify)
             self._stats_moved(stats)
             return [(position, self._finish(item))]
+        if isinstance(message, _Ended) and self._kept is not None and not self._closed:
+            self._closed = True
+            self._kept.keep(child)
         self.close()
         if isinstance(message, _Failed):
             raise _as_error(message)
@@ -396,16 +430,8 @@ class ProcessItems:
     def close(self) -> None:
         """End the process. What was handed out stays valid. Safe to call more than once."""
         closed, self._closed = self._closed, True
-        if closed or self._process is None:
-            return
-        with suppress(OSError):  # it is gone already
-            self._returns.send_bytes(_STOP)
-        self._process.join(_END_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        for block in self._blocks:
-            block.close()
+        if not closed and self._child is not None:
+            self._child.end()
 
     def _start(self) -> None:
         if multiprocessing.current_process().daemon:
@@ -414,6 +440,18 @@ class ProcessItems:
                 "others: use workers='thread' there."
             )
         errand = _packed(self._errand)
+        self._child = _Child(errand) if self._kept is None else self._kept.begin(errand)
+
+
+class _Child:
+    """A process that works on one errand after the other, and the memory shared with it."""
+
+    def __init__(self, errand: bytes) -> None:
+        """Start the process, which begins with `errand`."""
+        self._returned: deque[int] = deque()
+        self._lent = 0
+        self._owner = os.getpid()
+        self._ended = False
         context = multiprocessing.get_context("spawn")
         with ExitStack() as theirs, ExitStack() as ours:  # given back should one of them fail
             self._results, results = _pipe(context, ours, theirs)
@@ -429,17 +467,42 @@ class ProcessItems:
             ours.pop_all()
         self._blocks, self._process = blocks, process
 
-    def _receive(self) -> _Message:
+    def begin(self, errand: bytes) -> bool:
+        """Have it work on `errand`, as it waits for one; False where it is gone."""
+        if os.getpid() != self._owner or not self._process.is_alive():
+            return False
+        with suppress(OSError):
+            self._returns.send_bytes(_ERRAND + errand)
+            return True
+        return False
+
+    def end(self) -> None:
+        """End the process. What was handed out stays valid."""
+        ended, self._ended = self._ended, True
+        if ended or os.getpid() != self._owner:  # a fork has a copy, and no say
+            return
+        with suppress(OSError):  # it is gone already
+            self._returns.send_bytes(_STOP)
+        self._process.join(_END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        for block in self._blocks:
+            block.close()
+
+    def receive(self) -> _Message:
+        self._give_back()
         with suppress(EOFError, OSError):  # the child ended without a word
             ready = wait([self._results, self._process.sentinel])
             if self._results in ready or self._results.poll():
                 return _DECODER.decode(self._results.recv_bytes())
-        if self._closed:
+        if self._ended:
             return _Ended()
         self._process.join(_END_SECONDS)
         return _Failed(Error.__name__, _death(self._process.exitcode), "")
 
-    def _read(self, ready: _Ready) -> MadeItem:
+    def read(self, ready: _Ready, identify: Identify) -> MadeItem:
+        """What lies in a block, whose rows `identify` names."""
         block = self._blocks[ready.block]
         block.map(ready.capacity)
         if self._lent < _LENT_BLOCKS:
@@ -450,7 +513,7 @@ class ProcessItems:
             with suppress(OSError):
                 self._returns.send_bytes(bytes([ready.block]))
         position, item, stats = read_frame(
-            memory, ready.description_at, ready.description_bytes, self._identify
+            memory, ready.description_at, ready.description_bytes, identify
         )
         return position, item, stats
 
@@ -465,7 +528,7 @@ class ProcessItems:
             free.append(self._returned.popleft())
         self._lent -= len(free)
         if free:
-            with suppress(OSError):  # the child is gone; `_receive` says so
+            with suppress(OSError):  # the child is gone; `receive` says so
                 self._returns.send_bytes(bytes(free))
 
 
@@ -492,22 +555,33 @@ def _serve(
     free: LifoQueue[int | None] = LifoQueue()
     for number in range(len(blocks)):
         free.put(number)
-    Thread(target=_listen, args=(returns, free, os.getppid()), daemon=True).start()
+    errands: SimpleQueue[bytes | None] = SimpleQueue()
+    Thread(target=_listen, args=(returns, free, errands, os.getppid()), daemon=True).start()
+    next_errand: bytes | None = errand
+    while next_errand is not None:
+        last = _worked_off(next_errand, free, blocks, results)
+        with suppress(OSError):  # nobody listens any more
+            results.send_bytes(msgspec.msgpack.encode(last))
+        next_errand = errands.get()
+
+
+def _worked_off(
+    errand: bytes, free: LifoQueue[int | None], blocks: list[SharedBlock], results: Connection
+) -> _Message:
+    """Make all items of an errand, and nothing of it stays; gives what became of it."""
     try:
         made = _unpacked(errand)()  # here, so that what fails in it is told
         try:
             for item in made:
                 if (free_block := free.get()) is None:
-                    return
+                    break
                 ready = _written(item, free_block, blocks[free_block])
                 results.send_bytes(msgspec.msgpack.encode(ready))
         finally:
             made.close()
-        last: _Message = _Ended()
     except BaseException as error:  # noqa: BLE001  the parent raises it
-        last = _Failed(type(error).__name__, str(error), traceback.format_exc())
-    with suppress(OSError):  # nobody listens any more
-        results.send_bytes(msgspec.msgpack.encode(last))
+        return _Failed(type(error).__name__, str(error), traceback.format_exc())
+    return _Ended()
 
 
 def _written(made: MadeItem, number: int, block: SharedBlock) -> _Ready:
@@ -519,16 +593,27 @@ def _written(made: MadeItem, number: int, block: SharedBlock) -> _Ready:
     )
 
 
-def _listen(returns: Connection, free: LifoQueue[int | None], parent: int) -> None:
-    """Take blocks back, and end this process at once when its parent is gone."""
+def _listen(
+    returns: Connection,
+    free: LifoQueue[int | None],
+    errands: SimpleQueue[bytes | None],
+    parent: int,
+) -> None:
+    """Take blocks and errands, and end this process at once when its parent is gone."""
     try:
         while True:
             while not returns.poll(_ALIVE_SECONDS):
                 if os.getppid() != parent:
                     os._exit(1)
             message = returns.recv_bytes()
-            for block in [None] if message == _STOP else message:
-                free.put(block)
+            if message == _STOP:
+                free.put(None)
+                errands.put(None)
+            elif message.startswith(_ERRAND):
+                errands.put(message.removeprefix(_ERRAND))
+            else:
+                for block in message:
+                    free.put(block)
     except (EOFError, OSError):
         os._exit(1)
 
