@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorrepo.formats.dataset.erase import Erasure, PagePlace, erase, erased_rows, tainted_pages
@@ -54,6 +55,8 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean
 
 MOST_TEXTS: Final = 100_000  # texts of erased rows that are looked for elsewhere
+MOST_COPIED_BYTES: Final = 16 << 20  # of a version that is searched for equal rows; see `copies`
+_STEP_ROWS: Final = 1 << 16  # that are read at once
 _LEAST_CONTAINED: Final = 4  # characters of a text that is looked for within others
 _LITERAL: Final = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"")
 
@@ -178,6 +181,41 @@ class PurgeSurvey:
         """Versions that hold some of it themselves."""
         return tuple(digest for digest in self.datasets if self._holds(digest))
 
+    @cached_property
+    def copies(self) -> Mapping[str, int]:
+        """Paths of small datasets with rows that equal erased ones under ids of their own, to the
+        greatest number in one leaf. Copies in chunks share those, and stop the purge.
+        """
+        erased = set[bytes]()
+        for digest in self.datasets:
+            dataset = undeleted(self.open(digest))
+            rows = erased_rows(dataset, Erasure(self.erasure.ids))
+            if dataset.root.stored_bytes <= MOST_COPIED_BYTES:
+                for start in range(0, len(rows) if len(erased) < MOST_TEXTS else 0, _STEP_ROWS):
+                    erased.update(row_hashes(dataset, rows[start : start + _STEP_ROWS]))
+        found: dict[str, int] = {}
+        seen = set[tuple[bytes, tuple[str, ...]]]()
+        for digest, paths in self.datasets.items() if erased else ():
+            dataset = undeleted(self.open(digest))
+            if dataset.root.stored_bytes > MOST_COPIED_BYTES:
+                continue
+            known, first = erased_rows(dataset, self.erasure), 0
+            for leaf in dataset.root.leaves:
+                rows = np.setdiff1d(np.arange(first, first + leaf.rows), known)
+                first += leaf.rows
+                key = (leaf.digest or leaf.payload, tuple(sorted(dataset.schema.visible.names)))
+                if key in seen:
+                    continue
+                seen.add(key)
+                count = sum(
+                    each in erased
+                    for start in range(0, len(rows), _STEP_ROWS)
+                    for each in row_hashes(dataset, rows[start : start + _STEP_ROWS])
+                )
+                for path in paths if count else ():
+                    found[path] = max(found.get(path, 0), count)
+        return dict(sorted(found.items()))
+
     def open(self, digest: Digest) -> StoredDataset:
         return open_dataset(self.store, digest, self.outside)
 
@@ -258,9 +296,9 @@ class PurgeSurvey:
         self, dataset: StoredDataset, name: str, rows: NDArray[np.int64], codes: Sequence[int]
     ) -> Iterator[int]:
         """Which of `codes` some of `rows` have."""
-        step = 1 << 18
-        for start in range(0, len(rows), step):
-            (values,) = read_columns([page_reader(dataset, name)], rows[start : start + step])
+        for start in range(0, len(rows), _STEP_ROWS):
+            some = rows[start : start + _STEP_ROWS]
+            (values,) = read_columns([page_reader(dataset, name)], some)
             column = dataset.schema.column(name)
             seen = {present_row(column, values, at) for at in range(values.rows)}
             yield from (code for code in codes if code in seen)
@@ -331,6 +369,27 @@ class PurgeSurvey:
             if column.id in self.erasure.columns
         }
         return dict.fromkeys(self.request.paths, names) if names else {}
+
+
+def row_hashes(dataset: StoredDataset, rows: NDArray[np.int64]) -> list[bytes]:
+    """Of each of some physical rows one of its names and values, whatever its id."""
+    columns = sorted(dataset.schema.visible.columns, key=lambda column: column.name)
+    hashers = [blake3() for _ in rows]
+    for column in columns if len(rows) else ():
+        (values,) = read_columns([page_reader(dataset, column.name)], rows)
+        for at, hasher in enumerate(hashers):
+            value = present_row(column, values, at)
+            if isinstance(column.type, ClassLabel) and value is not None:
+                value = column.type.names[value]
+            for part in (column.name.encode(), _cell(value)):
+                hasher.update(len(part).to_bytes(8, "little") + part)
+    return [hasher.digest() for hasher in hashers]
+
+
+def _cell(value: Any) -> bytes:
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype.str}{value.shape}".encode() + value.tobytes()
+    return value if isinstance(value, bytes) else repr(value).encode()
 
 
 def silent(_what: str, _done: int, _total: int) -> None:

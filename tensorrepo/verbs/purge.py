@@ -219,6 +219,9 @@ def _beyond(core: RepositoryCore, survey: PurgeSurvey, state: State) -> Iterator
     paths = {path for digest in erased for path in survey.datasets[digest] if path}
     learned = _learned(core, survey.held, erased, paths)
     yield from dict.fromkeys([*_sources(survey, erased), *learned, *_made(survey, paths)])
+    for path, count in survey.copies.items():
+        rows = counted(count, "row that equals an erased one", "rows that equal erased ones")
+        yield f"{path}, with {rows}, under other ids: name them too, if they are copies"
     repeats = survey.erasure.repeats
     for digest, commit in walk(core.objects, [*state.refs.values(), *state.retained]):
         if repeats(commit.message) or any(map(repeats, _texts(commit.metadata))):

@@ -14,7 +14,13 @@ from tensorrepo.formats.dataset.merge import DatasetMergeDriver
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.schema import Schema, Text
 from tensorrepo.formats.dataset.write import write_dataset
-from tensorrepo.formats.purging import PurgeRequest, RepeatedTexts, purge_history
+from tensorrepo.formats.purging import (
+    PurgeRequest,
+    PurgeSurvey,
+    RepeatedTexts,
+    purge_history,
+    survey_of,
+)
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import refs
@@ -208,6 +214,22 @@ def test_a_stale_copy_of_the_rows_is_named_and_not_hidden(core: RepositoryCore) 
         purge(core, request)
     both = PurgeRequest(("datasets/large", "datasets/copy"), where="age = 1")
     assert purge(core, both) is not None
+
+
+def copies(core: RepositoryCore) -> dict[str, int]:
+    survey = survey_of(core, REQUEST, core.log.refresh().state)
+    assert isinstance(survey, PurgeSurvey)
+    return dict(survey.copies)
+
+
+def test_small_copies_under_other_ids_are_found(core: RepositoryCore) -> None:
+    assert copies(core) == {}
+    commit_rows(core, [people(2, 3)], "datasets/copy", seed=1)
+    commit_rows(core, [[{"name": SECRET, "age": 4}]], "datasets/like", seed=2)
+    assert copies(core) == {"datasets/copy": 1}
+    commit_rows(core, [people(3, 1), people(3, 1)], seed=3)
+    purge(core, PurgeRequest((PATH, "datasets/copy", "datasets/like"), where=REQUEST.where))
+    assert copies(core) == {}
 
 
 @pytest.mark.parametrize(
