@@ -28,6 +28,7 @@ from typing import Final
 from tensorrepo.repo.changes.gc_fence import closure
 from tensorrepo.repo.changes.gc_marks import Marks, ObjectTable
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.rules import refuse_purge
 from tensorrepo.repo.errors import (
     CommitExpired,
     ConflictError,
@@ -157,6 +158,7 @@ def append_purge(
 
     Raises:
         InvalidInputError: something that is not rewritten holds the same bytes.
+        PermissionDenied: a rule says who may move some branches, and `actor` is not among them.
         ConflictError: others changed the repository, again and again. Nothing was changed.
         UnsupportedError: a newer version uses this repository.
     """
@@ -164,6 +166,7 @@ def append_purge(
         view = repository.log.refresh()
         if (cause := view.state.read_only_reason) is not None:
             raise UnsupportedError(f"nothing is purged in {repository.url}: {cause}")
+        refuse_purge(view.state, actor)
         writer = ObjectWriter(repository.objects, view.state.graves)
         try:
             found = rewrite(view, writer)

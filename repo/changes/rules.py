@@ -236,6 +236,19 @@ def refuse_forbidden(
                     _Judge(policy, objects, view.state, rule, entry, update).judge()
 
 
+def refuse_purge(state: State, actor: str) -> None:
+    """Raise PermissionDenied where `actor` may not move all that rules protect: a purge changes
+    what every commit holds, on whatever branch.
+    """
+    for rule in rules_of(state):
+        if rule.pushers and not _is_among(actor, rule.pushers):
+            raise PermissionDenied(
+                f"a rule protects branch {rule.pattern!r}: only {', '.join(rule.pushers)} may move "
+                f"it, so that only they purge what its commits hold, and you are {actor}. Nothing "
+                "was changed. Ask one of them to purge it."
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Judge:
     policy: ClientPolicy

@@ -23,7 +23,7 @@ from tensorrepo.formats.purging import (
 )
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
-from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes import refs, rules
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_collect import collect_garbage
 from tensorrepo.repo.changes.purge import purge_records
@@ -38,13 +38,16 @@ from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     InvalidInputError,
     NotFoundError,
+    PermissionDenied,
     PurgedError,
 )
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.branch_rules import BranchRule
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.objects.store import ObjectStore
-from tests.support.builders.repositories import ADA
+from tests.support.builders.repositories import ADA, BOB
+from tests.support.effort import sampled
 from tests.support.faults.backends import Crash, CrashBackend
 
 SECRET = "zebra-quixote-77"
@@ -232,6 +235,13 @@ def test_small_copies_under_other_ids_are_found(core: RepositoryCore) -> None:
     assert copies(core) == {}
 
 
+def test_only_who_may_move_every_protected_branch_purges(core: RepositoryCore) -> None:
+    rules.set_rule(core, BranchRule("release/*", pushers=(BOB,)), actor=ADA)
+    with pytest.raises(PermissionDenied, match=r"'release/\*': only .* may move it"):
+        purge(core)
+    assert purge_history(core, REQUEST, actor=BOB, reason="request 17") is not None
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "told"),
     [
@@ -247,7 +257,7 @@ def test_what_is_not_there_is_said(
         purge(core, request_)
 
 
-@pytest.mark.parametrize("die_after", [5, 30, 36, 37, 45, 56])
+@pytest.mark.parametrize("die_after", sampled(range(64), 6))
 def test_a_crash_leaves_the_old_history_or_the_new_and_a_repetition_ends_it(
     core: RepositoryCore, backend: MemoryBackend, die_after: int
 ) -> None:
