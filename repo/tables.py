@@ -9,6 +9,7 @@ dark grounds, and is bounded: rows, columns and characters beyond a limit are co
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ HTML_COLUMNS: Final = 40
 HTML_LINES: Final = 200
 CELL_CHARACTERS: Final = 200
 _NOT_WRAPPED: Final = 24  # characters of a cell that stays on one line
+_ALIGNED = re.compile(r"\S {2,}\S|^ {2,}|[└├│▁█]")
 _NAMED: Final = 8  # members of a list in its repr
 _OBEYED: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # categories that a terminal acts upon
 _JOINERS: Final = "\u200c\u200d"  # of letters and pictures: they stay
@@ -144,7 +146,9 @@ class RecordTable:
 
     def html(self) -> str:
         """One element for a notebook or a page."""
-        lines = [*map(_line, self.lines[:HTML_LINES])]
+        # Labels, trees and courses are aligned by letters that are equally wide.
+        font = "monospace" if any(_ALIGNED.search(line) for line in self.lines) else "inherit"
+        lines = [_line(line, font) for line in self.lines[:HTML_LINES]]
         if len(self.lines) > HTML_LINES:
             lines.append(_line(f"... and {counted(len(self.lines) - HTML_LINES, 'more line')}"))
         table = self._table() if self.columns else ""
@@ -201,8 +205,9 @@ def text_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Iter
             yield "  ".join(shown).rstrip()
 
 
-def _line(text: str) -> str:
-    return f'<div style="white-space: pre-wrap">{escape(printable(bounded_text(text, 1000)))}</div>'
+def _line(text: str, font: str = "inherit") -> str:
+    shown = escape(printable(bounded_text(text, 1000)))
+    return f'<div style="white-space: pre-wrap; font-family: {font}">{shown}</div>'
 
 
 def _cell(tag: str, cell: object, at_right: bool) -> str:

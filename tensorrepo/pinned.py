@@ -10,6 +10,7 @@ from tensorrepo.repo.changes.refs import BRANCHES
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.suggest import did_you_mean, there_are
+from tensorrepo.repo.tables import RecordTable, Shown, counted
 
 if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Lineage
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 HandleT = TypeVar("HandleT")
 
 
-class EntryHandles(Mapping[str, HandleT], Generic[HandleT]):
+class EntryHandles(Shown, Mapping[str, HandleT], Generic[HandleT]):
     """Entries of one kind in one commit, by name; each is opened when it is asked for.
 
     ``list(repo.datasets())`` gives names, ``repo.datasets()["photos"]`` a handle.
@@ -69,7 +70,15 @@ class EntryHandles(Mapping[str, HandleT], Generic[HandleT]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} {self._space}: {', '.join(self._names[:8])}>"
+        some = ", ".join(self._names[:8]) + (", ..." if len(self) > 8 else "")
+        return f"<{self._counted()}: {some}>" if some else f"<{self._counted()}>"
+
+    def to_table(self) -> RecordTable:
+        """Their names, a row for each."""
+        return RecordTable.of(self._names, {self._space.removesuffix("s"): str}, self._counted())
+
+    def _counted(self) -> str:
+        return counted(len(self), self._space.removesuffix("s"))
 
 
 def _has_commits(context: Context) -> bool:

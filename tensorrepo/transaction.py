@@ -121,7 +121,7 @@ class Transaction:
         source = open_source(
             data,
             types=_types_of(data, columns),
-            options={"exclude": tuple(exclude)},
+            options={"exclude": (exclude,) if isinstance(exclude, str) else tuple(exclude)},
             on_error=parse_on_error(on_error),
         )
         misfits = Misfits(on_error)

@@ -265,14 +265,40 @@ def _is_number(value: Any, info: Any) -> bool:
     return info.min is None or int(value) >= info.min
 
 
+_VALUES = MappingProxyType({str: "TEXT", list[str]: "TEXT", int: "N", float: "NUMBER"})
+
+
+def _no_type(ctx: Any) -> None:
+    """What help shows as the type of a parameter whose name says it."""
+
+
+def _show_plainly(param: Any) -> None:
+    """Let the help of a parameter show what to type, and no type of Python.
+
+    Behind flags and arguments it shows nothing, behind options TEXT or N where they name nothing
+    themselves, and words to choose from as they are typed. typer before 0.29 shows it so anyway.
+    """
+    if getattr(param, "is_flag", False):
+        param.metavar = ""
+    described = getattr(param, "type_descriptor", None)
+    if described is None:
+        return
+    if described.is_choice:
+        show = param.display_type
+        param.display_type = lambda ctx: show(ctx=ctx).strip("<>")
+    elif param.param_type_name == "argument":
+        param.display_type_rich = _no_type
+    elif param.metavar is None:
+        param.metavar = _VALUES.get(described.annotation)
+
+
 class PlainFlags:
-    """A command whose parameters read plain words, and whose help shows no type behind flags."""
+    """A command whose parameters read plain words, and whose help shows no types of Python."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
+            _show_plainly(param)
             judge = getattr(param, "get_runtime_param", None)
             if inspect.ismethod(judge):  # typer before 0.29 reads words with click's types
                 param.get_runtime_param = functools.partial(PlainWords, judge)

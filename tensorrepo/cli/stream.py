@@ -86,7 +86,8 @@ def dataset_stream_command(
         float, Option(min=0.1, help="With --profile: how long to read from storage.")
     ] = SECONDS,
     picture: Annotated[
-        Path | None, Option(help="With --profile: draw it to this file, such as stalls.png.")
+        Path | None,
+        Option(metavar="FILE", help="With --profile: draw it to this file, such as stalls.png."),
     ] = None,
 ) -> None:
     """Stream a dataset as training would, verified, and show how fast.

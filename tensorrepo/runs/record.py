@@ -59,7 +59,13 @@ from tensorrepo.formats.runs.run_record import (
 )
 from tensorrepo.models.checkpointer import before_pools_end
 from tensorrepo.repo.changes.transaction import begin_beside, commit_beside
-from tensorrepo.repo.errors import ConflictError, Error, NotFoundError, StorageError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
@@ -385,6 +391,11 @@ class Runs(Shown, Mapping[str, RunRecord]):
         }
 
     def __getitem__(self, name: str) -> RunRecord:
+        if isinstance(name, int | slice):
+            raise InvalidInputError(
+                f"runs are found by name, got {name!r}: `runs.newest()` is the one that began "
+                f"last, `list(runs.values())` has all. {there_are(self._commits, 'There is none.')}"
+            )
         if text("the name of a run", name) not in self._commits:
             listed = there_are(self._commits, "There is none.")
             hint = did_you_mean(name, self._commits.keys(), listed)
@@ -398,6 +409,10 @@ class Runs(Shown, Mapping[str, RunRecord]):
 
     def __len__(self) -> int:
         return len(self._commits)
+
+    def newest(self) -> RunRecord | None:
+        """The run that began last, None where there is none."""
+        return max(self.values(), key=lambda run: run.document.started_ns, default=None)
 
     def best(self, metric: str, mode: str = "min") -> RunRecord | None:
         """The run with the smallest finite value of a metric, or the largest with mode "max"."""

@@ -79,6 +79,8 @@ OBJECTS: dict[str, Callable[[tr.Repository], Any]] = {
     "tags": lambda repo: repo.tags(),
     "entries": lambda repo: repo.entries(),
     "revision": lambda repo: repo.resolve("main"),
+    "datasets": lambda repo: repo.datasets(),
+    "models": lambda repo: repo.models(),
     "dataset": lambda repo: repo.dataset("photos"),
     "schema": lambda repo: repo.dataset("photos").schema,
     "column": lambda repo: repo.dataset("photos")[HOSTILE],
@@ -134,6 +136,7 @@ def test_a_repr_is_short_and_no_page_of_dataclasses(hostile: tr.Repository, name
     [
         ("repository", "datasets/photos"),
         ("log", "message"),
+        ("datasets", "1 dataset\ndataset\nphotos"),
         ("dataset", "png 30 x 40"),
         ("schema", "label of 2 classes"),
         ("column", "... and 10 more"),
@@ -151,6 +154,12 @@ def test_a_repr_is_short_and_no_page_of_dataclasses(hostile: tr.Repository, name
 )
 def test_print_gives_the_table(hostile: tr.Repository, name: str, words: str) -> None:
     assert words in str(OBJECTS[name](hostile))
+
+
+def test_lines_that_are_aligned_are_in_letters_of_one_width(hostile: tr.Repository) -> None:
+    for name, is_aligned in (("run", True), ("lineage", True), ("runs", False), ("models", False)):
+        html = OBJECTS[name](hostile)._repr_html_()
+        assert ("monospace" in html) == is_aligned, name
 
 
 def test_pictures_are_thumbnails_and_classes_have_names(hostile: tr.Repository) -> None:

@@ -100,6 +100,12 @@ def test_it_is_read_as_files_are(tx: Any, source: str) -> None:
     assert rows_of(tx.create_dataset("d", reading)) == [{"text": row["text"]} for row in ROWS]
 
 
+def test_one_column_is_excluded_by_its_name_alone(tx: Any) -> None:
+    assert rows_of(tx.create_dataset("d", COLUMNS, exclude="text")) == [
+        {"a": row["a"]} for row in ROWS
+    ]
+
+
 def test_a_path_is_data_too_and_tells_where_it_was(tx: Any, tmp_path: Path) -> None:
     pyarrow.csv.write_csv(pa.table(COLUMNS), tmp_path / "t.csv")
     draft = tx.create_dataset("d", tmp_path / "t.csv", columns={"a": "int8"}, exclude=["text"])
@@ -255,6 +261,10 @@ def test_long_decimals_come_to_polars_where_it_holds_them(repo: tr.Repository) -
         (
             ({"a": at if at < 1500 else "x"} for at in range(2000)),
             "generator, row 1500: column 'a'",
+        ),
+        (
+            ({"a": at} if at < 1500 else {"b": at} for at in range(2000)),
+            "generator, row 1500: has 'b', which is no column",
         ),
         (({"a": 1 / (5 - at)} for at in range(9)), "row 5: ZeroDivisionError"),
         ([{"a": 1}, {"a": 2, "b": 3}, {"a": 1}], None),

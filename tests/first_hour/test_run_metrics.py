@@ -52,3 +52,13 @@ def test_runs_are_a_table(repo: tr.Repository) -> None:
 def test_polars_has_the_same_rows(repo: tr.Repository) -> None:
     pytest.importorskip("polars")
     assert repo.runs().to_polars()["name"].to_list() == ["one", "two"]
+
+
+def test_runs_are_found_by_name_and_the_newest_by_its_own_word(repo: tr.Repository) -> None:
+    runs = repo.runs()
+    newest = runs.newest()
+    assert newest is not None
+    assert newest.document.started_ns == max(run.document.started_ns for run in runs.values())
+    for wrong in (0, -1, slice(0, 1)):
+        with pytest.raises(tr.InvalidInputError, match=r"found by name, got .*runs\.newest\(\)"):
+            runs[wrong]  # type: ignore[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,17 @@ def test_a_name_without_a_workspace_is_global_or_refused(empty: Shell) -> None:
     assert empty("config", "user.name") == "Ada\n"
 
 
-@pytest.mark.parametrize("words", [("log",), ("model", "add"), ("model",), ()])
-def test_flags_have_no_type_in_help(empty: Shell, words: tuple[str, ...]) -> None:
-    assert "<bool>" not in empty(*words, "--help")
+@pytest.mark.parametrize("words", [("log",), ("model", "add"), ("dataset", "stream"), ()])
+def test_help_shows_no_types_of_python(empty: Shell, words: tuple[str, ...]) -> None:
+    shown = empty(*words, "--help")
+    assert not re.search(r"<\w+(\[\w+\])?( range)?>", shown)
+
+
+def test_help_says_what_to_type(empty: Shell) -> None:
+    lines = [line.split() for line in empty("dataset", "stream", "--help").splitlines()]
+    after = {words[1]: words[2] for words in lines if len(words) > 2 and words[1].startswith("--")}
+    assert (after["--shuffle"], after["--seed"], after["--step-ms"]) == ("TEXT", "N", "NUMBER")
+    assert after["--explain"] == "Say"
 
 
 def test_the_name_of_a_workspace_is_known_to_python_too(shell: Shell) -> None:

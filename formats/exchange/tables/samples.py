@@ -550,7 +550,9 @@ def _fitted(columns: Sequence[Column], values: Mapping[str, Any]) -> dict[str, A
     """A sample as the writer takes it. Raises InvalidInputError: why it does not fit."""
     known = {column.name for column in columns}
     if unknown := values.keys() - known:
-        raise InvalidInputError(f"has {min(unknown)!r}, which no first one had")
+        raise InvalidInputError(
+            f"has {min(unknown)!r}, which is no column: none of the first ones had it"
+        )
     row = {}
     for column in columns:
         value = values.get(column.name)
