@@ -20,7 +20,7 @@ from tensorrepo.repo.changes.repository import (
     RepositoryCore,
     mark_copy,
 )
-from tensorrepo.repo.errors import ConflictError, NotFoundError, RepositoryRewound
+from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.checkpoints import decode_hint
 from tensorrepo.repo.log.log_slots import COPY_KEY, HINT_KEY, IDENTITY_KEY, slot_key
@@ -84,12 +84,13 @@ def follow(
     receiving = Receiving(HistorySource.of(origin, head), mirror, options, here, totals)
     receiving.copy_all(_table_roots(head.state))
     receiving.copy([*head.state.refs.values(), *head.state.retained])
+    receiving.copy_all(_replacements(origin, head.state, here.state))
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, ("log/void/",)))
+    _erase(mirror, set(head.state.purges) - set(here.state.purges))  # or, if killed, anew
     _copy_slots(origin, mirror, here.generation + 1, head.generation + 1)
     _copy_keys(origin.backend, mirror.backend, _listed(origin.backend, _BESIDE))
     _copy_hint(origin.backend, mirror.backend, head.generation)
     mirror.log.refresh()
-    _erase(mirror, set(head.state.purges) - set(here.state.purges))
     count = head.generation - here.generation
     return MirrorReport(origin.url, count, head.generation, totals)
 
@@ -123,6 +124,25 @@ def _table_roots(state: State) -> list[Digest]:
         *state.purged_rows,
         *(digest for digest in graves if digest not in ended),
     ]
+
+
+def _replacements(origin: RepositoryCore, head: State, here: State) -> list[Digest]:
+    """What took the place of objects of commits that the mirror has: purges, packs stored anew."""
+    changed = {
+        head.resolve(old)
+        for old, new in head.supersedes.items()
+        if here.supersedes.get(old) != new and head.resolve(old) not in head.purges
+    }
+    return [digest for digest in sorted(changed) if _is_there(origin, digest)]
+
+
+def _is_there(origin: RepositoryCore, digest: Digest) -> bool:
+    """Whether the origin has a small object still: collections take what nothing leads to."""
+    try:
+        origin.objects.get(digest)
+    except (NotFoundError, CommitExpired):
+        return False
+    return True
 
 
 def _copy_slots(origin: RepositoryCore, mirror: RepositoryCore, start: int, stop: int) -> None:

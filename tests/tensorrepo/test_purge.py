@@ -133,6 +133,7 @@ def test_copies_take_the_twins_and_do_not_bring_the_old_back(
             stale.push(target.url)
     mirror.fetch(repo.url)
     assert says(tmp_path / "mirror") == set()
+    assert len(mirror.dataset("people", "main~2")) == 9
 
 
 def test_a_clone_that_changed_something_else_still_pushes(

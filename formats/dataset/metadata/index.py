@@ -323,8 +323,10 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
             of_pages = tuple(tuple(tiles.get(at, ())) for at in range(part.start, part.stop))
         of_bytes = bounds[:0]
         if storage.layout is ColumnLayout.BINARY:
-            of_bytes = bounds[bounded : bounded + record["entries"]]
-            bounded += record["entries"]
+            of_bytes = no_text_bounds(record["entries"])
+            if BOUNDS in sections:
+                of_bytes = bounds[bounded : bounded + record["entries"]]
+                bounded += record["entries"]
             if len(of_bytes) != record["entries"]:
                 raise CorruptError(f"{what}: fewer bounds of text than pages of it")
         columns.append(

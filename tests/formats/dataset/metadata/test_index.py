@@ -10,16 +10,21 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.metadata.index import (
+    BOUNDS,
     FRAGMENT_OF,
+    INDEX_MAGIC,
     OFFSETS,
     PatchIndex,
     decode_patch_index,
     encode_index,
     encode_patch_index,
+    index_of,
     patched_rows,
 )
 from tensorrepo.formats.dataset.metadata.manifest import decode_leaf
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
+from tensorrepo.formats.dataset.pages.sections import decode_sections
+from tensorrepo.formats.dataset.schema.schema import Column, Schema, Text
 from tensorrepo.repo.errors import CorruptError
 from tests.support.builders.changed import edited, patched
 from tests.support.golden.dataset import SIGNALS, Making
@@ -116,6 +121,17 @@ def test_a_patch_of_two_columns_is_corrupt() -> None:
     more = {FRAGMENT_OF: np.repeat(PATCH.fragment, 2), OFFSETS: np.repeat(PATCH.offsets, 2)}
     with pytest.raises(CorruptError, match="one column"):
         decode_patch_index(encode_index(twice, more), "patch")
+
+
+def test_an_index_of_before_there_were_bounds_of_text_is_read() -> None:
+    making = Making(Schema((Column("name", Text()),)), [{"name": "ann"}, {"name": "bob"}])
+    leaf = decode_leaf(making.dataset.root.leaves[0].payload, "leaf")
+    (span,) = leaf.indexes
+    assert isinstance(span.payload, memoryview)
+    sections = decode_sections(INDEX_MAGIC, span.payload, "index")
+    assert sections.pop(BOUNDS)
+    (column,) = index_of(sections, "index").columns
+    assert column.bounds["flags"].tolist() == [0]
 
 
 def test_sections_of_another_version_are_corrupt() -> None:
