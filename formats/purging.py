@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -118,12 +118,14 @@ class PurgeSurvey:
         request: what is to be erased.
         held: every entry of its history.
         outside: reads files in place.
+        purged: path of each dataset to the columns that were erased of it before, id to name.
     """
 
     store: ObjectStore
     request: PurgeRequest
     held: Sequence[HeldEntry]
     outside: Outside | None = None
+    purged: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @cached_property
     def datasets(self) -> Mapping[Digest, frozenset[str]]:
@@ -238,6 +240,8 @@ class PurgeSurvey:
             schema = self.open(digest).schema
             names |= set(schema.visible.names)
             found |= {column.id for column in schema.columns if column.name in self.request.columns}
+        for path in self.request.paths:  # so that a purge that was cut off is ended
+            names |= set(self.purged.get(path, {}).values())
         for name in self.request.columns:
             if name not in names:
                 paths, hint = ", ".join(self.request.paths), did_you_mean(name, sorted(names))
@@ -402,8 +406,8 @@ def survey_of(
     """What a state holds of what is to be erased."""
     held = list(held_entries(core, state))
     if request.tensors:
-        return TensorSurvey(core, request.paths, request.tensors, held)
-    return PurgeSurvey(core.objects, request, held, outside)
+        return TensorSurvey(core, request.paths, request.tensors, held, state.purged_columns)
+    return PurgeSurvey(core.objects, request, held, outside, state.purged_columns)
 
 
 def purge_history(

@@ -164,7 +164,6 @@ class Dataset(Shown):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, list) and index and all(isinstance(each, str) for each in index):
-            self._refuse_purged(index)
             return self.select(columns=index)
         if isinstance(index, str):
             self._refuse_purged([index])
@@ -202,11 +201,14 @@ class Dataset(Shown):
 
         Raises:
             NotFoundError: no such column.
+            PurgedError: a column was purged.
             InvalidInputError: rows that do not ascend: a selection keeps the order of its dataset.
 
         Example:
             ``ds.select(["image", "label"], where="split == 'train'").stream(batch_size=256)``
         """
+        if columns is not None and not isinstance(columns, str):
+            self._refuse_purged(columns)
         return lazy.Selection(self, columns, where, rows)
 
     def filter(self, where: Where) -> lazy.Selection:

@@ -195,6 +195,10 @@ class Model(Shown):
             planes: only so many of the most significant bytes of each number, the others are 0:
                 two of a float32 are its bfloat16 truncation, for half of the bytes.
         """
+        if names is not None and not isinstance(names, str):
+            names = [*names]
+            for name in names:
+                self._refuse_purged(name)
         return self.stored.load(
             names,
             output=_output(output),

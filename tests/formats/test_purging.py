@@ -206,6 +206,7 @@ def test_a_column_is_purged_and_told(core: RepositoryCore, backend: MemoryBacken
     (columns,) = state.purged_columns.values()
     assert list(columns.values()) == ["name"]
     assert "name" in dataset_at(core, state.refs["heads/main"], "datasets/others").schema
+    assert purge(core, PurgeRequest((PATH,), columns=("name",))) is None, "it is ended, not refused"
 
 
 def test_a_stale_copy_of_the_rows_is_named_and_not_hidden(core: RepositoryCore) -> None:

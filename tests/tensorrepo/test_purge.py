@@ -114,6 +114,8 @@ def test_readers_of_what_was_purged_are_told(repo: tr.Repository) -> None:
         fresh.rows_by_id([purged])
     with pytest.raises(tr.PurgedError, match="column 'kind'"):
         fresh["kind"]
+    with pytest.raises(tr.PurgedError, match="column 'kind'"):
+        fresh.select(["age", "kind"])
     with pytest.raises(tr.NotFoundError, match="no column 'knd'"):
         fresh["knd"]
 
@@ -152,6 +154,17 @@ def test_a_bundle_of_a_purged_repository_has_the_twins(repo: tr.Repository, tmp_
     repo.purge("people", where=WHERE, reason="request 17")
     repo.bundle(tmp_path / "all.bundle")
     assert len(tr.clone(tmp_path / "all.bundle", tmp_path / "out").dataset("people", "main")) == 14
+
+
+def test_packs_of_history_before_and_after_lose_the_rows(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    repo.gc(compact=True)
+    repo.purge("people", where=WHERE, reason="request 17")
+    assert says(tmp_path) == set()
+    repo.gc(compact=True)
+    assert says(tmp_path) == set()
+    assert [len(tr.open(repo.url).dataset("people", ref)) for ref in ("main", "main~2")] == [14, 9]
 
 
 def test_pages_of_a_store_far_away_go_from_this_machine(
@@ -228,6 +241,8 @@ def test_a_tensor_goes_and_deltas_against_it_stand_alone(
     assert all((fresh.model("tuned")[name] == tuned[name]).all() for name in ("w", "v"))
     with pytest.raises(tr.PurgedError, match="tensor 'w' of models/net was purged"):
         fresh.model("net")["w"]
+    with pytest.raises(tr.PurgedError, match="tensor 'w' of models/net was purged"):
+        fresh.model("net").load(["v", "w"], output="numpy")
     assert list(tr.clone(models.url, tmp_path / "copy").model("net")) == ["v"]
 
 

@@ -44,12 +44,14 @@ class TensorSurvey:
         paths: full paths of the models that are named.
         names: names of tensors.
         held: every entry of its history.
+        purged: path of each model to the tensors that were erased of it before, with their names.
     """
 
     core: RepositoryCore
     paths: Sequence[str]
     names: Sequence[str]
     held: Sequence[HeldEntry]
+    purged: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     _manifests: dict[Digest, Manifest] = field(default_factory=dict)
 
     @cached_property
@@ -79,6 +81,8 @@ class TensorSurvey:
                 if tensor.name in self.names:
                     prints = (piece.fingerprint for piece in tensor.pieces)
                     found |= {each: tensor.name for each in prints if each is not None}
+        for path in self.paths:  # so that a purge that was cut off is ended
+            there |= set(self.purged.get(path, {}).values())
         for name in self.names:
             if name not in there:
                 paths, hint = ", ".join(self.paths), did_you_mean(name, sorted(there))
