@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -391,7 +391,7 @@ class Runs(Shown, Mapping[str, RunRecord]):
         }
 
     def __getitem__(self, name: str) -> RunRecord:
-        if isinstance(name, int | slice):
+        if isinstance(cast("object", name), int | slice):
             raise InvalidInputError(
                 f"runs are found by name, got {name!r}: `runs.newest()` is the one that began "
                 f"last, `list(runs.values())` has all. {there_are(self._commits, 'There is none.')}"
