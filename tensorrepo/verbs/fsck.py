@@ -27,7 +27,7 @@ from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
 from tensorrepo.formats.views import open_view
-from tensorrepo.repo.backends.sql_log import SqlLogBackend
+from tensorrepo.repo.backends.sql_log import MARK_KEY, SqlLogBackend
 from tensorrepo.repo.changes.damage_reach import find_needs
 from tensorrepo.repo.changes.fsck import (
     ContentChecks,
@@ -151,7 +151,7 @@ def _is_known(core: RepositoryCore, key: str) -> bool:
     if key in (IDENTITY_KEY, COPY_KEY) or key.startswith(beside):
         return True
     in_database = isinstance(core.backend, SqlLogBackend)
-    return is_log_key(key) and not in_database
+    return key == MARK_KEY if in_database else is_log_key(key)
 
 
 def _copy_faults(core: RepositoryCore) -> Iterator[Fault]:
