@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[str, Callable[[tr.Repository], Any]]] = {
     "branch": ("branch is text", lambda repo: repo.transaction(5)),
     "message": ("message is text", lambda repo: repo.transaction("main", 5)),
     "new branch": ("name is text", lambda repo: repo.create_branch(5)),
-    "run": ("the name of a run", lambda repo: repo.runs()[5]),
+    "run": ("runs are found by name", lambda repo: repo.runs()[5]),
     "donors": ("an architecture is", lambda repo: repo.catalog.donors(5)),
     "owners": ("model is one", lambda repo: repo.catalog.owners(5, "w")),
     "source": ("source is a model", lambda repo: repo.registry.register("net", 5)),

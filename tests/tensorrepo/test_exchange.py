@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.repo.changes.fsck import ObjectTotals
 from tensorrepo.this_machine import machine
+from tensorrepo.verbs.fsck import fsck
 from tests.support.processes.shell import ADA, Shell
 from tests.support.servers.object_stores import s3_on_ours
 
@@ -138,6 +140,12 @@ def test_a_log_moves_to_a_database_and_back_by_cloning(
         tx.save_file("notes", b"new")
     again = pickle.loads(pickle.dumps(tr.open(there.url, log=database)))
     assert again.file("notes") == b"new"
+    for number in range(64):  # each checkpoint marks the store
+        there.create_tag(f"t{number}")
+    assert (tmp_path / "there" / "sql-log.json").exists()
+    totals = ObjectTotals()
+    assert not [*fsck(again.context.core, totals)]
+    assert not totals.unknown
     back = tr.clone(there.url, tmp_path / "back", author=ADA)
     assert [each.digest for each in back.log()] == [each.digest for each in there.log()]
     with pytest.raises(tr.InvalidInputError, match="mirror"):
