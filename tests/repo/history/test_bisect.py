@@ -54,7 +54,7 @@ def test_the_commit_that_broke_it_is_found(drawn: tuple[Graph, int, int, int]) -
     graph, tip, good, culprit = drawn
     step, tries = bisected(graph, tip, good, culprit)
     assert step.found == graph.digests[culprit]
-    # Beside those between, merge bases are tried where what is bad does not descend from what is good.
+    # Beside those between, a merge base is tried of what is good and a bad that descends not from it.
     assert tries < len(graph.ancestors[tip])
 
 
