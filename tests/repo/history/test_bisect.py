@@ -54,7 +54,7 @@ def test_the_commit_that_broke_it_is_found(drawn: tuple[Graph, int, int, int]) -
     graph, tip, good, culprit = drawn
     step, tries = bisected(graph, tip, good, culprit)
     assert step.found == graph.digests[culprit]
-    # Beside those between, a merge base is tried of what is good and a bad that descends not from it.
+    # A merge base is tried as well, of what is good and a bad commit that is not behind it.
     assert tries < len(graph.ancestors[tip])
 
 
