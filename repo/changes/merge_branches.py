@@ -102,10 +102,19 @@ def merge(
             return MergeOutcome(forwarded=other)
 
         def compose(onto: Digest | None) -> bytes:
+            if onto not in (None, tip) and is_ancestor(repository.objects, other, onto):
+                raise _MergedMeanwhile
             return _merged_tree(transaction, onto, other, strategy, dict(by_path or {}), called)
 
         attempt = CommitAttempt(transaction, compose, message, author, clock(), others=(other,))
-        return MergeOutcome(committed=attempt.run())
+        try:
+            return MergeOutcome(committed=attempt.run())
+        except _MergedMeanwhile:
+            return MergeOutcome()
+
+
+class _MergedMeanwhile(Exception):
+    """Somebody else brought into the branch what was to be merged."""
 
 
 def _merged_tree(

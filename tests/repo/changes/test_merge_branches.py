@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tensorrepo.repo.changes import refs
+from tensorrepo.repo.changes import merge_branches, refs
 from tensorrepo.repo.changes.merge_branches import (
     cherry_pick,
     merge,
@@ -239,3 +241,27 @@ def test_default_messages_name_the_commit_in_full() -> None:
     made = commit_files(repository, {"files/a": b"a"}, message="One\n\ntwo")
     assert picked_message(made.commit, made.digest).endswith(f"commit {made.digest})")
     assert revert_message(made.commit, made.digest).startswith('Revert "One"\n\n')
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_somebody_else_merged_meanwhile_is_not_merged_again(
+    goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = new_repository()
+    commit_files(repository, {"files/a": b"a"})
+    other = side_commit(repository, {"files/b": b"b"})
+    commit_files(repository, {"files/c": b"c"})
+    merged_tree = merge_branches._merged_tree
+
+    def overtaken(*arguments: Any) -> bytes:
+        monkeypatch.setattr(merge_branches, "_merged_tree", merged_tree)
+        someone = again(repository)
+        refs.reset_branch(someone, "main", other, actor=BOB)
+        if goes_on:
+            commit_files(someone, {"files/d": b"d"}, author=BOB)
+        return merged_tree(*arguments)
+
+    monkeypatch.setattr(merge_branches, "_merged_tree", overtaken)
+    outcome = merge(repository, "main", other, author=ADA, message="merge")
+    assert (outcome.committed, outcome.forwarded) == (None, None)
+    assert files_at(repository, tip_of(again(repository)))["files/b"] == b"b"
