@@ -72,6 +72,16 @@ class CollectedError(CommitExpired, NotFoundError):
     kind = "collected"
 
 
+class MissingObjectsError(CommitExpired):
+    """A commit needs objects that a service does not have: `digests` name some of them."""
+
+    kind = "missing-objects"
+
+    def __init__(self, message: str, digests: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.digests = digests
+
+
 class NoSuchRowError(NotFoundError, IndexError):
     """A row beyond the last one. Code that walks sequences knows it as IndexError."""
 
@@ -108,6 +118,12 @@ class PermissionDenied(Error):
     kind = "permission"
 
 
+class UnauthenticatedError(PermissionDenied):
+    """A server does not know who asks: no token, or one that is wrong, expired or revoked."""
+
+    kind = "unauthenticated"
+
+
 class StorageError(Error):
     """The store failed: no space, no network, a server's error.
 
@@ -121,6 +137,22 @@ class StorageError(Error):
         super().__init__(message)
         self.transient = transient
         self.busy = busy
+
+
+class RateLimitedError(StorageError):
+    """A server was asked too often, or for too much at once: wait so many seconds."""
+
+    kind = "rate-limited"
+
+    def __init__(self, message: str, *, retry_seconds: float = 1.0) -> None:
+        super().__init__(message, transient=True, busy=True)
+        self.retry_seconds = retry_seconds
+
+
+class TooLargeError(InvalidInputError):
+    """What a request brings, or asks for, is more than the server takes or gives at once."""
+
+    kind = "too-large"
 
 
 def error_classes(root: type[Error] = Error) -> Iterator[type[Error]]:

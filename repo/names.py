@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NoReturn
 
 from tensorrepo.repo.errors import InvalidInputError
@@ -46,6 +47,7 @@ def path_key(path: str) -> tuple[str, str]:
     return folded(path), path
 
 
+@lru_cache(maxsize=1 << 14)  # the same paths are compared again and again
 def folded(path: str) -> str:
     """The first half of `path_key`: equal for paths that differ only in case."""
     return path.lower().replace("/", "\0")

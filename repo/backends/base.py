@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -182,6 +183,14 @@ class BackendReadsOnce(Protocol):
 
 
 @runtime_checkable
+class StreamsRanges(Protocol):
+    """A backend that gives a range while it comes: what came is not lost when the rest does not."""
+
+    def stream_range(self, key: str, start: int, stop: int) -> Iterator[Buffer]:
+        """As `Backend.read_range`, little by little, in order; it is asked before this returns."""
+
+
+@runtime_checkable
 class KeepsParts(Protocol):
     """A backend on this machine's disk, in which unfinished objects may lie, too."""
 
@@ -197,6 +206,110 @@ class KeepsParts(Protocol):
 
     def sync_folders(self, folders: Iterable[str]) -> None:
         """Make the names in `folders` durable."""
+
+
+@runtime_checkable
+class OpensFiles(Protocol):
+    """A backend on this machine's disk, whose values are files."""
+
+    def open_file(self, key: str) -> int:
+        """A descriptor to read `key`, which the caller closes. Raises NotFoundError."""
+
+
+@runtime_checkable
+class SendsRanges(Protocol):
+    """A backend that gives a long range piece by piece, on an event loop."""
+
+    def send_range(self, key: str, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """Bytes ``[start, stop)`` of `key` in pieces; no more is read than is taken."""
+
+
+@runtime_checkable
+class SignsReads(Protocol):
+    """A backend that others may read a value of, by a URL that is good for a while."""
+
+    def signed_url(self, key: str, seconds: int) -> str | None:
+        """Where ``GET`` gives the value of this one key; None: this store signs nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldState:
+    """A state of the log as JSON, as its reader may see it; `digest` names its record."""
+
+    generation: int
+    digest: str
+    state: bytes
+
+
+@runtime_checkable
+class TellsState(Protocol):
+    """A backend that gives a part of a repository, whose log is not for its reader.
+
+    Objects are read by the way that leads to them: it is told of those that do.
+    """
+
+    def read_state(self) -> ToldState: ...
+
+    def note_links(self, digest: str, children: Iterable[str]) -> None:
+        """Remember that an object leads to others, which are no commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The records of a log behind one of them, of which `digest` is the name: up to the newest."""
+
+    digest: str
+    records: tuple[bytes, ...]
+
+
+@runtime_checkable
+class TellsTail(Protocol):
+    """A backend that gives the newest records by one call."""
+
+    def log_tail(self, generation: int) -> LogTail | None:
+        """Records behind that one; None where they are too many, or there is no such record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where entries landed that a service appended.
+
+    Attributes:
+        generation: number of their record.
+        entries: what the service wrote for them, as canonical JSON: actors are its own words, and
+            a commit may have been merged onto a branch that moved.
+        records: bytes of the records behind the one that the entries were decided on, up to theirs
+            or further; none where they are too many, or not for this caller.
+    """
+
+    generation: int
+    entries: bytes
+    records: tuple[bytes, ...]
+
+
+@runtime_checkable
+class AppendsEntries(Protocol):
+    """A backend behind which a service writes the log: nobody else creates a slot."""
+
+    def gathering(self) -> AbstractContextManager[None]:
+        """Let small objects that this thread finishes wait for its next `append_entries`.
+
+        Who leaves the block without one has them sent by themselves.
+        """
+
+    def append_entries(self, entries: bytes, generation: int, *, merges: bool) -> Landing:
+        """Append entries of one transaction, at most once however often it is called.
+
+        Args:
+            entries: their JSON, as records have it.
+            generation: number of the record that they were decided on.
+            merges: whether a commit may be merged onto a branch that moved meanwhile.
+
+        Raises:
+            ConflictError: nothing was written: decide anew.
+            StorageError: not known whether it was written, if it is transient; call again.
+            Error: nothing was written, for that reason.
+        """
 
 
 @runtime_checkable

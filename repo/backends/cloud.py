@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +45,7 @@ _PARTS_IN_FLIGHT = 4
 _MUCH_BYTES = 8 << 20
 _REQUESTS = 16
 _IN_FLIGHT_BYTES = 256 << 20
+_STREAM_BYTES = 512 << 10
 _CONFLICT_TRIES = 5
 _CONFLICT_SECONDS = 0.2
 
@@ -79,6 +81,22 @@ class CloudBackend(RemoteReader):
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         return self._pages(check_prefix(prefix))
+
+    async def send_range(self, key: str, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """See `SendsRanges`."""
+        options: Any = {"range": (start, stop)}
+        with self._asking("read", key):
+            result = await obstore.get_async(self._reader, check_key(key), options=options)
+            async for piece in result.stream(min_chunk_size=_STREAM_BYTES):
+                yield memoryview(piece)
+
+    def signed_url(self, key: str, seconds: int) -> str | None:
+        """See `SignsReads`."""
+        if self._place.kind != "s3":
+            return None
+        with self._asking("sign a URL of", key):
+            life = timedelta(seconds=seconds)
+            return str(obstore.sign(self._reader, "GET", check_key(key), expires_in=life))
 
     # Made when needed: a pool of connections takes 16 ms to set up, and many commands only read.
     @cached_property

@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, partial
@@ -74,6 +74,7 @@ _RETRY = {
 _NO_RETRY = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _BUSY = {429, 503}
 _STREAM_BYTES = 1 << 20
+_PIECE_BYTES = 128 << 10  # what has not come whole is lost when a transfer is killed
 WHOLE_FILE_BYTES = 64 << 20  # of a file on a server without ranges
 _CUT_BODIES = 3  # answers that ended too early, until the next one is the last
 _CUT = re.compile("request or response body error|error decoding response body")
@@ -129,6 +130,36 @@ class RemoteReader(CommonBackend):
                 data = memoryview(ask() if store is not self._reader else _whole(ask))
         check_length(where, start, stop, data.nbytes)
         return data
+
+    def stream_range(self, key: str, start: int, stop: int) -> Iterator[Buffer]:
+        """See `StreamsRanges`."""
+        return self._pieces(key, start, stop, self._stream(key, start, stop))
+
+    def _stream(self, key: str, start: int, stop: int) -> Iterator[Buffer]:
+        with self._asking("read", key):
+            result = obstore.get(self._reader, check_key(key), options={"range": (start, stop)})
+            return iter(result.stream(min_chunk_size=_PIECE_BYTES))
+
+    def _pieces(
+        self, key: str, start: int, stop: int, stream: Iterator[Buffer]
+    ) -> Iterator[Buffer]:
+        """What `stream` gives; where it breaks off, the rest is asked for anew."""
+        at, cut = start, 0
+        while at < stop:
+            try:
+                with self._asking("read", key):
+                    piece = next(stream, None)
+            except StorageError as error:
+                cut += 1
+                if not error.transient or cut > _CUT_BODIES:
+                    raise
+                stream = self._stream(key, at, stop)
+                continue
+            if piece is None:
+                check_length(f"{self.url}/{key}", start, stop, at - start)
+                return
+            at += memoryview(piece).nbytes
+            yield piece
 
     def read_into(self, key: str, start: int, buffer: memoryview) -> None:
         flat = buffer.cast("B")
@@ -186,7 +217,11 @@ class RemoteReader(CommonBackend):
             if past_end_is_short and "status code: 416" in text:
                 return
             # The original may show secrets and headers: it is not chained.
-            raise explain(error, f"cannot {doing} {self.url}/{key}", self._place) from None
+            raise self._explained(error, f"cannot {doing} {self.url}/{key}") from None
+
+    def _explained(self, error: BaseError, what: str) -> Error:
+        """Our error for one of obstore's."""
+        return explain(error, what, self._place)
 
 
 def _whole(ask: Callable[[], _T]) -> _T:
@@ -523,6 +558,12 @@ class HttpBackend(RemoteReader):
         data = self._read_whole(key)
         check_length(f"{self.url}/{key}", start, stop, max(0, min(stop, len(data)) - start))
         return memoryview(data)[start:stop]
+
+    def stream_range(self, key: str, start: int, stop: int) -> Iterator[Buffer]:
+        if self._whole is None:
+            with suppress(UnsupportedError):  # it knows no ranges
+                return super().stream_range(key, start, stop)
+        return iter((self._range(self._reader, key, start, stop),))
 
     def read_into(self, key: str, start: int, buffer: memoryview) -> None:
         flat = buffer.cast("B")

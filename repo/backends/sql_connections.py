@@ -252,9 +252,10 @@ class WriterTurn:
         """As `SqlConnections.ask`, in the transaction that has the lock."""
         with self._connections.explained():
             try:
-                rows = _rows(self._connection, text, values)
                 if writes:
-                    self._connection.execute("COMMIT")
+                    rows = _rows_of_last(self._connection, text, values)
+                else:
+                    rows = _rows(self._connection, text, values)
             except BaseException as error:
                 self._leave(error)
                 raise
@@ -388,8 +389,22 @@ def _lock(connection: Any, lock: int, wait_seconds: float) -> bool:
 
 
 def _rows(connection: Any, text: str, values: Sequence[object]) -> Rows:
-    cursor = connection.execute(text, values)
-    return cursor.fetchall() if cursor.description else []
+    cursor: Any = connection.execute(text, values)
+    # Of psycopg `description` would tell it, too, but makes objects of all columns each time.
+    is_empty = not isinstance(connection, sqlite3.Connection) and not cursor.pgresult.nfields
+    return [] if is_empty else cursor.fetchall()
+
+
+def _rows_of_last(connection: Any, text: str, values: Sequence[object]) -> Rows:
+    """The rows of the statement that ends a transaction of a PostgreSQL server.
+
+    With the values in its text it goes together with the COMMIT: everybody waits for this answer.
+    """
+    import psycopg
+
+    cursor: Any = psycopg.ClientCursor(connection)
+    cursor.execute(f"{text}; COMMIT", values)
+    return cursor.fetchall() if cursor.pgresult.nfields else []
 
 
 def _is_of_psycopg(error: BaseException) -> bool:

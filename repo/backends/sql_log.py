@@ -27,6 +27,7 @@ from tensorrepo.repo.backends.base import (
     Backend,
     CommonBackend,
     StoredKey,
+    StreamsRanges,
     Uploads,
     check_key,
     check_length,
@@ -93,6 +94,8 @@ class SqlLogBackend(CommonBackend):
         self._sql = SqlConnections(database, f"the log of {store.url}", _TABLE)
         self._newest: tuple[str, bytes] = ("", b"")  # slot, of those that went by here
         self._marked = ""
+        if isinstance(store, StreamsRanges):
+            self.stream_range = store.stream_range  # of objects, which are in the store
         self._marking = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -182,7 +185,7 @@ class SqlLogBackend(CommonBackend):
 
     def read_many(self, keys: Iterable[str]) -> dict[str, bytes | None]:
         """Values of keys of the log by one query; None for the absent."""
-        wanted = [check_key(key) for key in keys]
+        wanted = [*keys]
         found: dict[str, bytes | None] = dict.fromkeys(wanted)
         if _are_in_a_row(wanted):
             query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key BETWEEN ? AND ?"  # noqa: S608
@@ -190,7 +193,7 @@ class SqlLogBackend(CommonBackend):
             rows = self._again(lambda: self._sql.ask(query, values))
             return self._seen(found | {key: bytes(value) for key, value in rows})
         for start in range(0, len(wanted), _PAGE // 2):
-            part = wanted[start : start + _PAGE // 2]
+            part = [check_key(key) for key in wanted[start : start + _PAGE // 2]]
             marks = ",".join("?" * len(part))
             query = f"SELECT key, value FROM {_TABLE} WHERE repository = ? AND key IN ({marks})"  # noqa: S608
             rows = self._again(lambda q=query, p=part: self._sql.ask(q, (self.repository, *p)))  # type: ignore[misc]  # mypy takes no defaults in lambdas

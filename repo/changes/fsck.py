@@ -572,7 +572,7 @@ class _Check:
 
     def _incarnation(self, row: StoredRow, item: _Item) -> ObjectContent:
         """What one key holds, verified as far as this check goes."""
-        if item.is_data and not self._deep:
+        if item.is_data and not self._deep and row.label != PACKED:  # of a member no size is listed
             expected = item.claim & _SIZE_MASK
             if row.bytes != expected:
                 raise CorruptError(f"expected {expected:,} bytes, found {row.bytes:,}")
@@ -593,7 +593,9 @@ class _Check:
                     if number < 0 or not self._facts[number]:
                         continue
                     label = self._store.known_label(digest, self._state.graves)
-                    if not any(row.label == label for row in self._rows(number)):
+                    is_kept = any(row.label == label for row in self._rows(number))
+                    # What was packed is buried by nobody: it stays in its pack.
+                    if not is_kept and self._store.packs.home(digest, label) is None:
                         yield ObjectFault(
                             digest,
                             _kind_of(self._facts[number]),

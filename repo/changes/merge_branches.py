@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -40,6 +41,14 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry, Update
 from tensorrepo.repo.tables import RecordTable, Shown
 
+# What is recorded with a move: of the view, the move itself and the transaction's name.
+Beside: TypeAlias = Callable[[LogView, Update, str], tuple[LogEntry, ...]]
+
+
+def nothing_beside(view: LogView, moved: Update, txn: str) -> tuple[LogEntry, ...]:  # noqa: ARG001
+    """Nothing."""
+    return ()
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MergeOutcome(Shown):
@@ -58,7 +67,7 @@ class MergeOutcome(Shown):
         return RecordTable(("nothing to merge: its history is there already",))
 
 
-def merge(
+def merge(  # noqa: PLR0913  what a merge has
     repository: RepositoryCore,
     branch: str,
     other: Digest,
@@ -69,6 +78,7 @@ def merge(
     strategy: str = "fail",
     by_path: Mapping[str, str] | None = None,
     fast_forward: bool = True,
+    beside: Beside = nothing_beside,
     clock: Callable[[], int] = time.time_ns,
 ) -> MergeOutcome:
     """Bring the history of `other` into `branch`.
@@ -83,6 +93,7 @@ def merge(
         strategy: "fail", "ours", "theirs", or one that a kind's merge driver knows.
         by_path: other strategies, for single paths.
         fast_forward: only move the branch where it has no commit that `other` lacks.
+        beside: what is recorded with the move; asked anew for every head.
         clock: UTC in ns.
 
     Raises:
@@ -98,7 +109,7 @@ def merge(
         if is_ancestor(repository.objects, other, tip):
             return MergeOutcome()
         if fast_forward and is_ancestor(repository.objects, tip, other):
-            _forward(transaction, tip, other, author, clock())
+            forward(transaction, tip, other, author=author, beside=beside, clock=clock)
             return MergeOutcome(forwarded=other)
 
         def compose(onto: Digest | None) -> bytes:
@@ -106,11 +117,23 @@ def merge(
                 raise _MergedMeanwhile
             return _merged_tree(transaction, onto, other, strategy, dict(by_path or {}), called)
 
-        attempt = CommitAttempt(transaction, compose, message, author, clock(), others=(other,))
+        attempt = _Merging(
+            transaction, compose, message, author, clock(), others=(other,), beside=beside
+        )
         try:
             return MergeOutcome(committed=attempt.run())
         except _MergedMeanwhile:
             return MergeOutcome()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Merging(CommitAttempt):
+    """An attempt to merge, with what is recorded beside it."""
+
+    beside: Beside
+
+    def after(self, view: LogView, moved: Update) -> tuple[LogEntry, ...]:
+        return self.beside(view, moved, self.txn)
 
 
 class _MergedMeanwhile(Exception):
@@ -149,15 +172,24 @@ def _named(commit: Digest, called: str | None) -> str:
     return f"{commit:.12}" if is_digest else f"{called!r} ({commit:.12})"
 
 
-def _forward(
-    transaction: CommitTransaction, tip: Digest, other: Digest, author: str, time_ns: int
+def forward(
+    transaction: CommitTransaction,
+    tip: Digest,
+    other: Digest,
+    *,
+    author: str,
+    beside: Beside = nothing_beside,
+    clock: Callable[[], int] = time.time_ns,
 ) -> None:
-    txn = secrets.token_hex(16)
+    """Move the transaction's branch from `tip` to `other`, a descendant, with what is beside it."""
+    txn, time_ns = secrets.token_hex(16), clock()
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         gc_fence.secure_commit(transaction.objects, view.state, other)
         moved = Update(transaction.ref, tip, other)
-        return (LogEntry(txn, "commit", author, time_ns, f"fast-forward to {other:.12}", (moved,)),)
+        note = f"fast-forward to {other:.12}"
+        entry = LogEntry(txn, "commit", author, time_ns, note, (moved,))
+        return (entry, *beside(view, moved, txn))
 
     transaction.repository.append(decide)
 

@@ -236,7 +236,7 @@ def _append(
         return (entry,) if same else ()
 
     appended = repository.append(decide)
-    return _record(appended.view.generation, entry, updates) if appended.record else None
+    return _record(appended.generation, entry, updates) if appended.record else None
 
 
 def _label(path: str) -> str:

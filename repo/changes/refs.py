@@ -6,22 +6,27 @@ at once get one winner and one clear ConflictError.
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.tag_signatures import (
+    TagStatement,
+    signatory_of,
+    signature_text,
+    travelling,
+)
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
-from tensorrepo.repo.history.signatures import UNSIGNED, Signatory, signatory
+from tensorrepo.repo.history.signatures import UNSIGNED, Signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView, RepositoryLog
-from tensorrepo.repo.log.records import LogEntry, LogRecord, Update, canonical_json
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.tables import RecordTable, Shown, moment_text
@@ -77,27 +82,27 @@ def tag_signatory(repository: RepositoryCore, name: str) -> Signatory:
     made = next(reflog(repository, TAGS + name, view), None)
     if made is None or made.entry.signature is None:
         return UNSIGNED
-    try:
-        signature = base64.b64decode(made.entry.signature, validate=True)
-    except ValueError:
-        return Signatory("bad")
-    signed = _tag_bytes(repository, made.entry)
-    return signatory(signature, signed, repository.policy.signers(view.state))
+    return signatory_of(repository.id, made.entry, repository.policy.signers(view.state))
 
 
-def _tag_bytes(repository: RepositoryCore, entry: LogEntry) -> bytes:
-    """What the signature of a tag is made over: its entry, and the repository that it is in."""
-    update = entry.updates[0]
-    return canonical_json(
-        {
-            "repository": repository.id,
-            "ref": update.ref,
-            "commit": update.new,
-            "actor": entry.actor,
-            "time": entry.time_ns,
-            "note": entry.note,
-        }
-    )
+def tag_signatures(
+    repository: RepositoryCore, tags: Collection[str], view: LogView
+) -> dict[str, str]:
+    """Signatures of some tags (``tags/v1``), as they travel to other repositories.
+
+    The log is walked back until all of the tags were met.
+    """
+    found: dict[str, str] = {}
+    wanted = {ref for ref in tags if ref in view.state.refs}
+    for stop in range(view.generation + 1, 1, -_BLOCK):
+        if not wanted:
+            break
+        for move in reversed(list(_moves(repository, wanted, max(1, stop - _BLOCK), stop))):
+            ref = move.update.ref
+            if ref in wanted and (text := travelling(repository.id, move.entry)) is not None:
+                found[ref] = text
+            wanted.discard(ref)
+    return found
 
 
 def delete_ref(repository: RepositoryCore, ref: str, *, actor: str) -> Digest:
@@ -173,7 +178,7 @@ def reflog(
     """
     end = (view or repository.log.refresh()).generation + 1 if before is None else before
     for stop in range(end, 1, -_BLOCK):
-        yield from reversed(list(_moves(repository, ref, max(1, stop - _BLOCK), stop)))
+        yield from reversed(list(_moves(repository, {ref}, max(1, stop - _BLOCK), stop)))
 
 
 def places(repository: RepositoryCore, ref: str, view: LogView | None = None) -> Iterator[Move]:
@@ -215,7 +220,7 @@ def _step(repository: RepositoryCore, name: str, actor: str, verb: str) -> Move:
         decided[:] = [_step_entry(repository, view, one, actor, note, txn) for one in updates]
         return tuple(decided)
 
-    generation = repository.append(decide).view.generation
+    generation = repository.append(decide).generation
     first, *more = [entry.updates[0] for entry in decided]
     return Move(generation, decided[0], first, more[0] if more else None)
 
@@ -277,13 +282,15 @@ def _last_step(repository: RepositoryCore, ref: str, view: LogView, verb: str) -
     return None
 
 
-def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Iterator[Move]:
-    """What records ``[start, stop)`` did to one ref, oldest first."""
+def _moves(
+    repository: RepositoryCore, refs: Collection[str], start: int, stop: int
+) -> Iterator[Move]:
+    """What records ``[start, stop)`` did to some refs, oldest first."""
     log = repository.log
     naming = [
         record.gen
         for record in log.records(start, stop)
-        if any(update.ref == ref for one in record.entries for update in updates_of(log, one))
+        if any(update.ref in refs for one in record.entries for update in updates_of(log, one))
     ]
     if not naming:
         return
@@ -292,7 +299,7 @@ def _moves(repository: RepositoryCore, ref: str, start: int, stop: int) -> Itera
     for record, verdicts in log.judged(naming[0], naming[-1] + 1):
         for entry, verdict in zip(record.entries, verdicts, strict=True):
             for update in updates_of(log, entry) if verdict.applied else ():
-                if update.ref == ref:
+                if update.ref in refs:
                     yield Move(record.gen, entry, update, _other_name(record, entry, update))
 
 
@@ -324,8 +331,8 @@ def _create(
         signer = repository.policy.signer if kind == "tag" else None
         if signer is None:
             return entry
-        signature = signer().sign(_tag_bytes(repository, entry))
-        return structs.replace(entry, signature=base64.b64encode(signature).decode())
+        signature = signer().sign(TagStatement.of(repository.id, entry).encoded())
+        return structs.replace(entry, signature=signature_text(signature))
 
     _append(repository, decide)
 
@@ -338,7 +345,7 @@ def _append(repository: RepositoryCore, decide: Callable[[LogView], LogEntry]) -
         return tuple(decided)
 
     appended = repository.append(entries)
-    return Move(appended.view.generation, decided[0], decided[0].updates[0])
+    return Move(appended.generation, decided[0], decided[0].updates[0])
 
 
 def _secure(repository: RepositoryCore, view: LogView, commit: Digest) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tensorrepo.repo.backends.base import Backend, Guarantee
+from tensorrepo.repo.backends.base import AppendsEntries, Backend, Guarantee, TellsState
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.sql_log import RESTORED, SqlLogBackend
 from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
@@ -117,7 +117,9 @@ class RepositoryCore:
     def id(self) -> str:
         return self.identity.id
 
-    def append(self, decide: Callable[[LogView], tuple[LogEntry, ...]]) -> Appended:
+    def append(
+        self, decide: Callable[[LogView], tuple[LogEntry, ...]], *, merges: bool = False
+    ) -> Appended:
         """Append to the log, see `append.append`. A record that completes a segment writes it.
 
         Raises:
@@ -129,16 +131,21 @@ class RepositoryCore:
             refuse_forbidden(self.policy, self.objects, view, entries, self.log.read_bulk)
             return entries
 
-        return append(self.log, allowed, commits=self.introduced)
+        return append(self.log, allowed, commits=self.introduced, merges=merges)
 
     def entry(self, root: bytes, path: str) -> Entry | None:
         """The entry at `path` of a tree, as its content is stored now."""
         found = lookup(self.objects, root, path)
         return None if found is None else self.current(found)
 
-    def entries(self, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-        """Paths that begin with `prefix` and their entries, as their content is stored now."""
-        for path, entry in iterate(self.objects, root, prefix):
+    def entries(
+        self, root: bytes, prefix: str = "", *, after: str = ""
+    ) -> Iterator[tuple[str, Entry]]:
+        """Paths that begin with `prefix` and their entries, as their content is stored now.
+
+        Those up to and with `after` are left out.
+        """
+        for path, entry in iterate(self.objects, root, prefix, after=after):
             yield path, self.current(entry)
 
     def current(self, entry: Entry) -> Entry:
@@ -259,7 +266,8 @@ def open_repository(
     copy = None if copied is None else _copy_kind(copied, backend.url)
     is_mirror = copy is not None and copy.kind == "mirror"
     store, reason = backend, _MIRROR if is_mirror else None
-    if identity.log == "sql" and not is_mirror:  # a mirror keeps its copy of the log itself
+    served = isinstance(backend, AppendsEntries)  # whoever serves it has the database
+    if identity.log == "sql" and not is_mirror and not served:  # a mirror has a copy of the log
         table = _with_log(backend, identity, database)
         store = table.store
         hint = table.open_log(data, [HINT_KEY])[HINT_KEY]
@@ -283,7 +291,8 @@ def open_repository(
         hint=hint,
     )
     log.read_only = reason
-    past = PastCommits(log) if store.local_root is None else None
+    is_part = isinstance(store, TellsState)  # whose log cannot be read
+    past = PastCommits(log) if store.local_root is None and not is_part else None
 
     def standing() -> State | None:
         state = log.latest.state if log.latest else None

@@ -15,14 +15,11 @@ import secrets
 import time
 from collections.abc import Collection
 
-from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import Appended
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
-from tensorrepo.repo.objects.writer import ObjectWriter
 
 
 def end_history(
@@ -32,36 +29,17 @@ def end_history(
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
         new = sorted(set(commits) - view.state.shallow)
-        return (_entry(actor, note, add=new),) if new else ()
+        return (end_entry(actor, note, add=new),) if new else ()
 
     return repository.append(decide)
 
 
-def extend_history(
-    repository: RepositoryCore, commits: Collection[Digest], *, actor: str, note: str = ""
-) -> Appended:
-    """Let history go on behind `commits`, whose parents were stored before.
-
-    What their parents lead to becomes reachable with this entry, so it goes through the fence as
-    the commit of a new ref does.
-
-    Raises:
-        CommitExpired: something of it is not here, or was collected meanwhile.
-    """
-
-    def decide(view: LogView) -> tuple[LogEntry, ...]:
-        known = sorted(set(commits) & view.state.shallow)
-        writer = ObjectWriter(repository.objects, view.state.graves)
-        for commit in known:
-            for parent in read_commit(repository.objects, commit).beyond:
-                gc_fence.secure_commit(writer, view.state, parent)
-        return (_entry(actor, note, remove=known),) if known else ()
-
-    return repository.append(decide)
-
-
-def _entry(
-    actor: str, note: str, *, add: Collection[Digest] = (), remove: Collection[Digest] = ()
+def end_entry(
+    actor: str, note: str = "", *, add: Collection[Digest] = (), remove: Collection[Digest] = ()
 ) -> LogEntry:
+    """Lets history end at commits, and go on behind others.
+
+    What lies behind the latter becomes reachable with it: it must have passed the fence.
+    """
     data = {"add": list(add), "remove": list(remove)}
     return LogEntry(secrets.token_hex(16), "shallow", actor, time.time_ns(), note, data=data)

@@ -43,7 +43,7 @@ from tensorrepo.repo.history.merge_trees import Conflict, MergeContext, merge_tr
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, diff, lookup, root_links, update
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.log.records import LogEntry, Update
+from tensorrepo.repo.log.records import LogEntry, LogRecord, Update
 from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.names import check_path, check_ref
 from tensorrepo.repo.objects.envelope import ObjectSource
@@ -94,12 +94,30 @@ class CommitAttempt:
 
     def run(self) -> LandedCommit:
         """Append it. Raises what `append` and `compose` raise; then nothing changed."""
-        appended = self.transaction.repository.append(self.decide)
+        appended = self.transaction.repository.append(self.decide, merges=self.merges)
         assert self._made is not None, "an append ends with the decision that it stored"
-        digest, commit = self._made
+        assert appended.record is not None, "there is a commit to append"
+        digest, commit = self._landed(appended.record)
         tip = commit.parents[0] if commit.parents else None
         onto = tip if tip != self.transaction.base else None
-        return LandedCommit(digest, commit, appended.view.generation, onto, appended.attempts)
+        return LandedCommit(digest, commit, appended.record.gen, onto, appended.attempts)
+
+    @property
+    def merges(self) -> bool:
+        """Whether a service may merge the commit onto a branch that moved: as `compose` would."""
+        tx = self.transaction
+        plain = self.kind == "commit" and not self.others and not tx.unchanged
+        return plain and tx.repository.policy.signer is None
+
+    def _landed(self, record: LogRecord) -> tuple[Digest, Commit]:
+        """The commit as it is in the log: of a service it may be another one than was sent."""
+        assert self._made is not None, "see `run`"
+        ref = self.transaction.ref
+        for entry in record.entries:
+            for moved in entry.updates if entry.txn == self.txn else ():
+                if moved.ref == ref and moved.new is not None and moved.new != self._made[0]:
+                    return moved.new, read_commit(self.transaction.repository.objects, moved.new)
+        return self._made
 
     def decide(self, view: LogView) -> tuple[LogEntry, ...]:
         """What to append at `view`: merged, durable, and past the fence."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from tensorrepo.repo.errors import CommitExpired, InvalidInputError
@@ -36,6 +37,7 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectSink, ObjectSource
 # How many criss-cross merges on top of each other are untangled; a deeper one takes its first
 # base as it is. Any choice is a correct merge, a better one only leaves fewer conflicts.
 MAX_VIRTUAL_DEPTH = 32
+_REPLAYED_PATHS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,33 @@ class Merged:
     root: bytes
     changes: tuple[PathChange, ...]
     conflicts: tuple[Conflict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A tree with the changes of another one made again: root page, and the paths that changed."""
+
+    root: bytes
+    changed: tuple[str, ...]
+
+
+def replay(objects: ObjectSink, base: bytes, mine: bytes, tip: bytes) -> Replayed | None:
+    """The few changes from `base` to `mine` on `tip`, where that has none of these paths changed.
+
+    It is what `merge_trees` gives, without a look at what `tip` changed. None: there are too many
+    changes, or one does not fit: that is for `merge_trees` to join, or to tell.
+    """
+    changes = list(islice(differences(objects, base, mine), _REPLAYED_PATHS + 1))
+    if len(changes) > _REPLAYED_PATHS:
+        return None
+    if any(lookup(objects, tip, change.path) != change.old for change in changes):
+        return None
+    try:
+        root = update(objects, tip, {change.path: change.new for change in changes})
+    except InvalidInputError:  # two paths clash
+        return None
+    content = [one.path for one in changes if not same_content(one.old, one.new)]
+    return Replayed(root, tuple(sorted(content, key=path_key)))
 
 
 def merge_trees(

@@ -53,17 +53,21 @@ class Signatory:
             nobody's. ``bad``: it is not of these bytes, or no signature at all. ``none``: none.
         name: name that the allowed signers give the key; "" where they do not.
         key: the key as OpenSSH writes it, without comment; "" where there is none.
+        repository: id of the repository that it was made in, where that is another one.
     """
 
     state: SignatureState
     name: str = ""
     key: str = ""
+    repository: str = ""
 
     def __str__(self) -> str:
+        where = f", made in repository {self.repository:.12}" if self.repository else ""
         if self.state == "good":
-            return f"good signature by {self.name} ({fingerprint(self.key)})"
+            return f"good signature by {self.name} ({fingerprint(self.key)}){where}"
         if self.state == "unknown-key":
-            return f"signature by a key that nobody is known to have ({fingerprint(self.key)})"
+            key = fingerprint(self.key)
+            return f"signature by a key that nobody is known to have ({key}){where}"
         return "BAD signature" if self.state == "bad" else "not signed"
 
 

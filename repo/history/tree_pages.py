@@ -209,7 +209,7 @@ def decode_root(root: Buffer, where: str = "tree") -> Page:
     return _decode_root(bytes(root), where)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _decode_root(root: bytes, where: str) -> Page:
     # A commit asks for its two root pages about five times over; pages are immutable.
     return decode_page(root, where)

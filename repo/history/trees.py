@@ -110,15 +110,20 @@ def nearby(objects: ObjectSource, root: bytes, path: str) -> list[tuple[str, Ent
     return [items[at] for at in order]
 
 
-def iterate(objects: ObjectSource, root: bytes, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-    """Entries in key order whose path starts with `prefix` (what is in a folder: ``"name/"``)."""
-    cursor = _Cursor(objects, decode_root(root), prefix)
+def iterate(
+    objects: ObjectSource, root: bytes, prefix: str = "", *, after: str = ""
+) -> Iterator[tuple[str, Entry]]:
+    """Entries in key order whose path starts with `prefix` (what is in a folder: ``"name/"``).
+
+    Those up to and with `after` are left out, and the pages of them alone are not read.
+    """
+    cursor = _Cursor(objects, decode_root(root), prefix, after)
     while (step := cursor.head) is not None:
         if step.level:
             cursor.expand()
             continue
         cursor.skip()
-        if step.path.startswith(prefix):
+        if step.path.startswith(prefix) and path_key(step.path) > path_key(after):
             yield step.path, step.entry
 
 
@@ -137,8 +142,11 @@ def differences(
     """Like `diff`, and also entries of which only the storage differs."""
     if old_root == new_root:
         return
-    old = _Cursor(objects, decode_root(old_root), prefix)
-    new = _Cursor(objects, decode_root(new_root), prefix)
+    before, after = decode_root(old_root), decode_root(new_root)
+    if not before.level and not after.level:
+        yield from _leaf_differences(before, after, prefix)
+        return
+    old, new = _Cursor(objects, before, prefix), _Cursor(objects, after, prefix)
     while old.head is not None or new.head is not None:
         if old.head is not None and new.head is not None and old.head.equals(new.head):
             old.skip()
@@ -151,6 +159,16 @@ def differences(
             change = _next_change(old, new)
             if change.path.startswith(prefix):
                 yield change
+
+
+def _leaf_differences(before: Page, after: Page, prefix: str) -> Iterator[PathChange]:
+    """The same of two trees of one page, which most commits of small trees have: by look-up."""
+    old, new = dict(before.items), dict(after.items)
+    paths = {path for path, entry in new.items() if old.get(path) != entry}
+    paths |= old.keys() - new.keys()
+    for path in sorted(paths, key=path_key):
+        if path.startswith(prefix):
+            yield PathChange(path, old.get(path), new.get(path))
 
 
 def _next_change(old: _Cursor, new: _Cursor) -> PathChange:
@@ -244,9 +262,10 @@ class _Step(NamedTuple):
 class _Cursor:
     """Walks the part of a tree that may hold `prefix`; pages can be passed over unread."""
 
-    def __init__(self, objects: ObjectSource, root: Page, prefix: str) -> None:
+    def __init__(self, objects: ObjectSource, root: Page, prefix: str, after: str = "") -> None:
         self._objects = objects
         self._fold = folded(prefix)
+        self._first = max(self._fold, folded(after))
         self._ahead: list[_Step] = []  # the next one last
         self._push(root, "")
 
@@ -269,7 +288,7 @@ class _Cursor:
 
     def _push(self, page: Page, low: str) -> None:
         steps = []
-        for index in range(_position(page, self._fold), len(page.items)):
+        for index in range(_position(page, self._first), len(page.items)):
             path, entry = page.items[index]
             beyond = not folded(path).startswith(self._fold)
             if beyond and page.level == 0:

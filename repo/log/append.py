@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorrepo.repo.backends.base import Guarantee
+import msgspec
+
+from tensorrepo.repo.backends.base import AppendsEntries, Guarantee, Landing
 from tensorrepo.repo.backends.sql_log import SqlLogBackend, is_near
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
@@ -34,7 +36,13 @@ from tensorrepo.repo.ids import state_digest
 from tensorrepo.repo.log.checkpoints import HINT_INTERVAL, Hint, encode_hint, write_checkpoint
 from tensorrepo.repo.log.log_slots import HINT_KEY, LogSlot, slot_key
 from tensorrepo.repo.log.reader import LogView, RepositoryLog, Tip
-from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry, LogRecord, encode_record
+from tensorrepo.repo.log.records import (
+    STATE_INTERVAL,
+    LogEntry,
+    LogRecord,
+    canonical_json,
+    encode_record,
+)
 from tensorrepo.repo.log.segments import SegmentCommit, segment_length, write_segment
 from tensorrepo.repo.log.state import Verdict
 from tensorrepo.repo.log.writer_queue import turn_of
@@ -50,7 +58,7 @@ class Appended:
     """A record that is in the log.
 
     Attributes:
-        view: the repository right after it.
+        view: the repository right after it; behind a service perhaps a little later.
         record: what was appended; None when `decide` wanted nothing.
         verdicts: one for each entry.
         attempts: how often `decide` was called.
@@ -60,6 +68,11 @@ class Appended:
     record: LogRecord | None
     verdicts: tuple[Verdict, ...]
     attempts: int
+
+    @property
+    def generation(self) -> int:
+        """Number of the record; where there is none, of the newest one seen."""
+        return self.view.generation if self.record is None else self.record.gen
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,7 @@ def append(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     commits: Callable[[LogSlot], Iterable[SegmentCommit]] | None = None,
+    merges: bool = False,
 ) -> Appended:
     """Append what `decide` returns for the newest view, at most once; see `writer_queue`, too.
 
@@ -118,6 +132,7 @@ def append(
         sleep: waits so many seconds.
         clock: seconds from any start, never going back.
         commits: the commits that a record introduced, to write segments with; None: writes none.
+        merges: whether a service that writes the log may merge a commit onto a branch that moved.
 
     Raises:
         ConflictError: nothing was written, and nothing will be: the race was lost too often, or
@@ -132,6 +147,8 @@ def append(
     if log.read_only is not None:
         raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
     patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
+    if isinstance(log.backend, AppendsEntries):
+        return _append_at_service(log, log.backend, decide, patience, merges=merges)
     queue = turn_of(
         log.backend,
         prepare=lambda: _prepare(log, decide),
@@ -140,17 +157,17 @@ def append(
         sleep=sleep,
         clock=clock,
     )
-    with _notes(log) as note, queue:
+    with _notes(log) as note_all, queue:
         for attempt in range(1, attempts + 1):
             began = clock()
-            before = log.refresh_tip()
+            before = log.refresh_tip(remember=attempt > 1)  # of the first, what is appended tells
             if reason := before.view.state.read_only_reason:
                 raise UnsupportedError(f"{log.backend.url}: {reason}")
             entries = decide(before.view)
             if not entries:
                 return Appended(before.view, None, (), attempt)
             draft = _draft(log, before, entries, allow_void=allow_void)
-            note(draft)
+            note_all(draft.txns, draft.slot.record.gen)
             after = _create(log, before, draft, patience)
             if after is not None:
                 log.accept(after.tip)
@@ -162,6 +179,90 @@ def append(
     raise ConflictError(
         f"{log.backend.url}: lost the race for the next log record {attempt} times in "
         f"{deadline_seconds:.0f} s or less; nothing was written. Others commit faster: try again."
+    )
+
+
+def _append_at_service(
+    log: RepositoryLog,
+    service: AppendsEntries,
+    decide: Callable[[LogView], tuple[LogEntry, ...]],
+    patience: Patience,
+    *,
+    merges: bool,
+) -> Appended:
+    """As `append`, where a service writes the log: it judges at the head, and groups writers.
+
+    Decided first on what was seen last: a commit on a branch that moved is merged there, and what
+    cannot be is a conflict, after which the log is read.
+    """
+    with _notes(log) as note, service.gathering():
+        view = log.latest or log.refresh()
+        for attempt in range(1, patience.attempts + 1):
+            if reason := view.state.read_only_reason:
+                raise UnsupportedError(f"{log.backend.url}: {reason}")
+            entries = decide(view)
+            if not entries:
+                return Appended(view, None, (), attempt)
+            txns = dict.fromkeys(entry.txn for entry in entries)
+            note(txns, view.generation + 1)
+            try:
+                landing = _land(log, service, entries, view, patience, merges=merges)
+            except ConflictError:
+                before, view = view, log.refresh()
+                if patience.is_over(attempt) or view.generation == before.generation:
+                    raise
+                continue
+            landed = _ENTRIES.decode(landing.entries)
+            view = log.follow(landing.records, view.generation, landing.generation)
+            record = LogRecord(landing.generation, view.digest, None, landed)
+            verdicts = tuple(Verdict(entry.txn, entry.kind, applied=True) for entry in landed)
+            return Appended(view, record, verdicts, attempt)
+    raise AssertionError("the last attempt returns or raises")
+
+
+_ENTRIES = msgspec.json.Decoder(tuple[LogEntry, ...])
+
+
+def _land(
+    log: RepositoryLog,
+    service: AppendsEntries,
+    entries: tuple[LogEntry, ...],
+    view: LogView,
+    patience: Patience,
+    *,
+    merges: bool,
+) -> Landing:
+    """Call the service until it answers. The transaction's name keeps it from landing twice.
+
+    Raises:
+        CommitOutcomeUnknown: leaving, for whatever reason, without knowing.
+        Error: the service refused; nothing was written.
+    """
+    data, tries = canonical_json(msgspec.to_builtins(entries)), 0
+    while True:
+        try:
+            return service.append_entries(data, view.generation, merges=merges)
+        except StorageError as error:
+            failure = error
+        except Error:
+            raise
+        except BaseException as error:
+            raise _unknown(log, entries[0].txn, view.generation + 1, error) from error
+        tries += 1
+        if not failure.transient or patience.is_over(tries):
+            raise _unknown(log, entries[0].txn, view.generation + 1, failure) from failure
+        patience.wait_for_store(tries)
+
+
+def _unknown(
+    log: RepositoryLog, txn: str, generation: int, error: BaseException
+) -> CommitOutcomeUnknown:
+    return CommitOutcomeUnknown(
+        f"{log.backend.url}: whether transaction {txn} is in log record {generation} is "
+        f"not known ({type(error).__name__}: {error}). It may be, or may yet come to be: do "
+        "not repeat it, run `tensorrepo resolve`.",
+        txn=txn,
+        generation=generation,
     )
 
 
@@ -221,13 +322,7 @@ def _create(log: RepositoryLog, before: Tip, draft: _Draft, patience: Patience) 
     except _Refused as refused:
         raise refused.error from refused.error.__cause__
     except BaseException as error:
-        raise CommitOutcomeUnknown(
-            f"{log.backend.url}: whether transaction {draft.txns[0]} is in log record {gen} is "
-            f"not known ({type(error).__name__}: {error}). It may be, or may yet come to be: do "
-            "not repeat it, run `tensorrepo resolve`.",
-            txn=draft.txns[0],
-            generation=gen,
-        ) from error
+        raise _unknown(log, draft.txns[0], gen, error) from error
     if found == draft.slot.data:
         return draft
     slot = log.slots.parse(gen, before.view.digest, found)
@@ -285,17 +380,17 @@ def _is_lasting(error: Error | None) -> bool:
 
 
 @contextmanager
-def _notes(log: RepositoryLog) -> Iterator[Callable[[_Draft], None]]:
+def _notes(log: RepositoryLog) -> Iterator[Callable[[Iterable[str], int], None]]:
     """Notes in `pending/`, which stay behind only when the outcome is unknown."""
-    noted: set[str] = set()
+    noted: dict[str, int] = {}
     pending = log.pending
 
-    def note(draft: _Draft) -> None:
+    def note(txns: Iterable[str], generation: int) -> None:
         if pending is None:
             return
-        for txn in draft.txns:
-            noted.add(txn)
-            pending.write(txn, draft.slot.record.gen)
+        for txn in txns:
+            noted[txn] = generation
+            pending.write(txn, generation)
 
     try:
         yield note
@@ -303,14 +398,14 @@ def _notes(log: RepositoryLog) -> Iterator[Callable[[_Draft], None]]:
         noted.clear()
         raise
     finally:
-        for txn in noted:
-            _forget(log, txn)
+        for txn, generation in noted.items():
+            _forget(log, txn, generation)
 
 
-def _forget(log: RepositoryLog, txn: str) -> None:
+def _forget(log: RepositoryLog, txn: str, generation: int | None = None) -> None:
     try:
         if log.pending is not None:
-            log.pending.remove(txn)
+            log.pending.remove(txn, generation)
     except Error as error:
         log.report(f"the outcome of {txn} is known, but its note stays: {error}")
 
@@ -367,9 +462,12 @@ def resolve(
     Raises:
         RepositoryRewound: the log ends before the slot could have been tried.
     """
-    if settle and log.slots.read(slot_key(generation)) is None:
-        _fill(log, generation, actor)
-    outcome = _outcome(log, txn, generation)
+    if isinstance(log.backend, AppendsEntries):
+        outcome = _outcome_at_service(log, log.backend, txn, generation, actor if settle else None)
+    else:
+        if settle and log.slots.read(slot_key(generation)) is None:
+            _fill(log, generation, actor)
+        outcome = _outcome(log, txn, generation)
     if outcome != "unknown":
         _forget(log, txn)
     return outcome
@@ -388,6 +486,26 @@ def _outcome(log: RepositoryLog, txn: str, generation: int) -> AppendOutcome:
         mine = [v for v in verdicts if v.txn == txn]
         return "landed" if record.has_txn(txn) and any(v.applied for v in mine) else "lost"
     return "lost"
+
+
+def _outcome_at_service(
+    log: RepositoryLog, service: AppendsEntries, txn: str, generation: int, settler: str | None
+) -> AppendOutcome:
+    """As `_outcome`, where a transaction may land in any record from `generation` on.
+
+    A `settler` writes a noop under its name, which then is the transaction: what is still on its
+    way comes too late.
+    """
+    if settler is not None:
+        noop = LogEntry(txn, "noop", settler, time.time_ns())
+        data = canonical_json(msgspec.to_builtins((noop,)))
+        landed = _ENTRIES.decode(service.append_entries(data, generation - 1, merges=False).entries)
+        return "lost" if all(entry.kind == "noop" for entry in landed) else "landed"
+    for record, verdicts in log.judged(generation, log.refresh().generation + 1):
+        if record.has_txn(txn):
+            landed_here = any(v.applied and v.kind != "noop" for v in verdicts if v.txn == txn)
+            return "landed" if landed_here else "lost"
+    return "unknown"
 
 
 def _fill(log: RepositoryLog, generation: int, actor: str) -> None:

@@ -251,8 +251,10 @@ class LogSlots:
         if self.workers == 1 and not known:
             return self._values_in_turn(start, stop)
         wanted = {slot_key(gen): gen for gen in range(start, stop)}
-        have = dict(known)
-        have |= {key: data for key, gen in wanted.items() if (data := self._cache.get(gen))}
+        have = {key: known[key] for key in wanted if key in known}
+        for key, gen in wanted.items():
+            if key not in have and (data := self._cache.get(gen)):
+                have[key] = data
         missing = [key for key in wanted if key not in have]
         read = self.read_many(missing) if missing else {}
         for key, data in read.items():

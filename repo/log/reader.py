@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend, TellsState, TellsTail, ToldState
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.apply import Folding
@@ -55,10 +55,12 @@ from tensorrepo.repo.log.rewind_guard import Memory, Pending, Remembered
 from tensorrepo.repo.log.segments import SEGMENT_LENGTHS, read_run
 from tensorrepo.repo.log.state import (
     FORMAT,
+    TOLD,
     EncodedState,
     Paging,
     State,
     Verdict,
+    decode_state,
     encode_with_pages,
 )
 
@@ -154,11 +156,15 @@ class RepositoryLog:
         self.slots = LogSlots(self.backend, workers=self._workers, cache_bytes=self._cache_bytes)
         self._lock = threading.Lock()
         self._tip: Tip | None = None
+        self._told_state: ToldState | None = None
+        self._remembered = 0  # generation
         self._encoded: tuple[State, EncodedState] | None = None
         self._folding = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        left_behind = {"slots", "_lock", "_tip", "_encoded", "_folding"}
+        left_behind = {
+            "slots", "_lock", "_tip", "_told_state", "_remembered", "_encoded", "_folding",
+        }  # fmt: skip
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 
     def __setstate__(self, held: dict[str, object]) -> None:
@@ -180,13 +186,50 @@ class RepositoryLog:
         """
         return self.refresh_tip().view
 
-    def refresh_tip(self) -> Tip:
-        """As `refresh`, with what an append must know beside the view."""
+    def refresh_tip(self, *, remember: bool = True) -> Tip:
+        """As `refresh`, with what an append must know beside the view.
+
+        Without `remember` the rewind guard is told later, of what comes next.
+        """
         unfinished = self._unfinished()
         if unfinished is not None:
             return unfinished
+        if isinstance(self.backend, TellsState):
+            return self._told(self.backend.read_state())
         known = self._tip
-        return self.accept(self._open() if known is None else self._follow(known))
+        return self.accept(
+            self._open() if known is None else self._follow(known), remember=remember
+        )
+
+    def _told(self, told: ToldState) -> Tip:
+        """The tip that the backend tells of: what may be seen may change without a record."""
+        known = self._tip
+        if known is not None and self._told_state == told:
+            return known
+        where = f"{self.backend.url}: state {told.generation}"
+        state = decode_state(told.state, where, paging=TOLD)
+        tip = Tip(LogView(told.generation, Digest(told.digest), state))
+        with self._lock:
+            self._tip, self._told_state = tip, told
+        return tip
+
+    def follow(self, records: Sequence[bytes], after: int, generation: int) -> LogView:
+        """The newest view, at least as new as record `generation`.
+
+        `records` are bytes of those behind record `after`, which need not be read then; where they
+        do not reach from the newest that was seen to `generation`, the log is read.
+        """
+        known = self._tip
+        if known is None:
+            return self.refresh()
+        view = known.view
+        if view.generation >= generation:
+            return view
+        if not after <= view.generation < generation <= after + len(records):
+            return self.refresh()
+        unseen = records[view.generation - after :]
+        slots = self.slots.chain(view.generation + 1, view.digest, unseen)
+        return self.accept(self._add_all(known, slots)[0]).view
 
     def _unfinished(self) -> Tip | None:
         """How far this thread has folded when `read_bulk` asks for the newest view.
@@ -196,13 +239,15 @@ class RepositoryLog:
         """
         return getattr(self._folding, "tip", None)
 
-    def accept(self, tip: Tip) -> Tip:
+    def accept(self, tip: Tip, *, remember: bool = True) -> Tip:
         """Take `tip`, which is in the chain, for the newest that was seen, unless it is not."""
         with self._lock:
-            newer = self._tip is None or self._tip.view.generation < tip.view.generation
-            if newer:
+            if self._tip is None or self._tip.view.generation < tip.view.generation:
                 self._tip = tip
-        if newer and self.memory is not None and tip.view.generation:
+            remember &= self._remembered < tip.view.generation
+            if remember:
+                self._remembered = tip.view.generation
+        if remember and self.memory is not None:
             self._remember(self.memory, tip.view)
         return tip
 
@@ -310,6 +355,11 @@ class RepositoryLog:
     def _follow(self, tip: Tip) -> Tip:
         """The newest tip from an older one; also reads its slot again, to notice a rewind."""
         gen = tip.view.generation
+        if isinstance(self.backend, TellsTail):
+            tail = self.backend.log_tail(gen)
+            if tail is not None and tail.digest == tip.view.digest:
+                slots = self.slots.chain(gen + 1, tip.view.digest, tail.records)
+                return self._add_all(tip, slots)[0] if slots else tip
         window = self.slots.window
         keys = [slot_key(each) for each in range(max(gen, 1), gen + 1 + window)]
         known = self.slots.read_many(keys)

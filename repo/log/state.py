@@ -63,6 +63,7 @@ class Paging:
 
 
 FORMAT: Final = Paging()
+TOLD: Final = Paging(inline_bytes=1 << 40)  # of states that a service tells, without pages
 
 
 def cut_refs(refs: Mapping[str, Digest], paging: Paging = FORMAT) -> dict[Digest, bytes] | None:

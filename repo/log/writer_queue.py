@@ -30,7 +30,8 @@ from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.errors import PermissionDenied, StorageError
 
 LOCK_NAME: Final = "append-queue"
-STUCK_SECONDS: Final = 0.5  # without a new record: whoever has the lock merges for long, or hangs
+# Without a new record, at a server up to twice that: who has the lock merges for long, or hangs.
+STUCK_SECONDS: Final = 0.5
 _LONGEST_POLL_SECONDS: Final = 0.04
 _SHORTEST_POLL_SECONDS: Final = 0.005  # dozens wait without keeping a core busy
 _AGE_SECONDS: Final = 0.1  # waited so long, a writer looks twice as often as a new one
@@ -151,7 +152,8 @@ def _turn_at_server(
 
 
 def _wait_at_server(turn: WriterTurn, newest: Callable[[], int]) -> None:
-    seen = newest()
+    # Whose turn comes in time asks for nothing meanwhile: the log is read in the turn anyway.
+    seen = None
     while not turn.take(STUCK_SECONDS):
         if (now := newest()) == seen:
             return

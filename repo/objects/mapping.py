@@ -32,11 +32,16 @@ def map_file(path: Path) -> memoryview | None:
         size = os.fstat(descriptor).st_size
         if not size:
             raise ValueError("an empty file cannot be mapped")
-        library = _library()
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        address = library.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
+        return map_descriptor(descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def map_descriptor(descriptor: int, size: int) -> memoryview | None:
+    """The first `size` bytes of an open file, as `map_file`; it may be closed afterwards."""
+    library = _library()
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = library.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
     if address == _FAILED:
         return None
     array = (ctypes.c_ubyte * size).from_address(address)

@@ -12,7 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from tensorrepo.repo.backends.base import Backend, BackendReadsOnce
+from tensorrepo.repo.backends.base import (
+    Backend,
+    BackendReadsOnce,
+    StreamsRanges,
+    TellsState,
+)
 from tensorrepo.repo.errors import (
     CollectedError,
     CorruptError,
@@ -84,18 +89,21 @@ class ObjectStore:
         self._read_once = (
             backend.read_once if isinstance(backend, BackendReadsOnce) else backend.read_range
         )
+        self._ways = backend if isinstance(backend, TellsState) else None
         self._condemned = condemned
         self._refresh = refresh
         self._past = past
         self._shallow = shallow
         self.packs = HistoryPacks(packs, self._open_pack)
-        self._standing = standing
+        self.standing = standing
         self._tables: dict[Digest, GraveTable] = {}
         self._recent = LimitedCache[Envelope](_REMEMBERED_BYTES)
         self._links: dict[Digest, ObjectLink] = {}
         self._maps = LimitedCache[memoryview](map_limit())
         # Where the data of a lazy clone is, asked for when it is first needed.
         self.promised: Callable[[], ObjectStore] | None = None
+        # The lazy clone that reads here what it left, in the words of errors.
+        self.read_for = ""
 
     @property
     def shallow(self) -> frozenset[Digest]:
@@ -109,7 +117,7 @@ class ObjectStore:
         Raises:
             PurgedError: it was purged, and has no twin.
         """
-        state = self._standing()
+        state = self.standing()
         if state is None:
             return digest
         twin = state.resolve(digest)
@@ -119,11 +127,17 @@ class ObjectStore:
 
     def refuse_purged(self, digest: Digest) -> None:
         """Raise PurgedError for what was purged, be it that a twin stands for it."""
-        state = self._standing()
+        state = self.standing()
         if state is not None and digest in state.purges:
             raise self._purged(digest, state.purges[digest])
 
     def _purged(self, digest: Digest, generation: int) -> PurgedError:
+        if self.read_for:
+            return PurgedError(
+                f"object {digest:.12} was purged in {self.backend.url}, where {self.read_for}, a "
+                "lazy clone, left it. `tensorrepo fetch` in the clone brings what stands for it "
+                "now; what was made there of purged data must be made anew."
+            )
         return PurgedError(
             f"object {digest:.12} in {self.backend.url} was purged: record {generation} of the log "
             "erased it for good, and it is not taken back. `tensorrepo purge --list` tells why; "
@@ -202,6 +216,17 @@ class ObjectStore:
             encoded = encode_object(found.kind, found.payload, found.links)
             return b"".join(encoded.parts)[start:stop]
         return self._first(digest, lambda key: self.backend.read_range(key, start, stop))
+
+    def stream_envelope(self, digest: Digest, start: int, stop: int) -> Iterator[Buffer] | None:
+        """As `read_envelope` while it comes; None where the store does not give it so."""
+        self.refuse_purged(digest)
+        if (away := self._away(digest)) is not None:
+            return away.stream_envelope(digest, start, stop)
+        backend = self.backend
+        if not isinstance(backend, StreamsRanges) or self.packs.holds(digest):
+            return None
+        stream = backend.stream_range
+        return self._first(digest, lambda key: stream(key, start, stop))
 
     def read_once(self, link: ObjectLink, start: int, stop: int) -> Buffer:
         """As `read_range` without repeating what fails for a moment: the caller does."""
@@ -369,11 +394,21 @@ class ObjectStore:
 
     def remember(self, digest: Digest, envelope: Envelope) -> None:
         """Keep a verified object in memory, when it is small, and what it says of its children."""
+        self._note_way(digest, envelope)
         if len(self._links) + len(envelope.links) > _REMEMBERED_LINKS:
             self._links.clear()
         self._links.update((link.digest, link) for link in envelope.links)
         if envelope.payload.nbytes <= REMEMBER_UPTO_BYTES:
             self._recent.put(digest, envelope, _cost(envelope))
+
+    def _note_way(self, digest: Digest, envelope: Envelope) -> None:
+        """Tell a backend that reads by ways what an object leads to."""
+        if self._ways is not None and envelope.links:
+            state = self.standing()
+            names = [link.digest for link in envelope.links if link.kind is not Kind.COMMIT]
+            self._ways.note_links(digest, names)
+            if state is not None:
+                self._ways.note_links(digest, [state.resolve(name) for name in names])
 
     def _packed(self, link: ObjectLink) -> Envelope | None:
         """An object that a history pack has, where its kind may be in one."""
@@ -430,6 +465,7 @@ class ObjectStore:
                 else:
                     if self.cache is not None and envelope.kind.compressible:
                         self.cache.put(digest, (data,))
+                    self._note_way(digest, envelope)
                     return envelope
         if damaged is None:
             if (twin := self.living(digest)) != digest:
@@ -513,11 +549,17 @@ class ObjectStore:
 
     def _missing(self, digest: Digest) -> Error:
         # Looking for it read the log anew: what was purged since this process last did is told.
-        state = self._standing()
+        state = self.standing()
         if state is not None and digest in state.purges:
             return self._purged(digest, state.purges[digest])
         # By now every table was asked; of one that cannot be read nothing is known.
         tables = self._tables.values()
+        if self.read_for:
+            return NotFoundError(
+                f"object {digest:.12} is not in {self.backend.url} any more, where {self.read_for}"
+                ", a lazy clone, left it. `tensorrepo fetch` in the clone brings what stands there "
+                "for it now, if anything does."
+            )
         if label := max((table.label(digest) for table in tables), default=0):
             return CollectedError(
                 f"object {digest:.12} in {self.backend.url} was collected: no ref led to it any "

@@ -12,7 +12,7 @@ from threading import Lock
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer, Digest
-from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.log.state import Condemnation, State
 from tensorrepo.repo.objects.envelope import (
     HEADER,
     CheckedSpan,
@@ -71,6 +71,10 @@ class ObjectWriter:
         encoded = encode_object(envelope.kind, envelope.payload, envelope.links)
         self._start(encoded)
         return encoded.link
+
+    def standing(self) -> State | None:
+        """The state that its store knows, where anything was purged or superseded."""
+        return self.store.standing()
 
     def adopt(self, link: ObjectLink) -> bool:
         """Rely on what lies under the key that `graves` prescribe, durable after `flush`.

@@ -9,7 +9,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -40,7 +40,7 @@ class CardText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
     labels: dict[str, str] = {}
 
-    def with_changes(self, description: str | None, labels: dict[str, str | None]) -> CardText:
+    def with_changes(self, description: str | None, labels: Mapping[str, str | None]) -> CardText:
         """Other words; None keeps the description, and removes a label."""
         joined = {**self.labels, **labels}
         return CardText(
@@ -130,6 +130,25 @@ def edit_card(
             else:
                 return changed
     raise AssertionError("the last try returns or raises")
+
+
+def with_words(
+    number: int | None, description: str | None, labels: Mapping[str, str | None]
+) -> Callable[[Card], Card]:
+    """A change for `edit_card`: other words about a version, or about the name; and it is there.
+
+    None keeps the description, and removes a label.
+    """
+
+    def change(about: Card) -> Card:
+        if number is None:
+            words = about.entry.with_changes(description, labels)
+            return msgspec.structs.replace(about, entry=words, gone=False)
+        words = about.of(number).with_changes(description, labels)
+        versions = {**about.versions, str(number): words}
+        return msgspec.structs.replace(about, versions=versions, gone=False)
+
+    return change
 
 
 def encode_card(about: Card) -> bytes:

@@ -128,9 +128,14 @@ def alias_ref(name: str, alias: str) -> str:
 
 def registered(view: LogView) -> dict[str, Registered]:
     """Every name that has versions or aliases, in order."""
+    return registered_in(view.state.refs)
+
+
+def registered_in(refs: Mapping[str, Digest]) -> dict[str, Registered]:
+    """What these refs register, by name, in order."""
     found: dict[str, Registered] = {}
-    for ref, commit in view.state.refs.items():
-        if (parts := _REF.fullmatch(ref)) is None:
+    for ref, commit in refs.items():
+        if not ref.startswith(SPACE) or (parts := _REF.fullmatch(ref)) is None:
             continue
         one = found.setdefault(parts["name"], Registered())
         if parts["alias"] is not None:
@@ -152,13 +157,13 @@ def find_version(
         NotFoundError: no such name, version or alias; says which there are.
     """
     one = existing(repository.log.refresh(), name)
-    return _read_version(repository, name, number_of(one, name, which), one)
+    return read_version(repository, name, number_of(one, name, which), one)
 
 
 def versions(repository: RepositoryCore, name: str) -> Iterator[RegisteredVersion]:
     """All versions of a name, the newest first. Raises NotFoundError for one without any."""
     one = existing(repository.log.refresh(), name)
-    return (_read_version(repository, name, number, one) for number in reversed(one.versions))
+    return (read_version(repository, name, number, one) for number in reversed(one.versions))
 
 
 def protected_refs(view: LogView) -> tuple[str, ...]:
@@ -176,9 +181,10 @@ def alias_history(repository: RepositoryCore, name: str, alias: str) -> Iterator
         yield move, (one.number_of(new) or 0) if new is not None else 0
 
 
-def _read_version(
+def read_version(
     repository: RepositoryCore, name: str, number: int, one: Registered
 ) -> RegisteredVersion:
+    """Version `number` of a name that has it, as `one` says."""
     digest = one.versions[number]
     commit = read_commit(repository.objects, digest)
     facts = commit.metadata.get(REGISTERED)
@@ -257,6 +263,9 @@ class Shelf:
     kind: Kind
     noun: str
     folder: str
+
+
+MODELS: Final = Shelf(Kind.MODEL, "model", "models/")
 
 
 def register(

@@ -29,10 +29,12 @@ from blake3 import blake3
 from msgspec import Meta
 
 from tensorrepo.repo.backends.local import explain
+from tensorrepo.repo.changes.refs import TAGS
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, streamed_digest
 from tensorrepo.repo.log.records import canonical_json, parse_canonical
+from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import (
     HEADER,
@@ -50,18 +52,33 @@ from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource
 
 MAGIC: Final = b"TRBUNDLE"
-VERSION: Final = 1
+VERSION: Final = 2
 # Layout: header | objects, one behind the other | directory | contents | footer.
 BUNDLE_HEADER: Final = Struct("<8sII")  # magic, version, reserved 0
 ROW: Final = Struct("<32sQQ")  # digest, where its stored bytes begin, how many they are
 FOOTER: Final = Struct("<QQQ32s8s")  # directory at, objects, contents bytes, digest, magic
 assert (BUNDLE_HEADER.size, ROW.size, FOOTER.size) == (16, 48, 64), "docs/spec/bundle.md"
-_CONTEXT: Final = "tensorrepo bundle v1"
+_CONTEXT: Final = "tensorrepo bundle v2"
 _STEP_BYTES: Final = 4 << 20
 _MAX_CONTENTS_BYTES: Final = 256 << 20
 _REMEMBERED_BYTES: Final = 32 << 20
 
 _Name = Annotated[Digest, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Natural = Annotated[int, Meta(ge=0)]
+
+
+class BundlePurges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was purged where a bundle was made, as far as `placements` have twins of it.
+
+    Attributes:
+        columns: path of an entry to the columns, or tensors, that were erased of it, id to name.
+        objects: digest of what was erased to the generation that did.
+        rows: objects in the bundle that list ids of erased rows, to the generation that did.
+    """
+
+    columns: dict[str, dict[str, str]]
+    objects: dict[_Name, _Natural]
+    rows: dict[_Name, _Natural]
 
 
 class BundleContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,17 +88,22 @@ class BundleContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         repository: id of the repository that it was made of.
         refs: refs, and the commits that they named.
         needs: commits that the receiver must have already; their content is not in here.
-        placements: placements of models that trees name, and those that took their place.
+        placements: what trees name, and what took its place: placements of models, twins of what
+            was purged.
+        purges: what was purged.
         shallow: commits in it at which history ends: their parents are nowhere.
-        version: 1.
+        signatures: signatures of tags, as they travel, by ref.
+        version: 2.
     """
 
     repository: str
     refs: dict[str, _Name]
     needs: list[_Name]
     placements: dict[_Name, _Name]
+    purges: BundlePurges
     shallow: list[_Name]
-    version: Literal[1] = 1
+    signatures: dict[str, str]
+    version: Literal[2] = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +190,6 @@ class _BundleWriter:
         own = {digest for digest, _ in commits}
         ends = {digest for digest, commit in commits if commit.beyond}
         needs = {parent for _, commit in commits for parent in commit.parents} - own
-        placements: dict[Digest, Digest] = {}
         for digest, _ in commits:
             found = objects_of(
                 self._source.objects,
@@ -177,20 +198,46 @@ class _BundleWriter:
                 shallow=self._source.shallow,
                 threads=4,
             )
-            placements |= found.placements
             self._totals.plan(len(found.objects), sum(item.link.bytes for item in found.objects))
             for item in found.objects:
                 self._add(item.link, item.envelope)
             self._totals.commits += 1
+        placements = self._placements()
+        purges = self._purges(placements)
+        for digest in purges.rows:
+            self._add(self._source.objects.describe(digest), None)
         told = BundleContents(
             self._source.id,
-            dict(sorted(refs.items())),
+            dict(refs),
             sorted(needs),
-            dict(sorted(placements.items())),
+            placements,
+            purges,
             sorted(ends),
+            dict(self._source.signatures([ref for ref in refs if ref.startswith(TAGS)])),
         )
         self._finish(canonical_json(msgspec.to_builtins(told)))
         return BundleReport(path, told, len(self._rows), self._at)
+
+    def _placements(self) -> dict[Digest, Digest]:
+        """What objects in here took the place of."""
+        pairs = {old: self._source.resolve(old) for old in self._source.supersedes}
+        return {old: new for old, new in pairs.items() if digest_bytes(new) in self._seen}
+
+    def _purges(self, placements: Mapping[Digest, Digest]) -> BundlePurges:
+        """What the records erased that have twins in here, but what has its twin elsewhere."""
+        told = self._source.purging
+        records = self._source.purge_records({Digest(name.hex()) for name in self._seen})
+        if not records:
+            return BundlePurges({}, {}, {})
+        return BundlePurges(
+            {path: dict(columns) for path, columns in told.purged_columns.items()},
+            {
+                old: record
+                for old, record in told.purges.items()
+                if record in records and (old in placements or old not in self._source.supersedes)
+            },
+            {name: record for name, record in told.purged_rows.items() if record in records},
+        )
 
     def _add(self, link: ObjectLink, envelope: Envelope | None) -> None:
         name = digest_bytes(link.digest)
@@ -295,6 +342,12 @@ class Bundle:
             near=True,
             has=self.has,
             shallow=self.shallow,
+            purging=State(
+                purges=told.purges.objects,
+                purged_rows=told.purges.rows,
+                purged_columns=told.purges.columns,
+            ),
+            signatures=lambda _: told.signatures,
         )
 
     @property
@@ -346,6 +399,10 @@ class Bundle:
             raise CorruptError(f"{self.path}: object {digest:.12} has {size:,} bytes, not {stop:,}")
         return self._read(at + start, at + stop)
 
+    def stream_envelope(self, _digest: Digest, _start: int, _stop: int) -> None:
+        """A file is read range by range."""
+        return
+
     def verify(self, progress: Callable[[int], None] = lambda _: None) -> BundleReport:
         """Read all of the file: its digest, every object, and what they link to.
 
@@ -371,6 +428,9 @@ class Bundle:
         for ref, commit in self.contents.refs.items():
             if not self.has(commit):
                 raise CorruptError(f"{self.path}: {ref} names {commit:.12}, which is not in it")
+        for digest in self.contents.purges.rows:
+            if not self.has(digest):
+                raise CorruptError(f"{self.path}: purged rows {digest:.12} are not listed in it")
         return BundleReport(self.path, self.contents, self.objects, self._bytes)
 
     def _open(self) -> None:
@@ -380,9 +440,10 @@ class Bundle:
         if magic != MAGIC:
             raise CorruptError(f"{self.path} is no bundle: it begins with {magic!r}")
         if version != VERSION or zero:
+            older = 0 < version < VERSION and not zero
+            what = "Make the bundle anew with this one" if older else "Update it"
             raise UnsupportedError(
-                f"{self.path}: bundle version {version}, this tensorrepo reads {VERSION}. "
-                "Update it."
+                f"{self.path}: bundle version {version}, this tensorrepo reads {VERSION}. {what}."
             )
         footer = FOOTER.unpack(self._read(self._bytes - FOOTER.size, self._bytes))
         self._directory, self.objects, contents_bytes, self._digest, tail = footer

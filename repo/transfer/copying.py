@@ -9,7 +9,7 @@ have the digest, the kind and the length that the objects say which link to it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from tensorrepo.repo.objects.mapping import map_file
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.difference import EnvelopeSource, NewObject
 from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
-from tensorrepo.repo.transfer.part_files import WHOLE_BYTES, fetch_part
+from tensorrepo.repo.transfer.part_files import WHOLE_BYTES, fetch_part, in_steps
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class ObjectCopier:
         backend = self.writer.store.backend
         folder = backend.part_folder if isinstance(backend, KeepsParts) else self.parts
         try:
-            name = fetch_part(folder, link, self._read, self._advance, self.totals.were_there)
+            name = fetch_part(folder, link, self._stream, self._advance, self.totals.were_there)
         except CorruptError as error:
             raise self._damaged(link, error) from error
         key = object_key(link.digest, self.writer.store.label(link.digest, self.writer.graves))
@@ -136,11 +136,15 @@ class ObjectCopier:
                 self._finished.append(folder / name)
         self.totals.moved(0, objects=1)
 
-    def _read(self, digest: Digest, start: int, stop: int) -> Buffer:
-        self.limit.take(stop - start, self.stopped.is_set)
-        if self.stopped.is_set():
-            raise StorageError(f"the transfer from {self.origin} was stopped")
-        return self.source.read_envelope(digest, start, stop)
+    def _stream(self, digest: Digest, start: int, stop: int) -> Iterator[Buffer]:
+        pieces = self.source.stream_envelope(digest, start, stop)
+        if pieces is None:
+            pieces = in_steps(self.source.read_envelope, digest, start, stop)
+        for piece in pieces:
+            self.limit.take(memoryview(piece).nbytes, self.stopped.is_set)
+            yield piece
+            if self.stopped.is_set():
+                raise StorageError(f"the transfer from {self.origin} was stopped")
 
     def _advance(self, size_bytes: int) -> None:
         self.totals.moved(size_bytes)

@@ -36,6 +36,9 @@ class EnvelopeSource(EnvelopeReader, Protocol):
     def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
         """Bytes ``[start, stop)`` of an object that is never compressed, NOT verified."""
 
+    def stream_envelope(self, digest: Digest, start: int, stop: int) -> Iterator[Buffer] | None:
+        """As `read_envelope` while it comes; None where it can only be read range by range."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
@@ -49,7 +52,8 @@ class NewObject:
 class CommitObjects:
     """All that a commit brings, itself included.
 
-    `placements` maps those that its tree names, and that others took the place of, to these.
+    `placements` maps those that its tree names, and that others took the place of, to these, where
+    it brings them; `had_placements` where its parents have them.
     `beyond` are parents that are not brought: history ends here.
     """
 
@@ -58,6 +62,7 @@ class CommitObjects:
     objects: tuple[NewObject, ...]
     placements: Mapping[Digest, Digest]
     beyond: tuple[Digest, ...] = ()
+    had_placements: Mapping[Digest, Digest] = field(default_factory=dict)
 
 
 class EitherSource:
@@ -205,7 +210,8 @@ def objects_of(
     walked.found.append(NewObject(envelope.link(digest), envelope))
     walked.wanted(envelope.links)
     walked.run()
-    return CommitObjects(digest, parents, tuple(walked.found), walked.moved_placements(), beyond)
+    moved, had = walked.moved_placements()
+    return CommitObjects(digest, parents, tuple(walked.found), moved, beyond, had)
 
 
 def history_ends(commits: EnvelopeReader, tips: Iterable[Digest], depth: int) -> frozenset[Digest]:
@@ -239,7 +245,8 @@ def objects_below(
     walked.wanted(links)
     walked.run()
     first = links[0].digest if links else Digest("")
-    return CommitObjects(first, (), tuple(walked.found), walked.moved_placements())
+    moved, other = walked.moved_placements()
+    return CommitObjects(first, (), tuple(walked.found), moved, had_placements=other)
 
 
 @dataclass(slots=True)
@@ -296,13 +303,14 @@ class _Walk:
                 if envelope is not None:
                     self.had(envelope.links)
 
-    def moved_placements(self) -> dict[Digest, Digest]:
-        """Those whose successors are among what was found.
+    def moved_placements(self) -> tuple[dict[Digest, Digest], dict[Digest, Digest]]:
+        """Those whose successors are among what was found, and the others.
 
-        Of the others the receiver has one or the other, and what it has stays where it is.
+        Of the others the receiver has one or the other.
         """
         found = {item.link.digest for item in self.found}
-        return {old: new for old, new in self.placements.items() if new in found}
+        moved = {old: new for old, new in self.placements.items() if new in found}
+        return moved, {old: new for old, new in self.placements.items() if new not in found}
 
     def _followed(
         self, links: Iterable[ObjectLink], placements: dict[Digest, Digest]

@@ -18,7 +18,7 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import LogEntry
 from tensorrepo.repo.names import check_ref
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.tables import RecordTable, Shown, counted
 from tensorrepo.repo.transfer.pace import TransferTotals
 from tensorrepo.repo.transfer.receive import (
     Depth,
@@ -34,6 +34,7 @@ from tensorrepo.repo.transfer.ref_rules import (
     entries_of,
     judge,
     named_ref,
+    split_moves,
     target_ref,
     tracking_ref,
 )
@@ -50,19 +51,34 @@ class TransferReport(Shown):
         moves: refs that were set, at the receiver.
         kept: tags that name something else here, and stay.
         totals: commits, objects and bytes that came, and how many objects were there already.
+        purged: number of objects that are purged at the receiver from now on.
+        records: number of records of the log that a mirror took over.
     """
 
     url: str
     moves: tuple[MovedRef, ...]
     kept: tuple[str, ...]
     totals: TransferTotals
+    purged: int = 0
+    records: int = 0
+
+    @property
+    def besides(self) -> tuple[str, ...]:
+        """What came beside refs and objects, in words."""
+        told = []
+        if self.purged:
+            told.append(f"{counted(self.purged, 'object')} purged there, and here from now on")
+        if self.records:
+            told.append(f"{counted(self.records, 'record')} of the log")
+        return tuple(told)
 
     def to_table(self) -> RecordTable:
         """A row for each ref."""
         totals = self.totals
         told = f"{self.url}: {totals.commits} commits, {totals.objects} objects, "
+        told += f"{totals.bytes:,} bytes; {totals.present} objects were there already"
         return RecordTable(
-            (f"{told}{totals.bytes:,} bytes; {totals.present} objects were there already",),
+            (told, *self.besides),
             ("ref", "was", "is"),
             tuple(
                 (move.ref, f"{move.old or 'nothing':.12}", f"{move.new or 'nothing':.12}")
@@ -217,6 +233,8 @@ def push(
 ) -> TransferReport:
     """Bring commits of this repository to another one, and set refs there: all, or none.
 
+    Of many signed tags only some have room in the record of the others; the rest follow it.
+
     Args:
         source: the repository here.
         target: the other one.
@@ -353,15 +371,26 @@ def _receive(
     before = target.log.refresh()
     # Refused before anything is copied; and once more at the end, as others push, too.
     planned = judge(changes(before), before, source.objects)
+    signatures = source.signatures([one.ref for one in planned if one.ref.startswith(TAGS)])
     moves: tuple[MovedRef, ...] = ()
+    later: tuple[MovedRef, ...] = ()
+    asked: set[str] | None = None  # None: all
 
     def decide(view: LogView) -> tuple[LogEntry, ...]:
-        nonlocal moves
-        moves = judge(changes(view), view, source.objects)
+        nonlocal moves, later
+        wanted = [one for one in changes(view) if asked is None or one.ref in asked]
+        moves, later = split_moves(judge(wanted, view, source.objects), signatures)
         writer = ObjectWriter(target.objects, view.state.graves)
-        return entries_of(moves, writer, actor=options.actor, note=note)
+        actor = options.actor
+        return entries_of(moves, writer, actor=actor, note=note, signatures=signatures)
 
     wants = [move.new for move in planned if move.new is not None]
     likely = [move.old for move in planned if move.old is not None]
-    _, totals = receive(source, target, wants, decide, options, likely=likely, depth=depth)
-    return TransferReport(source.url, moves, tuple(kept), totals)
+    appended, totals = receive(source, target, wants, decide, options, likely=likely, depth=depth)
+    purged = len(appended.view.state.purges) - len(before.state.purges)
+    done = [*moves]
+    while later:  # signed tags that no record had room for
+        asked = {move.ref for move in later}
+        receive(source, target, [one.new for one in later if one.new], decide, options)
+        done += moves
+    return TransferReport(source.url, tuple(done), tuple(kept), totals, purged)

@@ -60,6 +60,16 @@ class TransferTotals:
     known_bytes: int = 0
     _lock: Lock = field(default_factory=Lock, repr=False)
 
+    def add(self, other: TransferTotals) -> None:
+        """Count what another transfer did as well."""
+        with self._lock:
+            self.commits += other.commits
+            self.objects += other.objects
+            self.bytes += other.bytes
+            self.present += other.present
+            self.known_objects += other.known_objects
+            self.known_bytes += other.known_bytes
+
     def plan(self, objects: int, size_bytes: int) -> None:
         with self._lock:
             self.known_objects += objects

@@ -4,8 +4,9 @@ A part is a file named after its object that holds its first bytes, in order. Wh
 object next hashes what is there and asks for the rest. Nothing believes a part: it becomes an
 object when all of it has the object's digest, and is begun anew when it has not.
 
-Ranges of one object are fetched a few at a time, so that latency does not decide the rate, and of
-no more than 4 MiB together: that much is fetched twice after a kill.
+What came is written at once, from a store that gives a range while it comes: a kill loses what is
+on its way. Of other stores ranges are fetched a few at a time, so that latency does not decide the
+rate, and of no more than 4 MiB together.
 """
 
 from __future__ import annotations
@@ -27,16 +28,29 @@ from tensorrepo.repo.threads import ordered_map
 
 STEP_BYTES: Final = 1 << 20
 STEPS_AHEAD: Final = 4
-WHOLE_BYTES: Final = STEP_BYTES * STEPS_AHEAD  # smaller objects are fetched at once
+WHOLE_BYTES: Final = 256 << 10  # smaller objects are fetched at once: 16 of them are in flight
 _HASH_BYTES: Final = 8 << 20
 
 ReadRange = Callable[[Digest, int, int], Buffer]
+ReadStream = Callable[[Digest, int, int], Iterator[Buffer]]
+
+
+def in_steps(read: ReadRange, digest: Digest, start: int, stop: int) -> Iterator[Buffer]:
+    """A range of an object in ranges of 1 MiB, in order, the next ones read ahead."""
+    steps = range(start, stop, STEP_BYTES)
+    yield from ordered_map(
+        steps,
+        lambda at: read(digest, at, min(at + STEP_BYTES, stop)),
+        threads=STEPS_AHEAD,
+        ahead=STEPS_AHEAD,
+        name="part",
+    )
 
 
 def fetch_part(
     folder: Path,
     link: ObjectLink,
-    read: ReadRange,
+    read: ReadStream,
     advance: Callable[[int], None],
     kept: Callable[[int], None] = lambda _: None,
 ) -> str:
@@ -45,7 +59,7 @@ def fetch_part(
     Args:
         folder: where unfinished objects lie; it is made.
         link: what is known of the object.
-        read: gives a range of its bytes.
+        read: gives a range of its bytes, in order.
         advance: told of the bytes that came.
         kept: told of the bytes that were there.
 
@@ -96,7 +110,7 @@ def _opened(folder: Path, digest: Digest) -> Iterator[tuple[str, int]]:
 def _fill(
     fd: int,
     link: ObjectLink,
-    read: ReadRange,
+    read: ReadStream,
     advance: Callable[[int], None],
     kept: Callable[[int], None],
 ) -> int:
@@ -107,12 +121,7 @@ def _fill(
         os.ftruncate(fd, 0)
     kept(have)
     os.lseek(fd, have, os.SEEK_SET)
-
-    def fetch(start: int) -> Buffer:
-        return read(link.digest, start, min(start + STEP_BYTES, link.bytes))
-
-    steps = range(have, link.bytes, STEP_BYTES)
-    for data in ordered_map(steps, fetch, threads=STEPS_AHEAD, ahead=STEPS_AHEAD, name="part"):
+    for data in read(link.digest, have, link.bytes) if have < link.bytes else ():
         view = memoryview(data)
         while view.nbytes:
             view = view[os.write(fd, view) :]

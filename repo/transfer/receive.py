@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -26,7 +26,9 @@ from typing import Final
 from tensorrepo.repo.backends.base import Guarantee
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.purge_guard import refuse_received
+from tensorrepo.repo.changes.refs import tag_signatures
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.shallow import end_entry
 from tensorrepo.repo.errors import CommitExpired, PermissionDenied, UnsupportedError
 from tensorrepo.repo.history.commits import decode_commit, walk
 from tensorrepo.repo.ids import Digest
@@ -78,6 +80,7 @@ class HistorySource:
         has: whether it has an object, as far as a look tells.
         shallow: commits at which history ends, there or by what was asked for.
         purging: state that says what was purged there.
+        signatures: gives the signatures of some of its tags, as they travel.
     """
 
     objects: EnvelopeSource
@@ -89,11 +92,13 @@ class HistorySource:
     has: Callable[[Digest], bool]
     shallow: frozenset[Digest] = frozenset()
     purging: State = field(default_factory=State)
+    signatures: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {}
 
     @classmethod
     def of(cls, repository: RepositoryCore, view: LogView | None = None) -> HistorySource:
         """What a repository has to give, at the newest view of it."""
-        state = (view or repository.log.refresh()).state
+        view = view or repository.log.refresh()
+        state = view.state
         return cls(
             repository.objects,
             state.refs,
@@ -104,7 +109,22 @@ class HistorySource:
             partial(has_object, repository.objects),
             state.shallow,
             state,
+            partial(tag_signatures, repository, view=view),
         )
+
+    def purge_records(self, living: Container[Digest]) -> frozenset[int]:
+        """Records of the purges for whose twins, or the twins of these, one of `living` stands."""
+        return frozenset(
+            record
+            for old, record in self.purging.purges.items()
+            if old in self.supersedes and self.resolve(old) in living
+        )
+
+    def resolve(self, digest: Digest) -> Digest:
+        """What stands for an object there."""
+        while digest in self.supersedes:
+            digest = self.supersedes[digest]
+        return digest
 
     def to_depth(self, tips: Iterable[Digest], depth: int) -> HistorySource:
         """The same, with a history of so many commits behind `tips` at most."""
@@ -240,9 +260,10 @@ class Receiving:
         self._threads = _LOCAL_THREADS if both_near else _REMOTE_THREADS
         self._reading = _LOCAL_THREADS if source.near else _REMOTE_THREADS
         self._placements: dict[Digest, Digest] = {}
+        self._had_placements: dict[Digest, Digest] = {}
         self._ends: set[Digest] = set()
         self._lease = TransferLease(
-            target, source.id, options.actor, options.clock, self._pass_fence
+            target, source.id, options.actor, options.clock, self._pass_fence, self.superseded
         )
         self._shallow = source.shallow | pin.state.shallow
         self._whole: frozenset[Digest] = frozenset()
@@ -312,6 +333,7 @@ class Receiving:
                 purged=self._is_purged,
             )
             self._placements |= found.placements
+            self._had_placements |= found.had_placements
             for batch in _batches([found]):
                 self._copy_batch(replace(batch, whole=[]))
 
@@ -375,6 +397,7 @@ class Receiving:
         self._totals.commits += len(batch.whole)
         for commit in batch.whole:
             self._placements |= commit.placements
+            self._had_placements |= commit.had_placements
             self._ends |= {commit.digest} if commit.beyond else set()
             self._received.append(commit.digest)
             # Nothing may lead to where history ends before the log says that it does: the record
@@ -407,50 +430,69 @@ class Receiving:
         new += [("remove", digest) for digest in sorted(self._whole & view.state.shallow)]
         for start in range(0, len(new), _LEASED_COMMITS):
             some = new[start : start + _LEASED_COMMITS]
-            data = {how: [each for what, each in some if what == how] for how in ("add", "remove")}
-            txn = secrets.token_hex(16)
-            yield LogEntry(txn, "shallow", self._options.actor, time.time_ns(), data=data)
+            add = [digest for what, digest in some if what == "add"]
+            remove = [digest for what, digest in some if what == "remove"]
+            yield end_entry(self._options.actor, add=add, remove=remove)
 
     def superseded(self, view: LogView) -> tuple[LogEntry, ...]:
         """Where placements live that trees name and that are not what is stored now."""
-        state = view.state
+        state, here = view.state, partial(has_object, self._target.objects)
         needed = {
             old: state.resolve(new)
-            for old, new in sorted(self._placements.items())
+            for old, new in sorted((self._had_placements | self._placements).items())
             if old not in state.supersedes and state.resolve(new) != old
         }
+        for old in needed.keys() - self._placements.keys():  # what is here stays where it is
+            if here(old) or not here(needed[old]):
+                del needed[old]
         purged = {
             old: new
             for old, new in needed.items()
-            if old in self._source.purging.purges and not has_object(self._target.objects, old)
+            if old in self._source.purging.purges and not here(old)
         }
-        entries = [self._purge(view, purged)] if purged else []
-        names = iter(needed.keys() - self._source.purging.purges.keys())
-        while block := list(islice(names, 200)):
-            data = {"placements": {old: needed[old] for old in block}}
-            txn = secrets.token_hex(16)
-            entries.append(
-                LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
-            )
-        return tuple(entries)
+        moved = self._had_placements | self._placements
+        living = {new for old, new in moved.items() if old in purged}
+        entries = [self.purge_entry(view.state, purged, living, here)] if purged else []
+        names = needed.keys() - self._source.purging.purges.keys()
+        return (*entries, *self.supersede_entries({old: needed[old] for old in sorted(names)}))
 
-    def _purge(self, view: LogView, twins: Mapping[Digest, Digest]) -> LogEntry:
+    def supersede_entries(self, placements: Mapping[Digest, Digest]) -> Iterator[LogEntry]:
+        """Entries that say what took the place of placements."""
+        names = iter(placements)
+        while block := list(islice(names, 200)):
+            data = {"placements": {old: placements[old] for old in block}}
+            txn = secrets.token_hex(16)
+            yield LogEntry(txn, "supersede", self._options.actor, time.time_ns(), data=data)
+
+    def purge_entry(
+        self,
+        state: State,
+        twins: Mapping[Digest, Digest],
+        living: Container[Digest],
+        kept: Callable[[Digest], bool],
+    ) -> LogEntry:
         """What the source purged of it is purged here as well, unless it is here still.
 
         A repository that has the data keeps it until somebody purges it there.
+
+        Args:
+            state: what the entry is appended to.
+            twins: what was purged, to what stands for it here.
+            living: what stands for it at the source.
+            kept: whether an object without a twin is not to be named. Those with twins are named
+                when they are met.
         """
-        source, state = self._source.purging, view.state
-        records = {source.purges[old] for old in twins}
+        source, records = self._source.purging, self._source.purge_records(living)
         gone = [
             digest
             for digest, record in sorted(source.purges.items())
-            if record in records and digest not in state.purges and digest not in twins
+            if record in records
+            and digest not in state.purges
+            and digest not in self._source.supersedes
         ]
-        here = ordered_map(
-            gone, partial(has_object, self._target.objects), threads=self._threads, name="purged"
-        )
+        keeps = ordered_map(gone, kept, threads=self._threads, name="purged")
         erased: dict[Digest, Digest | None] = {**twins}
-        erased |= {digest: None for digest, has in zip(gone, here, strict=True) if not has}
+        erased |= {digest: None for digest, keep in zip(gone, keeps, strict=True) if not keep}
         updates = [
             Update(f"purge:{self._source.id}", old, new) for old, new in sorted(erased.items())
         ]
@@ -515,12 +557,23 @@ class TransferLease:
         actor: str,
         clock: Callable[[], float],
         pass_fence: Callable[[LogView, Sequence[Digest]], None],
+        superseded: Callable[[LogView], tuple[LogEntry, ...]],
     ) -> None:
-        """Prepare; `pass_fence` makes sure that the log may name commits, as for a ref."""
+        """Prepare.
+
+        Args:
+            target: the receiver.
+            origin: id of the source.
+            actor: who receives.
+            clock: seconds from any start.
+            pass_fence: makes sure that the log may name commits, as for a ref.
+            superseded: what the log must say before, as trees of the commits name what others took
+                the place of.
+        """
         told = f"{origin} {target.id} {actor}"
         self.id = f"transfer-{hashlib.sha256(told.encode()).hexdigest()[:24]}"
         self._target, self._actor, self._clock = target, actor, clock
-        self._pass_fence = pass_fence
+        self._pass_fence, self._superseded = pass_fence, superseded
         self._began = clock()
         self._tips: dict[Digest, None] = {}
 
@@ -547,7 +600,7 @@ class TransferLease:
             "keep": keep,
             "expires": time.time_ns() + _LEASE_EXPIRES_NS,
         }
-        return (*self.closing(view), self._entry("lease-open", data))
+        return (*self.closing(view), *self._superseded(view), self._entry("lease-open", data))
 
     def _entry(self, kind: str, data: dict[str, object]) -> LogEntry:
         txn = secrets.token_hex(16)

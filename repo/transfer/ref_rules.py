@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES, TAGS, describe_ref
+from tensorrepo.repo.changes.tag_signatures import states
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import is_ancestor
 from tensorrepo.repo.ids import Digest
@@ -28,6 +29,8 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.suggest import did_you_mean, there_are
 
 _INLINE_UPDATES: Final = 150  # a record has 64 KiB; more go into an object of their own
+_SIGNED_BYTES: Final = 16 << 10  # of signed tags in a record, beside all else that it may have
+_ENTRY_BYTES: Final = 1 << 10  # that an entry takes beside its signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +185,48 @@ def _refuse_clashes(view: LogView, moves: Sequence[MovedRef]) -> None:
             )
 
 
-def entries_of(
-    moves: Sequence[MovedRef], writer: ObjectWriter, *, actor: str, note: str
-) -> tuple[LogEntry, ...]:
-    """One entry for each kind of move, all of one transaction."""
-    kinds: dict[str, list[Update]] = {}
+def split_moves(
+    moves: Sequence[MovedRef], signatures: Mapping[str, str]
+) -> tuple[tuple[MovedRef, ...], tuple[MovedRef, ...]]:
+    """What goes into the next record, and the tags whose signatures must wait for another."""
+    now, later, size = list[MovedRef](), list[MovedRef](), 0
     for move in moves:
-        kinds.setdefault(_kind(move), []).append(Update(move.ref, move.old, move.new))
+        need = len(signatures[move.ref]) + _ENTRY_BYTES if _is_signed(move, signatures) else 0
+        if need and size and size + need > _SIGNED_BYTES:
+            later.append(move)
+        else:
+            now.append(move)
+            size += need
+    return tuple(now), tuple(later)
+
+
+def _is_signed(move: MovedRef, signatures: Mapping[str, str]) -> bool:
+    text = signatures.get(move.ref)
+    return text is not None and _kind(move) == "tag" and states(text, move.ref, move.new)
+
+
+def entries_of(
+    moves: Sequence[MovedRef],
+    writer: ObjectWriter,
+    *,
+    actor: str,
+    note: str,
+    signatures: Mapping[str, str] | None = None,
+) -> tuple[LogEntry, ...]:
+    """One entry for each kind of move, and for each tag that is signed, all of one transaction.
+
+    `signatures` are those of tags, as they travel; what is none of the tag is left out.
+    """
+    kinds: dict[str, list[Update]] = {}
     txn, now_ns = secrets.token_hex(16), time.time_ns()
-    entries = []
+    entries, signed = list[LogEntry](), list[LogEntry]()
+    for move in moves:
+        update = Update(move.ref, move.old, move.new)
+        if _is_signed(move, signatures or {}):
+            text = (signatures or {})[move.ref]
+            signed.append(LogEntry(txn, "tag", actor, now_ns, note, (update,), signature=text))
+        else:
+            kinds.setdefault(_kind(move), []).append(update)
     for kind, updates in sorted(kinds.items(), key=lambda item: item[0] != "ref-delete"):
         inline, bulk = tuple(updates), None
         if len(updates) > _INLINE_UPDATES:
@@ -198,7 +234,7 @@ def entries_of(
             writer.flush()
             inline = ()
         entries.append(LogEntry(txn, kind, actor, now_ns, note, inline, bulk))
-    return tuple(entries)
+    return (*entries, *signed)
 
 
 def _kind(move: MovedRef) -> str:

@@ -61,7 +61,7 @@ from tensorrepo.repo.objects.envelope import (
 )
 from tensorrepo.repo.objects.incarnations import object_key, parse_object_key
 from tensorrepo.repo.objects.mapping import map_file
-from tensorrepo.repo.transfer.part_files import WHOLE_BYTES, ReadRange, fetch_part
+from tensorrepo.repo.transfer.part_files import WHOLE_BYTES, ReadRange, fetch_part, in_steps
 from tensorrepo.repo.transfer.receive import HistorySource
 
 WINDOW = 256  # records that are compared at once
@@ -276,7 +276,7 @@ class _Repair:
         yield from self._put_away(each.key for each in self._damaged if each.key != self._key)
 
     def _replace_by_part(self, link: ObjectLink, read: ReadRange) -> Iterator[QuarantinedBytes]:
-        name = fetch_part(self._parts, link, read, lambda _: None)
+        name = fetch_part(self._parts, link, partial(in_steps, read), lambda _: None)
         try:
             whole = map_file(self._parts / name)
             if whole is None:
@@ -352,12 +352,12 @@ def _from_segments(repository: RepositoryCore) -> Iterator[tuple[int, bytes]]:
 
 
 def _from_copy(copy: RepositoryCore) -> Iterator[tuple[int, bytes]]:
-    """Records of a copy, its chain verified, the newest first."""
+    """Slots of a copy, its chain verified, the newest first; those that are void, too."""
     stop = copy.log.refresh().generation + 1
     while stop > 1:
         start = max(1, stop - WINDOW)
         slots = list(copy.log.slots_between(start, stop))
-        yield from ((slot.record.gen, slot.data) for slot in reversed(slots) if not slot.void)
+        yield from ((slot.record.gen, slot.data) for slot in reversed(slots))
         stop = start
 
 
@@ -384,22 +384,36 @@ def _belongs(
 ) -> bool:
     """Whether the record behind it, right or put right by now, or who saw it before asks for it.
 
+    A marker asks for what a void slot holds, and for the record before it.
+
     Behind the newest there is none: it is written only over what is no record at all. Where nothing
     lies, the copy is ahead, or this log was cut short: that is no damage that a copy may decide.
     """
     record, digest = _record(right), record_digest(right)
-    if record is None or record.gen != generation:
+    if record is None:
+        before = _read(backend, slot_key(generation - 1)) if generation > 1 else None
+        return before is not None and _is_void(backend, generation, record_digest(before), right)
+    if record.gen != generation:
         return False
     if seen is not None and seen.generation == generation:
         return seen.digest == digest
     after = _read(backend, slot_key(generation + 1))
     if after is not None:
         behind = _record(after)
-        return behind is not None and behind.previous == digest
+        if behind is None:
+            return _is_void(backend, generation + 1, digest, after)
+        return behind.previous == digest
     if found is None or _record(found) is not None:
         return False
     before = _read(backend, slot_key(generation - 1)) if generation > 1 else None
     return before is None or _record(before) is None or record.previous == record_digest(before)
+
+
+def _is_void(backend: Backend, generation: int, previous: Digest, data: bytes) -> bool:
+    """Whether a marker here says that a slot of these bytes, behind those, is void."""
+    marker = _read(backend, void_key(generation))
+    found = record_digest(data)
+    return marker is not None and marker_holds(marker, generation, previous, found)
 
 
 def _markers(repository: RepositoryCore, copy: RepositoryCore) -> Iterator[QuarantinedBytes]:

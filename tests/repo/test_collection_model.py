@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tests.support.effort import sampled
-from tests.support.reference import collection, repack, shallow, shallow_replay
+from tests.support.reference import collection, packs, repack, shallow, shallow_replay
 from tests.support.reference.collection import Event, Setting, World, beginning, events
 from tests.support.reference.collection_replay import Replay
 
@@ -74,6 +74,55 @@ def test_without_any_one_of_the_rules_a_repack_loses_something(
 ) -> None:
     found, _, _ = repack.explore(repack.Setting(writers), repack.RULES - {rule})
     assert found == {lost}
+
+
+PACKING = [
+    packs.Setting("AK"),
+    packs.Setting("KK", runs=1),
+    packs.Setting("AK", runs=1, rounds=2, merges=1),
+    packs.Setting("AA", drops=2, rounds=2, merges=1),
+]
+
+
+@pytest.mark.parametrize("setting", PACKING)
+def test_packing_and_merged_graves_beside_a_writer_and_a_collector_lose_nothing(
+    setting: packs.Setting,
+) -> None:
+    lost, way, worlds = packs.explore(setting)
+    assert (lost, way) == (False, [])
+    assert worlds > 5000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "setting",
+    [
+        packs.Setting("AK", runs=3),
+        packs.Setting("KK"),
+        packs.Setting("AAK", drops=2),
+        packs.Setting("AAK", runs=1, drops=2, rounds=2, merges=1),
+    ],
+)
+def test_nor_do_they_with_more_of_everything(setting: packs.Setting) -> None:
+    assert packs.explore(setting)[0] is False
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting"),
+    [
+        ("fence", PACKING[0]),
+        ("home", packs.Setting("AK", runs=3)),
+        ("listed", PACKING[0]),
+        ("worn", PACKING[0]),
+        ("newest", PACKING[3]),
+    ],
+)
+def test_without_any_one_of_its_rules_packing_loses_something(
+    rule: str, setting: packs.Setting
+) -> None:
+    lost, way, _ = packs.explore(setting, packs.RULES - {rule})
+    assert lost
+    assert way[-1].startswith("delete")
 
 
 def walk(setting: Setting, chance: random.Random) -> list[Event]:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 from obstore.exceptions import BaseError, GenericError, NotSupportedError, PermissionDeniedError
 
-from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.backends.base import Backend, StreamsRanges
 from tensorrepo.repo.backends.cloud import CloudBackend
 from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.backends.remote import explain, find_place
@@ -35,12 +35,14 @@ class Cutting(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.answers[self.path] += 1
-        self.send_response(206 if self.headers.get("Range") else 200)
-        if self.headers.get("Range"):
-            self.send_header("Content-Range", "bytes 0-99/100")
-        self.send_header("Content-Length", "100")
+        asked = self.headers.get("Range")
+        start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-99/100")
+        self.send_header("Content-Length", str(100 - start))
         self.end_headers()
-        self.wfile.write(bytes(100 if self.answers[self.path] > 2 else 10))
+        self.wfile.write(bytes(range(100))[start:][: 100 if self.answers[self.path] > 2 else 10])
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -67,6 +69,11 @@ def test_an_answer_that_was_cut_is_asked_for_again(
     cutting: Backend, read: Callable[[Backend], int | None]
 ) -> None:
     assert read(cutting) in (100, None)
+
+
+def test_a_stream_that_was_cut_goes_on_where_it_ended(cutting: Backend) -> None:
+    assert isinstance(cutting, StreamsRanges)
+    assert b"".join(map(bytes, cutting.stream_range("stream", 5, 100))) == bytes(range(5, 100))
 
 
 def test_one_request_alone_tells_that_its_answer_was_cut(cutting: Backend) -> None:

@@ -87,7 +87,7 @@ def check_whole(repository: RepositoryCore, content: bytes) -> None:
 def test_a_connection_cut_in_mid_commit_is_made_again_and_the_record_read_back(
     repository: RepositoryCore, database: str, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, cuts = sql_connections._rows, []
+    real, cuts = sql_connections._rows_of_last, []
 
     def cutting(connection: Any, text: str, values: Any) -> Any:
         if cuts or not text.startswith(INSERT):
@@ -96,12 +96,11 @@ def test_a_connection_cut_in_mid_commit_is_made_again_and_the_record_read_back(
         if moment == "before":
             cut(connection, database)
             return real(connection, text, values)
-        real(connection, text, values)
-        connection.execute("COMMIT")  # it landed, and nobody hears of it
+        real(connection, text, values)  # it landed, and nobody hears of it
         cut(connection, database)
         return connection.execute("SELECT 1").fetchall()
 
-    monkeypatch.setattr(sql_connections, "_rows", cutting)
+    monkeypatch.setattr(sql_connections, "_rows_of_last", cutting)
     commit_files(repository, {"files/a": b"second"})
     assert cuts == [moment]
     check_whole(repository, b"second")

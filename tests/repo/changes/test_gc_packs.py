@@ -13,6 +13,7 @@ from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_packs, refs
+from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage, plan_collection
 from tensorrepo.repo.changes.gc_packs import PackingReport, pack_history
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
@@ -98,6 +99,16 @@ def test_history_in_a_pack_is_read_as_before_and_takes_few_keys() -> None:
     assert list(fresh.objects.find(before[3][0][:9])) == [before[3][0]]
     assert fresh.objects.describe(before[3][0]).kind is Kind.COMMIT
     verify(repository.backend)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_check_finds_nothing_wrong_with_what_is_packed(*, deep: bool) -> None:
+    repository = made()
+    pack(repository)
+    fresh = again(repository)
+    assert [
+        *check_objects(fresh.objects, fresh.log.refresh().state, ObjectTotals(), deep=deep)
+    ] == []
 
 
 def test_packing_again_finds_nothing_and_a_collection_leaves_packs_alone() -> None:
@@ -222,7 +233,9 @@ def test_an_answer_that_is_lost_while_packing_costs_a_repetition_at_most(
 
 def _check_next(backend: Backend, before: list[tuple[str, dict[str, bytes]]]) -> None:
     verify(backend)
-    assert content(open_repository(backend, drivers={})) == before
+    dead = open_repository(backend, drivers={})
+    assert content(dead) == before
+    assert [*check_objects(dead.objects, dead.log.refresh().state, ObjectTotals())] == []
     collect_garbage(open_repository(backend, drivers={}), actor=ADA, rules=AT_ONCE)
     pack(open_repository(backend, drivers={}))
     verify(backend)

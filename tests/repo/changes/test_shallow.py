@@ -9,7 +9,7 @@ from tensorrepo.repo.changes import gc_fence, merge_branches, refs
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.changes.revisions import resolve
-from tensorrepo.repo.changes.shallow import end_history, extend_history
+from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.changes.transaction import amend, begin
 from tensorrepo.repo.errors import CommitExpired
 from tensorrepo.repo.history.commits import (
@@ -21,6 +21,7 @@ from tensorrepo.repo.history.commits import (
     walk,
 )
 from tensorrepo.repo.ids import Digest
+from tests.support.builders.histories import extend_history
 from tests.support.builders.repositories import (
     ADA,
     again,

@@ -19,6 +19,7 @@ from tensorrepo.repo.history.merge_trees import (
     merge_base_tree,
     merge_trees,
     pick_sides,
+    replay,
 )
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, iterate, update
 from tensorrepo.repo.ids import Digest
@@ -422,3 +423,16 @@ class TestPicking:
     def test_a_mainline_that_does_not_fit_is_refused(self, name, mainline, reason) -> None:
         with pytest.raises(InvalidInputError, match=reason):
             pick_sides(OBJECTS, self.history().commits[name], revert=True, mainline=mainline)
+
+
+@given(APART, APART, APART)
+def test_a_replay_is_the_merge_wherever_it_is_one(base: Tree, ours: Tree, theirs: Tree) -> None:
+    again = replay(OBJECTS, root(base), root(ours), root(theirs))
+    merged = merge(base, ours, theirs, FAIL)
+    assert again is None or (again.root, ()) == (merged.root, tuple(merged.conflicts))
+
+
+@given(CLASHING, CLASHING, CLASHING)
+def test_a_replay_makes_no_tree_that_clashes(base: Tree, ours: Tree, theirs: Tree) -> None:
+    again = replay(OBJECTS, root(base), root(ours), root(theirs))
+    assert again is None or again.root == merge(base, ours, theirs, FAIL).root

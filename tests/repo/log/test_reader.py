@@ -68,11 +68,39 @@ def long() -> MemoryBackend:
     return filled(200)
 
 
-def copy_of(backend: MemoryBackend) -> MemoryBackend:
+def copy_of(backend: MemoryBackend, *, records: int | None = None) -> MemoryBackend:
+    """The same log, or its first `records` alone."""
     copy = new_backend()
+    wanted = None if records is None else {slot_key(gen) for gen in range(1, records + 1)}
     for stored in backend.list("log/"):
-        copy.create(stored.key, [backend.read(stored.key)])
+        if wanted is None or stored.key in wanted:
+            copy.create(stored.key, [backend.read(stored.key)])
     return copy
+
+
+def stored_records(backend: MemoryBackend, start: int, stop: int) -> list[bytes]:
+    return [backend.read(slot_key(gen)) for gen in range(start, stop)]
+
+
+@pytest.mark.parametrize("seen", [4, 5, 7, 9])
+def test_records_told_to_whoever_saw_others_meanwhile_are_followed(seen: int) -> None:
+    backend = filled(10)
+    log = open_log(copy_of(backend, records=seen))
+    assert log.refresh().generation == seen
+    view = log.follow(stored_records(backend, 5, 9), after=4, generation=8)
+    assert view == open_log(copy_of(backend, records=max(seen, 8))).refresh()
+
+
+@pytest.mark.parametrize(("after", "generation"), [(5, 9), (3, 9), (2, 10)])
+def test_where_the_told_records_do_not_reach_the_log_is_read(after: int, generation: int) -> None:
+    backend = filled(10)
+    shorter = copy_of(backend, records=4)
+    log = open_log(shorter)
+    log.refresh()
+    for gen, data in enumerate(stored_records(backend, 5, 11), 5):
+        shorter.create(slot_key(gen), [data])
+    told = stored_records(backend, after + 1, after + 3)
+    assert log.follow(told, after=after, generation=generation).generation == 10
 
 
 def test_a_log_without_records_is_at_generation_0() -> None:

@@ -122,6 +122,18 @@ def test_a_damaged_object_is_never_stored(
     assert origin.id == bundle.contents.repository
 
 
+@pytest.mark.parametrize(("version", "advice"), [(1, "Make the bundle anew"), (3, "Update it")])
+def test_a_bundle_of_another_version_is_refused(
+    version: int, advice: str, whole: Path, tmp_path: Path
+) -> None:
+    data = bytearray(whole.read_bytes())
+    data[8:12] = version.to_bytes(4, "little")
+    path = tmp_path / "other.bundle"
+    path.write_bytes(data)
+    with pytest.raises(UnsupportedError, match=f"version {version}, .* reads 2. {advice}"):
+        Bundle(path)
+
+
 @pytest.mark.parametrize("left", [0, 10, 79, 5_000])
 def test_a_file_that_is_cut_short_is_no_bundle(left: int, whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "short.bundle"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.history.commits import read_commit
-from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.transfer.exchange import clone
-from tensorrepo.repo.transfer.part_files import STEP_BYTES, STEPS_AHEAD, fetch_part
+from tensorrepo.repo.transfer.part_files import STEP_BYTES, STEPS_AHEAD, fetch_part, in_steps
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import ADA, commit_files, files_at, new_repository, tip_of
@@ -26,6 +27,7 @@ CONTENT = b"".join(hashlib.sha256(b"%d" % at).digest() for at in range(9 * STEP_
 ENCODED = encode_object(Kind.BLOB, CONTENT)
 WHOLE = b"".join(ENCODED.parts)
 LINK: ObjectLink = ENCODED.link
+PIECE_BYTES = 100_000
 
 
 class Sender:
@@ -34,11 +36,19 @@ class Sender:
     def __init__(self, whole: bytes = WHOLE, most: int = 1 << 30) -> None:
         self.whole, self.most, self.sent = whole, most, 0
 
-    def __call__(self, _: Digest, start: int, stop: int) -> bytes:
+    def read(self, _: Digest, start: int, stop: int) -> bytes:
         if self.sent + stop - start > self.most:
             raise StorageError("the link broke", transient=True)
         self.sent += stop - start
         return self.whole[start:stop]
+
+    def __call__(self, digest: Digest, start: int, stop: int) -> Iterator[Buffer]:
+        return in_steps(self.read, digest, start, stop)
+
+    def streamed(self, digest: Digest, start: int, stop: int) -> Iterator[Buffer]:
+        """As a store that gives a range while it comes."""
+        for at in range(start, stop, PIECE_BYTES):
+            yield self.read(digest, at, min(at + PIECE_BYTES, stop))
 
 
 def ignore(_: int) -> None:
@@ -55,6 +65,16 @@ def test_a_transfer_that_is_cut_off_fetches_at_most_4_mib_of_an_object_twice(
     name = fetch_part(tmp_path, LINK, second, ignore)
     assert (tmp_path / name).read_bytes() == WHOLE
     assert first.sent + second.sent - LINK.bytes <= STEPS_AHEAD * STEP_BYTES
+
+
+def test_of_what_comes_as_a_stream_nothing_is_fetched_twice(tmp_path: Path) -> None:
+    first = Sender(most=6 * STEP_BYTES)
+    with pytest.raises(StorageError, match="the link broke"):
+        fetch_part(tmp_path, LINK, first.streamed, ignore)
+    second = Sender()
+    name = fetch_part(tmp_path, LINK, second.streamed, ignore)
+    assert (tmp_path / name).read_bytes() == WHOLE
+    assert first.sent + second.sent == LINK.bytes
 
 
 def test_a_part_that_was_damaged_meanwhile_is_fetched_anew(tmp_path: Path) -> None:

@@ -1,0 +1,501 @@
+"""Backend of a repository behind a tensorrepo service.
+
+Discovery: ``GET URL/repo.json``. A service answers it with a header that says where its API is; a
+repository that a web server publishes has none, and is read as before. Values are read by obstore,
+small calls go by httpx. The service writes the log, and judges what it is sent: objects are
+uploads that it verifies, entries go to it in one call (`AppendsEntries`).
+
+A token goes to the origin of the URL only, in a header, and to no message or repr. Over plain HTTP
+it goes to this machine alone, unless somebody said that the network is safe.
+
+Source:
+    docs/spec/service.md.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final, NoReturn
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+import msgspec
+import obstore
+from obstore.exceptions import BaseError
+
+from tensorrepo.repo.backends.base import (
+    Backend,
+    FlyingUploads,
+    Guarantee,
+    Landing,
+    LogTail,
+    StoredKey,
+    ToldState,
+    check_prefix,
+)
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.remote import (
+    SENDING_MUCH,
+    RemoteReader,
+    StoreLocation,
+    explain,
+    find_place,
+    open_store,
+)
+from tensorrepo.repo.backends.service_errors import error_of, problem_in
+from tensorrepo.repo.backends.service_format import (
+    ACCESS_HEADER,
+    API_HEADER,
+    MAX_HOPS,
+    MAX_OBJECTS,
+    MEDIA_TYPE,
+    PIECE_BYTES,
+    SMALL_BYTES,
+    Landed,
+    MessageHead,
+    encode_message,
+    way_text,
+)
+from tensorrepo.repo.errors import (
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
+from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.incarnations import parse_object_key
+from tensorrepo.repo.threads import ThreadFlights
+
+PLAIN_VARIABLE: Final = "TENSORREPO_ALLOW_HTTP"
+_LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_SECONDS: Final = httpx.Timeout(60.0, connect=10.0)
+_TRIES: Final = 5
+_PIECE_SECONDS: Final = 600.0
+_BATCH_BYTES: Final = 4 << 20
+_SENDERS: Final = 4
+_IN_FLIGHT_BYTES: Final = 128 << 20
+_MOST_WAYS: Final = 1 << 20
+_HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,512}")
+
+
+def open_http(
+    url: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    environment: Mapping[str, str],
+    stored_token: Callable[[str], str | None] = lambda _: None,
+) -> Backend:
+    """The repository at an ``http(s)://`` URL: of a service, or published by a web server.
+
+    Args:
+        url: where it is.
+        options: ``token``, and what obstore's HTTP client knows.
+        environment: where it says that the network is safe for plain HTTP.
+        stored_token: gives the token that this user keeps for a URL.
+
+    Raises:
+        UnauthenticatedError: a service asks for a token, and there is none that it takes.
+        PermissionDenied: a token would go over plain HTTP to another machine.
+    """
+    given = dict(options or {})
+    told = given.pop("token", None)
+    place = find_place(url, given, environment)
+    origin = _origin(place.url)
+    token, answer = None, _ask_what_it_is(place, None)
+    if answer.status_code == httpx.codes.UNAUTHORIZED and "tensorrepo" in answer.headers.get(
+        "WWW-Authenticate", ""
+    ):
+        token = told or stored_token(place.url)
+        if token is None:
+            raise error_of(answer.status_code, answer.content, place.url)
+        _refuse_plain(origin, environment, given)
+        answer = _ask_what_it_is(place, token)
+        if answer.is_error:
+            raise error_of(answer.status_code, answer.content, place.url)
+    api = answer.headers.get(API_HEADER)
+    if api is None or answer.is_error:
+        return open_backend(url, given, environment=environment)
+    address = urljoin(place.url, api)
+    if _origin(address) != origin:
+        raise UnsupportedError(
+            f"{place.url} says that its API is at {address:.200}, which is another origin. "
+            "Use the URL that the service calls its own."
+        )
+    kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
+    return kind(place.url, address, token, dict(place.client))
+
+
+def _ask_what_it_is(place: StoreLocation, token: str | None) -> httpx.Response:
+    headers = _authorization(token, place.url)
+    try:
+        with httpx.Client(headers=headers, timeout=_SECONDS) as client:
+            return client.get(f"{place.url}/repo.json")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise StorageError(
+            f"cannot reach {place.url}: {type(error).__name__}. Check the URL and the network.",
+            transient=True,
+        ) from None
+
+
+def _authorization(token: str | None, url: str) -> dict[str, str]:
+    if token is None:
+        return {}
+    if not _TOKEN.fullmatch(token.strip()):
+        raise InvalidInputError(f"the token for {url} has characters that no token has")
+    return {"Authorization": f"Bearer {token.strip()}"}
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}"
+
+
+def _refuse_plain(origin: str, environment: Mapping[str, str], options: Mapping[str, str]) -> None:
+    parts = urlsplit(origin)
+    said = options.get("allow_http") or environment.get(PLAIN_VARIABLE, "")
+    if parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS and said.lower() != "true":
+        raise PermissionDenied(
+            f"{origin} is not encrypted, and everybody on the way could read your token. Use "
+            f"https, or set {PLAIN_VARIABLE}=true where the network is safe."
+        )
+
+
+class ServiceBackend(RemoteReader):
+    """A repository behind a service.
+
+    Args:
+        url: URL of the repository, for people.
+        api: URL of its API.
+        token: what the caller is known by.
+        client: settings of the HTTP client, as obstore calls them.
+    """
+
+    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
+        self._api, self._token = api.rstrip("/"), token
+        settings = {**client, "allow_http": "true"}
+        if token is not None:
+            settings["default_headers"] = _authorization(token, url)
+        self._client = dict(client)
+        super().__init__(StoreLocation("http", f"{self._api}/store", {}, settings))
+        self.url = url
+        self.guarantee = Guarantee.ATOMIC
+        self._gathered = threading.local()
+        self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.url, self._api, self._token, self._client)
+
+    def read(self, key: str) -> bytes:
+        waiting = self._waiting.get(key)
+        return super().read(key) if waiting is None else waiting
+
+    def size(self, key: str) -> int | None:
+        waiting = self._waiting.get(key)
+        return super().size(key) if waiting is None else len(waiting)
+
+    def list(self, prefix: str) -> Iterator[StoredKey]:
+        cursor: str | None = None
+        check_prefix(prefix)
+        while True:
+            parameters = {"prefix": prefix} | ({} if cursor is None else {"cursor": cursor})
+            page = self.call("GET", "/store", params=parameters).json()
+            for item in page["items"]:
+                yield StoredKey(item["key"], item["bytes"], item["modified_seconds"])
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def uploads(self) -> ServiceUploads:
+        return ServiceUploads(self)
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        with self.uploads() as uploads:
+            uploads.create(key, parts)
+            return uploads.finish()[key]
+
+    def overwrite(self, key: str, parts: Sequence[Buffer]) -> None:
+        self._refuse("overwrite", key, parts)
+
+    def delete(self, key: str) -> None:
+        self._refuse("delete", key)
+
+    def close(self) -> None:
+        if "_http" in vars(self):
+            self._http.close()
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """See `AppendsEntries`."""
+        if getattr(self._gathered, "objects", None) is not None:
+            yield
+            return
+        self._gathered.objects = {}
+        try:
+            yield
+        finally:
+            left = self._waiting
+            self._gathered.objects = None
+            if left:  # whoever put them relies on them
+                with suppress(Error):
+                    self.send_objects(left)
+
+    def append_entries(self, entries: bytes, generation: int, *, merges: bool) -> Landing:
+        """See `AppendsEntries`."""
+        waiting = self._waiting
+        receipts = dict(self.receipts)
+        head = MessageHead(_listed(waiting), msgspec.Raw(entries), generation, merges, receipts)
+        body = encode_message(head, list(waiting.values()))
+        answer = self.call("POST", "/append", content=body, tries=1)
+        waiting.clear()
+        landed = msgspec.json.decode(answer.content, type=Landed)
+        records = tuple(record.encode() for record in landed.records)
+        return Landing(landed.generation, bytes(landed.entries), records)
+
+    def log_tail(self, generation: int) -> LogTail | None:
+        """See `TellsTail`."""
+        found = self.call("GET", "/log", params={"after": generation}).json()
+        if found["records"] is None:
+            return None
+        return LogTail(found["digest"], tuple(record.encode() for record in found["records"]))
+
+    def hold(self, objects: Mapping[str, bytes]) -> bool:
+        """Keep small objects for this thread's append; False: nobody gathers, or too much."""
+        held: dict[str, bytes] | None = getattr(self._gathered, "objects", None)
+        if held is None:
+            return False
+        size = sum(map(len, held.values())) + sum(map(len, objects.values()))
+        if size > _HELD_BYTES or len(held) + len(objects) > MAX_OBJECTS:
+            return False
+        held |= objects
+        return True
+
+    def send_objects(self, objects: Mapping[str, bytes]) -> None:
+        """Store small objects, in one call."""
+        body = encode_message(MessageHead(_listed(objects)), list(objects.values()))
+        self.receipts |= self.call("POST", "/objects", content=body).json()["receipts"]
+
+    def send_large(self, digest: Digest, views: Sequence[memoryview]) -> None:
+        """Store one object in pieces, going on where an earlier upload was cut off."""
+        total = sum(view.nbytes for view in views)
+        known = self.call("GET", f"/uploads/{digest}", params={"bytes": total}).json()
+        start = total if known["stored"] else int(known["received"])
+        while start < total:
+            stop = min(start + PIECE_BYTES, total)
+            self._send_piece(digest, f"{total}/{start}", _cut(views, start, stop))
+            start = stop
+
+    def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
+        with self._asking("upload", f"object {digest:.12}"):
+            obstore.put(self._sender, f"{digest}/{place}", [*views], use_multipart=False)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        tries: int = _TRIES,
+        **more: Any,
+    ) -> httpx.Response:
+        """One small call; what fails for a moment is repeated.
+
+        Raises:
+            Error: as the service says; StorageError: it does not answer.
+        """
+        headers = {} if content is None else {"Content-Type": MEDIA_TYPE}
+        for number in range(1, tries + 1):
+            try:
+                answer = self._http.request(
+                    method, self._api + path, content=content, headers=headers, **more
+                )
+                if not answer.is_error:
+                    return answer
+                failure: Error = error_of(answer.status_code, answer.content, self.url)
+            except httpx.HTTPError as error:
+                failure = StorageError(
+                    f"{self.url}: no answer ({type(error).__name__}). Check the network, then "
+                    "repeat.",
+                    transient=True,
+                )
+            if not getattr(failure, "transient", False) or number == tries:
+                raise failure
+            threading.Event().wait(0.1 * 2**number)
+        raise AssertionError("the last try returns or raises")
+
+    # Made when needed: a process that only reads keeps no further connections.
+    @cached_property
+    def _http(self) -> httpx.Client:
+        limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
+        headers = _authorization(self._token, self.url)
+        client = httpx.Client(headers=headers, timeout=_SECONDS, limits=limits)
+        weakref.finalize(self, client.close)  # many never close a repository
+        return client
+
+    @cached_property
+    def _sender(self) -> Any:
+        place = StoreLocation("http", f"{self._api}/uploads", {}, self._place.client)
+        return open_store(place, SENDING_MUCH)
+
+    @property
+    def _waiting(self) -> dict[str, bytes]:
+        """Objects by key that this thread's append will bring."""
+        return getattr(self._gathered, "objects", None) or {}
+
+    @contextmanager
+    def _asking(self, doing: str, key: str, *, past_end_is_short: bool = False) -> Iterator[None]:
+        try:
+            with super()._asking(doing, key, past_end_is_short=past_end_is_short):
+                yield
+        except NotFoundError:
+            raise NotFoundError(f"{self.url} has no key {key!r}") from None
+
+    def _explained(self, error: BaseError, what: str) -> Error:
+        problem = problem_in(str(error))
+        if problem is None:
+            return explain(error, what, self._place)
+        return error_of(problem.status, problem.body, self.url)
+
+    def _refuse(self, doing: str, what: str, *_: object) -> NoReturn:
+        raise UnsupportedError(
+            f"cannot {doing} {what!r} at {self.url}: the service that it is behind does that by "
+            "itself. Ask whoever runs it."
+        )
+
+
+class PartialBackend(ServiceBackend):
+    """A repository of which the caller may read some refs: no log, and objects by their ways.
+
+    A way is the names of the objects that lead to one, from a commit on; the service checks it.
+    """
+
+    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
+        super().__init__(url, api, token, client)
+        self._parents: dict[bytes, bytes] = {}
+
+    def read_state(self) -> ToldState:
+        """See `TellsState`."""
+        found = self.call("GET", "/state").json()
+        return ToldState(found["generation"], found["digest"], found["state"].encode())
+
+    def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
+        path, body = f"/uploads/{digest}/{place}", b"".join(views)
+        answer = self.call("PUT", path, content=body, timeout=_PIECE_SECONDS).json()
+        if answer["receipt"] is not None:
+            self.receipts[digest] = answer["receipt"]
+
+    def note_links(self, digest: str, children: Iterable[str]) -> None:
+        """See `TellsState`."""
+        parent, parents = bytes.fromhex(digest), self._parents
+        if len(parents) > _MOST_WAYS:
+            for name in list(islice(parents, _MOST_WAYS // 2)):
+                parents.pop(name, None)
+        for child in children:
+            parents.setdefault(bytes.fromhex(child), parent)
+
+    def log_tail(self, generation: int) -> LogTail | None:  # noqa: ARG002
+        """Nothing: the log is not for this caller."""
+        return None
+
+    def read(self, key: str) -> bytes:
+        return super().read(self._reached(key))
+
+    def _range(self, store: Any, key: str, start: int, stop: int) -> Buffer:
+        return super()._range(store, self._reached(key), start, stop)
+
+    def read_into(self, key: str, start: int, buffer: memoryview) -> None:
+        super().read_into(self._reached(key), start, buffer)
+
+    def size(self, key: str) -> int | None:
+        return super().size(self._reached(key))
+
+    def _reached(self, key: str) -> str:
+        """The key by which the service gives an object: its way."""
+        parsed = parse_object_key(key) if key.startswith("objects/") else None
+        if parsed is None or key in self._waiting:
+            return key
+        way = [bytes.fromhex(parsed[0])]
+        while len(way) < MAX_HOPS:
+            above = self._parents.get(way[-1])
+            if above is None or above in way:
+                break
+            way.append(above)
+        return "reach/" + "/".join(map(way_text, reversed(way)))
+
+
+def _listed(objects: Mapping[str, bytes]) -> tuple[tuple[str, int], ...]:
+    return tuple((_digest_of(key), len(data)) for key, data in objects.items())
+
+
+def _digest_of(key: str) -> Digest:
+    parsed = parse_object_key(key) if key.startswith("objects/") else None
+    if parsed is None:
+        raise UnsupportedError(
+            f"{key!r}: a client of a service stores objects, and the service all else"
+        )
+    return parsed[0]
+
+
+def _cut(views: Sequence[memoryview], start: int, stop: int) -> list[memoryview]:
+    """Bytes ``[start, stop)`` of what `views` are together."""
+    cut, at = [], 0
+    for view in views:
+        piece = view[max(start - at, 0) : max(stop - at, 0)]
+        if piece.nbytes:
+            cut.append(piece)
+        at += view.nbytes
+    return cut
+
+
+class ServiceUploads(FlyingUploads):
+    """Objects on their way to a service: small ones many at once, large ones in pieces."""
+
+    _flights: ThreadFlights
+
+    def __init__(self, backend: ServiceBackend) -> None:
+        super().__init__(ThreadFlights(_SENDERS, _IN_FLIGHT_BYTES, "tensorrepo-upload"))
+        self._backend = backend
+        self._small: dict[str, bytes] = {}
+        self._small_bytes = 0
+
+    def finish(self) -> dict[str, bool]:
+        with self._lock:
+            batch = self._take()
+        if batch and not self._backend.hold(batch):
+            self._start(batch)
+        return super().finish()
+
+    def abort(self) -> None:
+        with self._lock:
+            self._take()
+        super().abort()
+
+    def _send(self, key: str, views: list[memoryview]) -> None:
+        digest, size = _digest_of(key), sum(view.nbytes for view in views)
+        self._created[key] = True
+        if size > SMALL_BYTES:
+            self._flights.submit(lambda: self._backend.send_large(digest, views), size)
+            return
+        with self._lock:
+            self._small[key] = b"".join(views)
+            self._small_bytes += size
+            full = self._small_bytes >= _BATCH_BYTES or len(self._small) >= MAX_OBJECTS
+            batch = self._take() if full else {}
+        if batch:
+            self._start(batch)
+
+    def _take(self) -> dict[str, bytes]:
+        batch, self._small, self._small_bytes = self._small, {}, 0
+        return batch
+
+    def _start(self, batch: Mapping[str, bytes]) -> None:
+        size = sum(map(len, batch.values()))
+        self._flights.submit(lambda: self._backend.send_objects(batch), size)
