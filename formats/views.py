@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.read import (
     open_dataset,
     row_id_table,
 )
+from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes
@@ -181,10 +182,17 @@ def live_numbers(dataset: StoredDataset, view: StoredView) -> Ints:
 
 
 def open_rows(
-    objects: ObjectSource, view: StoredView, outside: Outside | None = None
+    objects: ObjectSource,
+    view: StoredView,
+    outside: Outside | None = None,
+    *,
+    pages: DecodedPageCache | None = None,
 ) -> tuple[StoredDataset, StoredDataset]:
-    """The dataset that a view is of, and the view as a dataset of its rows alone."""
-    whole = open_dataset(objects, view.dataset, outside)
+    """The dataset that a view is of, and the view as a dataset of its rows alone.
+
+    `pages` is as for `open_dataset`.
+    """
+    whole = open_dataset(objects, view.dataset, outside, pages=pages)
     return whole, narrowed(whole, physical_rows(whole, view))
 
 

@@ -301,7 +301,7 @@ def _facts_changes(
     old: StoredDataset | None, new: StoredDataset | None
 ) -> Iterator[ColumnFactsChange]:
     """Of all columns, by name; a column that was renamed is found under its new name."""
-    before, after = _facts(old), _facts(new)
+    before, after = column_facts(old), column_facts(new)
     names = {column.id: column.name for column in _visible(new).values()}
     renamed = {
         names[column.id]: column.name for column in _visible(old).values() if column.id in names
@@ -315,7 +315,8 @@ def _facts_changes(
             yield ColumnFactsChange(name, facts, None)
 
 
-def _facts(dataset: StoredDataset | None) -> dict[str, ColumnFacts]:
+def column_facts(dataset: StoredDataset | None) -> dict[str, ColumnFacts]:
+    """Facts of the visible columns by name, as the root says them; of None there are none."""
     if dataset is None:
         return {}
     columns, facts = _visible(dataset), {}

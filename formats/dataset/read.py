@@ -323,11 +323,16 @@ class ColumnView(Shown):
 
 
 def open_dataset(
-    objects: ObjectSource, digest: Digest, outside: Outside | None = None
+    objects: ObjectSource,
+    digest: Digest,
+    outside: Outside | None = None,
+    *,
+    pages: DecodedPageCache | None = None,
 ) -> StoredDataset:
     """The dataset whose root has this digest; reads one object.
 
-    Without `outside`, files in place and links are not read.
+    Without `outside`, files in place and links are not read. `pages` keeps what is read from a
+    store, for several datasets together; None: the dataset has its own.
 
     Raises:
         NotFoundError: there is no such object.
@@ -338,7 +343,8 @@ def open_dataset(
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a dataset")
     links = {link.digest: link for link in envelope.links}
     root = decode_root(envelope.payload)
-    return StoredDataset(objects, digest, root, links, outside or Nothing())
+    memory = _Memory() if pages is None else _Memory(cache=pages)
+    return StoredDataset(objects, digest, root, links, outside or Nothing(), memory)
 
 
 def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> StoredDataset:

@@ -28,6 +28,14 @@ _MOST_ARRAY_SIDE: Final = 4096
 
 def thumbnail(encoded: bytes | memoryview, side_pixels: int = SIDE_PIXELS) -> str | None:
     """A ``data:`` URI of an encoded image, no side above `side_pixels`; None: it has none."""
+    return _data_uri(small_png(encoded, side_pixels))
+
+
+def small_png(encoded: bytes | memoryview, side_pixels: int = SIDE_PIXELS) -> bytes | None:
+    """An encoded image as a PNG, no side above `side_pixels`, and none larger than it was.
+
+    None where it cannot be decoded within bounds.
+    """
     if len(encoded) > MOST_BYTES or (header := header_of(encoded)) is None:
         return None
     most = MOST_JPEG_PIXELS if header.codec == "jpeg" else MOST_PIXELS
@@ -46,13 +54,18 @@ def thumbnail(encoded: bytes | memoryview, side_pixels: int = SIDE_PIXELS) -> st
             if image.width * image.height > MOST_PIXELS:
                 return None
             plain = image.convert("RGBA" if "A" in image.mode or image.mode == "P" else "RGB")
-            return _data_uri(plain, side_pixels)
+            return _png(plain, side_pixels)
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError):
         return None
 
 
 def array_thumbnail(pixels: NDArray[Any], side_pixels: int = SIDE_PIXELS) -> str | None:
     """The same of pixels: uint8 ``(height, width)``, or with 1, 3 or 4 channels behind."""
+    return _data_uri(small_array_png(pixels, side_pixels))
+
+
+def small_array_png(pixels: NDArray[Any], side_pixels: int = SIDE_PIXELS) -> bytes | None:
+    """Pixels, as `array_thumbnail` takes them, as a PNG; None for what are none."""
     if not looks_like_pixels(pixels.dtype, pixels.shape):
         return None
     try:
@@ -60,7 +73,7 @@ def array_thumbnail(pixels: NDArray[Any], side_pixels: int = SIDE_PIXELS) -> str
     except ImportError:
         return None
     flat = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
-    return _data_uri(Image.fromarray(np.ascontiguousarray(flat)), side_pixels)
+    return _png(Image.fromarray(np.ascontiguousarray(flat)), side_pixels)
 
 
 def looks_like_pixels(dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> bool:
@@ -74,8 +87,12 @@ def looks_like_pixels(dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> bo
     return all(side is None or _LEAST_SIDE <= side <= _MOST_ARRAY_SIDE for side in shape[:2])
 
 
-def _data_uri(image: Any, side_pixels: int) -> str:
+def _png(image: Any, side_pixels: int) -> bytes:
     image.thumbnail((side_pixels, side_pixels))
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=False)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return buffer.getvalue()
+
+
+def _data_uri(png: bytes | None) -> str | None:
+    return None if png is None else f"data:image/png;base64,{base64.b64encode(png).decode()}"

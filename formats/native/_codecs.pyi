@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 Bytes: TypeAlias = NDArray[np.uint8]
 Frequencies: TypeAlias = NDArray[np.uint16]
 Counts: TypeAlias = NDArray[np.uint32]
+Doubles: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[Any]
 
 def count(symbols: Bytes, contexts: Bytes | None, counts: Counts, /) -> None: ...
@@ -48,6 +49,19 @@ def alike(
 def step(
     base: Numbers, size: int, below: int, table: NDArray[np.uint16], out: Numbers, /
 ) -> None: ...
+def step_product(
+    base: Numbers,
+    size: int,
+    left: Doubles,
+    right: Doubles,
+    rank: int,
+    columns: int,
+    skipped: int,
+    scale: float,
+    out: Numbers,
+    /,
+) -> None: ...
+def moved_numbers(frame: Numbers, base: Numbers, size: int, out: Doubles, /) -> None: ...
 def frequent(
     frame: Numbers,
     base: Numbers,

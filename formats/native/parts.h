@@ -29,6 +29,7 @@ PART int add_encoding(PyObject *module);
 PART int add_frequency_tables(PyObject *module);
 PART int add_rans(PyObject *module);
 PART int add_row_moves(PyObject *module);
+PART int add_products(PyObject *module);
 
 /* Sets an error where a size is not what it must be. */
 static inline bool is_size(const char *name, Py_ssize_t found, Py_ssize_t expected)

@@ -1,1 +1,1 @@
-"""Runs of a training: parameters, inputs, outputs, metrics. Touches no storage."""
+"""Runs of a training: parameters, inputs, outputs, metrics."""

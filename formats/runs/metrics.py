@@ -320,3 +320,22 @@ def _resumed(metric: Metric) -> _Series:
         None if metric.min is None else (metric.min.step, metric.min.value),
         None if metric.max is None else (metric.max.step, metric.max.value),
     )
+
+
+def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Positions of at most `most` values that draw the same line: of each stretch the extremes.
+
+    The first and the last value are among them; what is not finite counts as no extreme.
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    finite = np.isfinite(values)
+    starts = np.linspace(0, len(values), max((most - 2) // 2, 1) + 1).astype(np.int64)[:-1]
+    ends = np.append(starts[1:], len(values))
+    low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
+    extremes = [
+        start + at
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        for at in (int(np.argmin(low[start:end])), int(np.argmax(high[start:end])))
+    ]
+    return np.unique([0, *extremes, len(values) - 1])

@@ -30,10 +30,12 @@ from tensorrepo.repo.ids import (
 from tensorrepo.repo.json_rules import check_json
 
 VERSION: Final = 1
+RUNS: Final = "runs/"
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 STATUSES: Final = (RUNNING, FINISHED, FAILED, INTERRUPTED)
 MAX_EDGES: Final = 4096
 MAX_METRICS: Final = 4096
+MAX_ATTEMPTS: Final = 50
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MAX_NAME: Final = 256
 
@@ -183,6 +185,18 @@ def check_run(run: RunDocument) -> None:
     _check_metrics(run.metrics)
     if any(len(chunk) != DIGEST_BYTES for chunk in run.chunks):
         raise InvalidInputError(f"digests of points have {DIGEST_BYTES} bytes")
+
+
+def new_attempt(
+    started_ns: int,
+    code: Code | None,
+    environment: dict[str, Any],
+    earlier: tuple[RunAttempt, ...] = (),
+) -> tuple[RunAttempt, ...]:
+    """The attempts of a run that starts now; of many earlier ones the first and the newest."""
+    if len(earlier) >= MAX_ATTEMPTS:
+        earlier = (earlier[0], *earlier[2 - MAX_ATTEMPTS :])
+    return (*earlier, RunAttempt(started_ns, code, environment))
 
 
 def chunk_names(digests: Iterable[Digest]) -> tuple[bytes, ...]:

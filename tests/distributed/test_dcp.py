@@ -144,6 +144,32 @@ def test_steps_of_adam_are_predicted_in_what_ranks_save(repository: tr.Repositor
     assert torch.equal(found["model"]["weight"], model.state_dict()["weight"])
 
 
+def test_moments_take_fewer_bits_within_their_bound_and_are_said_to(
+    repository: tr.Repository,
+) -> None:
+    import torch
+
+    from tensorrepo import dcp
+
+    torch.manual_seed(0)
+    module = torch.nn.Linear(200, 100)
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.randn(8, 200)).square().sum().backward()
+    optimizer.step()
+    state = {"model": module.state_dict(), "optim": optimizer.state_dict()}
+    exact = {name: value.clone() for name, value in optimizer.state[module.weight].items()}
+    dcp.save(state, repository, "exp1", 1, optimizer=tr.LossyState(relative=2**-6))
+    with pytest.warns(UserWarning, match="4 tensors of optimizer state are approximate"):
+        loaded = repository.checkpointer("exp1").load(1)
+    near = loaded["optim"]["state"][0]
+    for name in ("exp_avg", "exp_avg_sq"):
+        off = (near[name] - exact[name]).abs()
+        assert off.max() > 0, name
+        assert bool((off <= 2**-6 * exact[name].abs()).all()), name
+    assert torch.equal(loaded["model"]["weight"], module.weight)
+    assert torch.equal(optimizer.state[module.weight]["exp_avg"], exact["exp_avg"])
+
+
 def test_what_went_wrong_comes_in_our_words_and_names_ranks(repository: tr.Repository) -> None:
     import torch
 

@@ -108,7 +108,7 @@ def decode_row_runs(payload: Buffer, what: str) -> dict[int, NDArray[Any]]:
     return dict(zip(records["fragment"].tolist(), pieces, strict=True))
 
 
-_TEXT = re.compile(r"([0-9a-f]{16}):(\d{1,10})")
+ROW_ID_TEXT = re.compile(r"([0-9a-f]{16}):(\d{1,10})")
 
 
 def format_row_id(row_id: Any) -> str:
@@ -118,7 +118,7 @@ def format_row_id(row_id: Any) -> str:
 
 def parse_row_id(text: str) -> NDArray[Any]:
     """The row id that `format_row_id` wrote: a ROW_ID record."""
-    found = _TEXT.fullmatch(text)
+    found = ROW_ID_TEXT.fullmatch(text)
     if not found or int(found[2]) >> 32:
         raise InvalidInputError(
             f"{text!r} is no row id: expected 16 hex digits, a colon and an offset"

@@ -44,6 +44,7 @@ from tensorrepo.formats.dataset.selecting.predicate import RowExpression, is_row
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
 from tensorrepo.formats.dataset.selecting.row_keys import KeyTable, check_key_columns, key_array
 from tensorrepo.formats.dataset.selecting.sql_condition import SqlCondition, read_condition
+from tensorrepo.formats.purged import refuse_purged_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
 # A condition as `col()` expression, as one of Arrow's or in SQL, one that was read before, key
@@ -177,12 +178,17 @@ def matching_rows(
 
 
 def condition_rows(
-    dataset: StoredDataset, where: Where, progress: Callable[[int], None] | None = None
+    dataset: StoredDataset,
+    where: Where,
+    progress: Callable[[int], None] | None = None,
+    *,
+    start: int = 0,
 ) -> Iterator[Ints] | None:
     """Numbers of the rows, deleted ones not counted, for which a condition is true.
 
     They come ascending, some at a time, as they are found; rows for which it is null are not among
-    them. None where `where` names rows otherwise. `progress` receives the rows looked at so far.
+    them, nor those before `start`, which are not looked at. None where `where` names rows
+    otherwise. `progress` receives the rows looked at so far.
 
     Raises:
         InvalidInputError: it names columns that are not there, or compares what has no order.
@@ -193,25 +199,33 @@ def condition_rows(
         condition = condition.bound(dataset.schema)
     if not isinstance(condition, SqlCondition):
         is_expression = isinstance(condition, pc.Expression)
-        return _each_match(dataset, condition, progress) if is_expression else None
+        return _each_match(dataset, condition, progress, start) if is_expression else None
     if condition.expression is not None:
-        return _each_match(dataset, condition.expression, progress)
+        return _each_match(dataset, condition.expression, progress, start)
     if condition.rows is None:
         raise UnsupportedError(f"condition {where!r:.200}: only SQL over the dataset answers it")
-    return iter([condition.rows.numbers()])
+    numbers = condition.rows.numbers()
+    return iter([numbers[np.searchsorted(numbers, start) :]])
 
 
 def _each_match(
-    dataset: StoredDataset, expression: pc.Expression, progress: Callable[[int], None] | None
+    dataset: StoredDataset,
+    expression: pc.Expression,
+    progress: Callable[[int], None] | None,
+    start: int,
 ) -> Iterator[Ints]:
     columns = [dataset.schema.column(name) for name in named_columns(expression, dataset.schema)]
+    if start >= dataset.rows:
+        return
     if not columns:
         always = pa.table({"": [0]}).filter(expression).num_rows
-        yield np.arange(dataset.rows if always else 0)
+        yield np.arange(start, dataset.rows if always else start)
         return
     number = "#" * (1 + max(map(len, dataset.schema.names)))  # a name that no column has
     live = live_rows(dataset)
-    names, ranges = [column.name for column in columns], ranges_where(dataset, expression).tolist()
+    names, ranges = [column.name for column in columns], ranges_where(dataset, expression)
+    first = int(live.physical(np.array([start]))[0])
+    ranges = np.maximum(ranges[ranges[:, 1] > first], first).tolist()
     scanned = (each for bounds in ranges for each in scan_pages(dataset, names, *bounds))
     for rows, batch in _joined_batches(scanned):
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
@@ -355,6 +369,7 @@ def _by_ids(dataset: StoredDataset, ids: Any, *, strict: bool) -> Chosen:
     there = np.flatnonzero(rows >= 0)
     if strict and len(there) != len(rows):
         missing = wanted[int(np.flatnonzero(rows < 0)[0])]
+        refuse_purged_rows(dataset.objects, wanted[rows < 0])
         raise NotFoundError(f"no row has id {format_row_id(missing)}, or it was deleted")
     return _chosen(rows[there], there, len(rows), strict=strict)
 

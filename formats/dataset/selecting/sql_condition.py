@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import cache
-from typing import Any, NoReturn, get_args
+from typing import Any, Final, NoReturn, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +144,7 @@ def _parsed(text: str, schema: Schema) -> tuple[str, Any]:
         sql = "".join(_quoted(text, schema.names, every_name=every_name))
         answer = _serialized(_PREFIX + sql + _SUFFIX)
         if not answer["error"]:
-            return sql, answer["statements"][0]["node"]["where_clause"]
+            return sql, _only_condition(text, answer["statements"])
         refused.append((sql, answer))
     sql, answer = refused[0]
     message = str(answer["error_message"]).partition(" Use ")[0]
@@ -152,6 +152,21 @@ def _parsed(text: str, schema: Schema) -> tuple[str, Any]:
         raise InvalidInputError(f"condition {text!r:.200}: {message}")
     at, size = int(answer["position"]) - len(_PREFIX), len(sql.encode())
     return _refuse(sql, min(max(at, 0), size), message if at < size else "it ends too early")
+
+
+_OTHER_CLAUSES: Final = ("modifiers", "group_expressions", "having", "sample", "qualify")
+
+
+def _only_condition(text: str, statements: Sequence[Any]) -> Any:
+    """The condition's tree. Raises InvalidInputError where the text closes it, and goes on."""
+    node = statements[0]["node"]
+    if (
+        len(statements) != 1
+        or node["type"] != "SELECT_NODE"
+        or any(node[clause] for clause in _OTHER_CLAUSES)
+    ):
+        raise InvalidInputError(f"{text!r:.200} is more than a condition: a ) has no ( before it")
+    return node["where_clause"]
 
 
 @cache

@@ -153,6 +153,20 @@ def write_tensors(model: StoredModel, path: Path, names: Iterable[str]) -> None:
 def _new_chunks(
     model: StoredModel, metadata: Mapping[str, str], names: Iterable[str]
 ) -> Iterator[Buffer]:
+    head, ordered = new_layout(model, metadata, names)
+    yield head
+    for name in ordered:
+        yield from model.tensor_chunks(name)
+
+
+def new_layout(
+    model: StoredModel, metadata: Mapping[str, str], names: Iterable[str]
+) -> tuple[bytes, list[str]]:
+    """The header of a new file of these tensors, and the tensors in the order of their bytes.
+
+    Raises:
+        InvalidInputError: a type that safetensors lacks; names the tensor.
+    """
     specs = {name: model.spec(name) for name in names}
     for name, spec in specs.items():
         if spec.type.name not in _RANK:
@@ -173,9 +187,7 @@ def _new_chunks(
         }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in ordered:
-        yield from model.tensor_chunks(name)
+    return len(text).to_bytes(8, "little") + text, ordered
 
 
 def _take_metadata(text: bytes) -> tuple[bytes, bytes]:

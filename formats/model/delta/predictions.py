@@ -56,42 +56,10 @@ from tensorrepo.formats.model.delta.frame_codec import (
     numbers_of,
 )
 from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane, pack_plane, raw_view
-from tensorrepo.formats.native import row_moves
+from tensorrepo.formats.native import products, row_moves
+from tensorrepo.formats.native.products import MANTISSA_BITS, narrowed, widened
 from tensorrepo.formats.native.thread_buffers import buffer_for
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
-
-MANTISSA_BITS: Final = {"F32": 23, "BF16": 7, "F16": 10}
-"""Types that are predicted, and their bits below the exponent."""
-
-
-def widened(bits: NDArray[Any], name: str) -> NDArray[np.float64]:
-    """The numbers of type `name` with these bits."""
-    bits = _normal(bits, name)
-    if name == "BF16":
-        bits = bits.astype("<u4") << np.uint32(16)
-    found: NDArray[np.float64] = bits.view("<f2" if name == "F16" else "<f4").astype(np.float64)
-    return found
-
-
-def narrowed(found: NDArray[np.float64], base: NDArray[Any], name: str) -> NDArray[Any]:
-    """Rounded to the nearest, ties to even, as bits; the base's where there is no number."""
-    if name == "BF16":
-        single = found.astype("<f4").view("<u4")
-        half = np.uint32(0x7FFF) + (single >> np.uint32(16) & np.uint32(1))
-        bits = (single + half >> np.uint32(16)).astype("<u2")
-    else:
-        bits = found.astype("<f2" if name == "F16" else "<f4").view(base.dtype)
-    bits, unknown = _normal(bits, name), np.isnan(found)
-    return np.where(unknown, base, bits) if unknown.any() else bits
-
-
-def _normal(bits: NDArray[Any], name: str) -> NDArray[Any]:
-    """Subnormal numbers as zeros of their sign."""
-    top = 1 << 8 * bits.itemsize - 1
-    exponent = bits.dtype.type(top - (1 << MANTISSA_BITS[name]))
-    below = (bits & exponent) == 0
-    return np.where(below, bits & bits.dtype.type(top), bits) if below.any() else bits
-
 
 Role = Literal["second-moment", "weight"]
 _ROLES: Final[tuple[Role, ...]] = ("second-moment", "weight")
@@ -320,7 +288,6 @@ MAX_RANK: Final = 64
 _MOST_SHIFT: Final = 300  # so that no product is subnormal
 _FACTOR_BYTES: Final = 3
 _LARGEST: Final = (1 << 23) - 1
-_AT_ONCE: Final = 1 << 14  # numbers that are predicted together: what is computed stays in cache
 # Rows and columns that tell whether it is worth trying. Of larger matrices OpenBLAS takes values on
 # all cores, whose threads wait busily for each other: ten times the work of all else of a save.
 _PROBED_ROWS: Final = 60
@@ -374,7 +341,7 @@ class LowRank(FrameCodec):
         return [
             StoredPlane(PlaneCodec.RAW, head),
             pack_plane(_stored(factors)),
-            encode_against(numbers, _low_rank_prediction(base, factors, grid, name), of),
+            encode_against(numbers, _predicted(base, factors, grid, name), of),
         ]
 
     def decode(self, planes: PlaneList, bases: Frames, about: FrameShape, out: memoryview) -> None:
@@ -384,30 +351,15 @@ class LowRank(FrameCodec):
             raise CorruptError(f"codec low-rank: for type {name}")
         grid, base = row_grid(about, of, "low-rank"), as_numbers(bases[0], of)
         factors = _loaded(planes, grid, about.size_bytes)
-        decode_against(
-            planes[2], _low_rank_prediction(base, factors, grid, name), of, as_numbers(out, of)
-        )
+        decode_against(planes[2], _predicted(base, factors, grid, name), of, as_numbers(out, of))
 
 
-def _low_rank_prediction(
-    base: NDArray[Any], factors: _Factors, grid: RowGrid, name: str
-) -> NDArray[Any]:
+def _predicted(base: NDArray[Any], factors: _Factors, grid: RowGrid, name: str) -> NDArray[Any]:
     """The bits that base and product add up to."""
     if not factors.left.shape[1]:
         return base
-    found, step = np.empty_like(base), max(1, _AT_ONCE // grid.columns)
-    with np.errstate(all="ignore"):
-        for row in range(0, grid.rows, step):
-            start = max(0, row * grid.columns - grid.skipped)
-            stop = min(grid.numbers, (row + step) * grid.columns - grid.skipped)
-            product = (factors.left[row : row + step] @ factors.right).reshape(-1)
-            skipped = start + grid.skipped - row * grid.columns
-            moved = product[skipped : skipped + stop - start]
-            moved *= 2.0**-factors.shift
-            part = base[start:stop]
-            moved += widened(part, name)
-            found[start:stop] = narrowed(moved, part, name)
-    return found
+    scale = 2.0**-factors.shift
+    return products.BEST.step(base, factors.left, factors.right, scale, grid.skipped, name)
 
 
 # ------------------------------------------------------------------------------ stored
@@ -446,7 +398,7 @@ def _factors(numbers: NDArray[Any], base: NDArray[Any], grid: RowGrid, name: str
     """Factors whose product is the difference but for rounding; of rank 0 where there are none."""
     new, old = grid.whole_of(numbers), grid.whole_of(base)
     expected = _probed_rank(new, old, name)
-    moved = widened(new, name) - widened(old, name) if expected else np.zeros(0)
+    moved = products.BEST.moved(new, old, name) if expected else np.zeros(0)
     if not expected or not np.isfinite(moved).all():
         return _none(grid)
     right = _directions(moved, expected, _noise(old, name))
@@ -469,7 +421,7 @@ def _probed_rank(new: NDArray[Any], old: NDArray[Any], name: str) -> int:
     )
     some, some_old = (one[np.ix_(rows, columns)] for one in (new, old))
     with np.errstate(all="ignore"):
-        moved = widened(some, name) - widened(some_old, name)
+        moved = products.BEST.moved(some, some_old, name)
     if not np.isfinite(moved).all():
         return 0
     values = np.linalg.svd(moved, compute_uv=False)
@@ -512,7 +464,7 @@ def _cut_row(
     """How far the part of a row that lies in the frame moved along each direction."""
     start = max(0, row * grid.columns - grid.skipped)
     stop = min(grid.numbers, (row + 1) * grid.columns - grid.skipped)
-    moved = widened(numbers[start:stop], name) - widened(base[start:stop], name)
+    moved = products.BEST.moved(numbers[start:stop], base[start:stop], name)
     first = (start + grid.skipped) % grid.columns
     if not np.isfinite(moved).all():
         return np.zeros(len(right))

@@ -234,7 +234,7 @@ def decode_footer(footer: Buffer, name: str) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Directory:
+class PackDirectory:
     """The directory of one pack, parsed and checked against itself."""
 
     name: str
@@ -382,7 +382,7 @@ def _frames(row: _Row, planes: list[Plane], digests: memoryview) -> tuple[Stored
     )
 
 
-def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory:
+def decode_directory(data: Buffer, directory_start: int, name: str) -> PackDirectory:
     """Parse the directory, whose bytes are verified, of the pack called `name` in messages.
 
     All members lie before `directory_start`, its place in the payload.
@@ -413,7 +413,7 @@ def decode_directory(data: Buffer, directory_start: int, name: str) -> Directory
     for size in sizes:
         parts.append(view[at : at + size])
         at += size
-    directory = Directory(
+    directory = PackDirectory(
         name,
         np.frombuffer(parts[0], MEMBER),
         np.frombuffer(parts[1], BASE),
@@ -457,7 +457,7 @@ def _sections(view: memoryview, count: int, name: str) -> dict[int, memoryview]:
     return found
 
 
-def _check_tables(directory: Directory, frames: int, directory_start: int) -> None:
+def _check_tables(directory: PackDirectory, frames: int, directory_start: int) -> None:
     """Everything that the tables say of each other; numpy's sums here stay far below 2^64."""
     name, members, planes = directory.name, directory.members, directory.planes
     counts = members["frames"].astype(np.uint64)

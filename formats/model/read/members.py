@@ -26,7 +26,7 @@ from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_dige
 from tensorrepo.formats.model.layout.pack import (
     RAW,
     THIS_PACK,
-    Directory,
+    PackDirectory,
     PackMember,
     Plane,
     StoredFrame,
@@ -137,11 +137,11 @@ class MemberReader:
         self._check(place, member)
         return member
 
-    def directory(self, number: int) -> Directory:
+    def directory(self, number: int) -> PackDirectory:
         """The directory of pack number `number` of the placement."""
         return self._directories[number]
 
-    def _read_directory(self, number: int) -> Directory:
+    def _read_directory(self, number: int) -> PackDirectory:
         entry, link = self.packs[number], self._links[number]
         start, stop = entry.directory_start, entry.directory_start + entry.directory_bytes
         data = self.objects.read_checked(link, start, stop, entry.tag)

@@ -13,10 +13,10 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,17 +148,40 @@ def shorten_state(
     Raises:
         CorruptError: a number came out farther away than allowed; nothing may be stored then.
     """
-    done: dict[str, tuple[str, float]] = {}
-    for name in _moments(skeleton, tensors, lossy.keys):
-        found = _shorten(name, tensors[name], lossy)
-        if found is not None:
-            done[name] = found
-    if not done:
+    names = moments(skeleton, tensors, lossy.keys)
+    done = {name: shorten(name, tensors[name], lossy) for name in names}
+    return lossy_edge(done, lossy, path)
+
+
+class Shortened(NamedTuple):
+    """What became of one tensor.
+
+    Attributes:
+        exact: fingerprint of the tensor as it was, 64 hexadecimal digits.
+        largest: how far the farthest number is, in relation to its size.
+    """
+
+    exact: str
+    largest: float
+
+
+def lossy_edge(
+    done: Mapping[str, Shortened | None], lossy: LossyState, path: str
+) -> ProvenanceEdge | None:
+    """The edge that says which tensors hold fewer bits; None where none does.
+
+    Args:
+        done: what `shorten` said, by name.
+        lossy: what was allowed.
+        path: path of the state in its tree.
+    """
+    changed = {name: one for name, one in done.items() if one is not None}
+    if not changed:
         return None
     details = {
         "relative": float(lossy.relative),
-        "largest": max(far for _, far in done.values()),
-        "tensors": {name: print_ for name, (print_, _) in done.items()},
+        "largest": max(one.largest for one in changed.values()),
+        "tensors": {name: one.exact for name, one in changed.items()},
     }
     return ProvenanceEdge(LOSSY_OF, path, "", None, details)  # what it was is stored nowhere
 
@@ -203,8 +226,12 @@ def farthest(
     return float(np.max(off / np.abs(before), initial=0.0))
 
 
-def _shorten(name: str, value: Any, lossy: LossyState) -> tuple[str, float] | None:
-    """The exact tensor's fingerprint and the farthest number; None for one that is left alone."""
+def shorten(name: str, value: Any, lossy: LossyState) -> Shortened | None:
+    """Round the numbers of one tensor where they lie, and check each; None: it is left alone.
+
+    Raises:
+        CorruptError: a number came out farther away than allowed; nothing may be stored then.
+    """
     reader = tensor_of(name, value)
     form = _FORMS.get(reader.type.name)
     if form is None or form.mantissa <= lossy.kept_bits:
@@ -228,10 +255,10 @@ def _shorten(name: str, value: Any, lossy: LossyState) -> tuple[str, float] | No
             )
         most = max(most, far)
         bits[:] = stored
-    return fingerprint(reader.type, tuple(reader.shape), bytes(digests)).hex(), most
+    return Shortened(fingerprint(reader.type, tuple(reader.shape), bytes(digests)).hex(), most)
 
 
-def _moments(skeleton: Json, tensors: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
+def moments(skeleton: Json, tensors: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     """Names of the tensors under those keys of optimizers, each memory once.
 
     What another name holds as well, such as a weight, is left alone.
@@ -246,4 +273,4 @@ def _moments(skeleton: Json, tensors: Mapping[str, Any], keys: Sequence[str]) ->
     wanted = set(named)
     others = {id(value) for name, value in tensors.items() if name not in wanted}
     once = {id(tensors[name]): name for name in reversed(named)}
-    yield from sorted(name for at, name in once.items() if at not in others)
+    return sorted(name for at, name in once.items() if at not in others)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.layout.manifest import (
@@ -99,6 +100,7 @@ def join_shards(
     *,
     metadata: Mapping[str, Any] | None = None,
     metrics: Mapping[str, Any] | None = None,
+    lineage: Iterable[ProvenanceEdge] = (),
 ) -> Entry:
     """The model that all shards together are.
 
@@ -107,6 +109,7 @@ def join_shards(
         told: what `store_shards` returned in every process. A box that several stored counts once.
         metadata: JSON.
         metrics: JSON.
+        lineage: what it came from.
 
     Raises:
         InvalidInputError: shards that do not make up whole tensors; names one.
@@ -119,6 +122,7 @@ def join_shards(
         tensors=tuple(tensors[name] for name in sorted(tensors)),
         metadata=dict(metadata or {}),
         metrics=dict(metrics or {}),
+        lineage=tuple(lineage),
     )
     named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
     known = known_tensors(part.placement for part in parts)

@@ -37,7 +37,15 @@ pytestmark = [
 def built(machine: str, folder: Path) -> Any:
     """The codecs' module as such a machine would choose its paths."""
     target = folder / "_codecs.abi3.so"
-    parts = ("codecs", "delta_tokens", "encoding", "frequency_tables", "rans", "row_moves")
+    parts = (
+        "codecs",
+        "delta_tokens",
+        "encoding",
+        "frequency_tables",
+        "products",
+        "rans",
+        "row_moves",
+    )
     sources = [str(SOURCES / f"{name}.c") for name in parts]
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
     options = ["-shared", "-fPIC", "-std=c11", "-pthread", "-DPy_LIMITED_API=0x030B0000"]

@@ -168,6 +168,15 @@ def test_what_is_not_understood_is_pointed_at(text: str, place: int, says: str) 
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["ok) union select (1", "ok) order by (n", "ok) group by (n", "ok) limit (1", "ok); select (1"],
+)
+def test_a_condition_that_closes_itself_and_goes_on_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="more than a condition"):
+        read_condition(text, SCHEMA)
+
+
+@pytest.mark.parametrize(
     "text", ["", "  ", "not " * 5000 + "ok", "(" * 5000 + "ok" + ")" * 5000, "\ud800"]
 )
 def test_conditions_beyond_reason_are_refused(text: str) -> None:

@@ -1,0 +1,195 @@
+/* Low-rank updates of a base: base plus the product of two factors, rounded as the base's type is.
+ *
+ * step adds a product to a base; moved gives differences as doubles. Both let go of the interpreter
+ * lock. The twin in numpy is products.py beside this, with identical results: factors are whole
+ * numbers of 24 bits and their rank is at most 64, so every sum of products is exact in a double,
+ * in whatever order it is made. The layout is in docs/spec/model.md, section "Low rank".
+ *
+ * Only what Python 3.11's limited API has is used. Plain C11 with GNU attributes.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "parts.h"
+
+#include "numbers.h"
+
+enum { AT_ONCE = 512, MOST_RANK = 64 };
+
+/* Bits of 32-bit floats whose subnormal numbers are zeros of their sign. */
+INLINE uint32_t normal(uint32_t bits)
+{
+    return bits & 0x7F800000u ? bits : bits & 0x80000000u;
+}
+
+INLINE double widened(const uint8_t *at, size_t i, int size)
+{
+    uint32_t bits = size == 4 ? load32(at + 4 * i) : (uint32_t)load16(at + 2 * i) << 16;
+    float found;
+    bits = normal(bits);
+    memcpy(&found, &bits, 4);
+    return (double)found;
+}
+
+/* Rounded to the nearest, ties to even; the base's own bits where there is no number. */
+INLINE void narrowed(double number, const uint8_t *base, size_t i, int size, uint8_t *out)
+{
+    float single = (float)number;
+    uint32_t bits;
+    memcpy(&bits, &single, 4);
+    if (size == 4) {
+        bits = number == number ? normal(bits) : load32(base + 4 * i);
+        memcpy(out + 4 * i, &bits, 4);
+        return;
+    }
+    uint16_t half = (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+    if (!(half & 0x7F80u))
+        half &= 0x8000u;
+    if (number != number)
+        half = load16(base + 2 * i);
+    memcpy(out + 2 * i, &half, 2);
+}
+
+typedef struct {
+    const double *left, *right; /* (rows, rank) and (rank, columns) */
+    size_t rank, columns, skipped;
+    double scale;
+} product;
+
+/* Numbers [at, at + part) of one row, of which `column` is the first. */
+INLINE void step_run(const product *by, const double *left, size_t column, size_t part,
+                     const uint8_t *base, int size, uint8_t *out)
+{
+    double sums[AT_ONCE];
+    for (size_t i = 0; i < part; i++)
+        sums[i] = 0;
+    for (size_t k = 0; k < by->rank; k++) {
+        const double *right = by->right + k * by->columns + column;
+        double factor = left[k];
+        for (size_t i = 0; i < part; i++)
+            sums[i] += factor * right[i];
+    }
+    for (size_t i = 0; i < part; i++)
+        sums[i] = sums[i] * by->scale + widened(base, i, size);
+    for (size_t i = 0; i < part; i++)
+        narrowed(sums[i], base, i, size, out);
+}
+
+INLINE void step_product_body(const product *by, const uint8_t *base, size_t count, int size,
+                              uint8_t *out)
+{
+    size_t row = 0, column = by->skipped;
+    for (size_t at = 0; at < count;) {
+        size_t left = by->columns - column, part = count - at < left ? count - at : left;
+        part = part < AT_ONCE ? part : AT_ONCE;
+        size_t start = at * (size_t)size;
+        step_run(by, by->left + row * by->rank, column, part, base + start, size, out + start);
+        at += part;
+        column += part;
+        if (column == by->columns) {
+            column = 0;
+            row++;
+        }
+    }
+}
+
+EVERY_MACHINE(void, step_product,
+              (const product *by, const uint8_t *base, size_t count, int size, uint8_t *out),
+              if (size == 4) step_product_body(by, base, count, 4, out);
+              else step_product_body(by, base, count, 2, out););
+
+INLINE void moved_body(const uint8_t *frame, const uint8_t *base, size_t count, int size,
+                       double *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = widened(frame, i, size) - widened(base, i, size);
+}
+
+EVERY_MACHINE(void, moved_numbers,
+              (const uint8_t *frame, const uint8_t *base, size_t count, int size, double *out),
+              if (size == 4) moved_body(frame, base, count, 4, out);
+              else moved_body(frame, base, count, 2, out););
+
+/* ------------------------------------------------------------------ Python */
+
+static bool known_float(int size)
+{
+    if (size == 2 || size == 4)
+        return true;
+    PyErr_Format(PyExc_ValueError, "no floats of %d bytes", size);
+    return false;
+}
+
+/* Whether both factors have as many numbers as rows and columns of the frame ask for. */
+static bool fits(Py_ssize_t rank, Py_ssize_t count, Py_ssize_t columns,
+                 Py_ssize_t skipped, const Py_buffer *left, const Py_buffer *right)
+{
+    if (columns < 1 || skipped < 0 || skipped >= columns || rank < 0 || rank > MOST_RANK) {
+        PyErr_Format(PyExc_ValueError, "no product of rank %zd with rows of %zd numbers", rank,
+                     columns);
+        return false;
+    }
+    Py_ssize_t rows = (count + skipped + columns - 1) / columns;
+    return is_size("left", left->len, rows * rank * 8) &&
+           is_size("right", right->len, rank * columns * 8);
+}
+
+static PyObject *step_product(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[4] = {{0}};
+    int size;
+    Py_ssize_t rank, columns, skipped, count;
+    product by;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*iy*y*nnndw*", &at[0], &size, &at[1], &at[2], &rank,
+                          &columns, &skipped, &by.scale, &at[3]))
+        return NULL;
+    if (known_float(size) && (count = numbers(&at[0], size)) >= 0 &&
+        items(&at[1], 8, "left") >= 0 && items(&at[2], 8, "right") >= 0 &&
+        fits(rank, count, columns, skipped, &at[1], &at[2]) &&
+        is_size("out", at[3].len, at[0].len)) {
+        by.left = at[1].buf, by.right = at[2].buf;
+        by.rank = (size_t)rank, by.columns = (size_t)columns, by.skipped = (size_t)skipped;
+        Py_BEGIN_ALLOW_THREADS
+        best_step_product(&by, at[0].buf, (size_t)count, size, at[3].buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, 4);
+    return found;
+}
+
+static PyObject *moved_numbers(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    Py_buffer at[3] = {{0}};
+    int size;
+    Py_ssize_t count;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*y*iw*", &at[0], &at[1], &size, &at[2]))
+        return NULL;
+    if (known_float(size) && (count = numbers(&at[0], size)) >= 0 &&
+        is_size("base", at[1].len, at[0].len) && items(&at[2], 8, "out") >= 0 &&
+        is_size("out", at[2].len, count * 8)) {
+        Py_BEGIN_ALLOW_THREADS
+        best_moved_numbers(at[0].buf, at[1].buf, (size_t)count, size, at[2].buf);
+        Py_END_ALLOW_THREADS
+        found = Py_NewRef(Py_None);
+    }
+    release(at, 3);
+    return found;
+}
+
+static PyMethodDef METHODS[] = {
+    {"step_product", step_product, METH_VARARGS, NULL},
+    {"moved_numbers", moved_numbers, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_products(PyObject *module)
+{
+    if (is_wide()) {
+        best_step_product = step_product_wide;
+        best_moved_numbers = moved_numbers_wide;
+    }
+    return PyModule_AddFunctions(module, METHODS);
+}

@@ -1,0 +1,76 @@
+"""Byte ranges of tensors and files, against the bytes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes, file_bytes
+from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tests.support.builders.models import MemoryObjects, flip, payload_start, stored
+
+TENSORS = {
+    "large": np.arange(1_300_000, dtype=np.float32),
+    "small": np.arange(300, dtype=np.int64),
+    "tiny": np.float16(3),
+}
+WHOLE = b"".join(array.tobytes() for array in TENSORS.values())
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def model() -> StoredModel:
+    return stored(TENSORS)
+
+
+def _bytes(content: ModelBytes, start: int, stop: int, pool: Executor) -> bytes:
+    return b"".join(bytes(piece) for piece in content.pieces(start, stop, pool))
+
+
+@given(st.data())
+def test_any_range_is_that_of_the_bytes(
+    model: StoredModel, pool: Executor, data: st.DataObject
+) -> None:
+    parts = (b"head", "large", b"between", "small", "tiny", b"end")
+    whole = b"".join(TENSORS[part].tobytes() if isinstance(part, str) else part for part in parts)
+    content = ModelBytes(model, parts)
+    start = data.draw(st.integers(0, len(whole)))
+    stop = data.draw(st.integers(start, len(whole)))
+    assert content.size_bytes == len(whole)
+    assert _bytes(content, start, stop, pool) == whole[start:stop]
+
+
+def test_pieces_stay_what_they_are_when_the_next_ones_come(
+    model: StoredModel, pool: Executor
+) -> None:
+    pieces = list(ModelBytes(model, tuple(TENSORS)).pieces(0, len(WHOLE), pool))
+    assert sha256(b"".join(pieces)).digest() == sha256(WHOLE).digest()
+
+
+def test_a_damaged_frame_is_told_before_a_byte_of_it_is_given(pool: Executor) -> None:
+    objects = MemoryObjects()
+    model = stored({"large": TENSORS["large"]}, objects)
+    last = model.tensor("large").frames[-1]
+    at = payload_start(objects, last.pack.digest) + last.frame.planes[0].offset
+    flip(objects, last.pack.digest, at)
+    given: list[bytes] = []
+    with pytest.raises(CorruptError):
+        given.extend(map(bytes, ModelBytes(model, ("large",)).pieces(0, 5_200_000, pool)))
+    assert TENSORS["large"].tobytes().startswith(b"".join(given))
+
+
+def test_a_file_that_is_not_there_is_told_so(model: StoredModel) -> None:
+    with pytest.raises(NotFoundError, match="config"):
+        file_bytes(model, "config.json")
