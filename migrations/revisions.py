@@ -23,7 +23,7 @@ VERSION_TABLE: Final = "alembic_version"
 HEAD: Final = "head"
 BASE: Final = "base"
 # Revisions that were never released: nothing upgrades their tables, a catalog is only a cache.
-DROPPED: Final = frozenset({"0001"})
+DROPPED: Final = frozenset({"0001", "0002"})
 SCRIPTS = Path(__file__).parent  # where Alembic finds env.py and the revisions
 
 

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, CursorResult, bindparam, select, text
 from tensorrepo.formats.common.provenance import relation_of
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import POSTGRESQL, SQLITE, shown
+from tensorrepo.query.catalog.visibility import Visible
 from tensorrepo.query.sync.contents import hash_of
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -116,6 +117,7 @@ def walk(
     depth: int | None = None,
     relations: Iterable[str] = (),
     limit: int = MOST_EDGES,
+    visible: Visible | None = None,
 ) -> list[LineageStep]:
     """What some things came from, or what came from them, the nearest first.
 
@@ -126,6 +128,7 @@ def walk(
         depth: how many edges away at most; None: as far as it goes.
         relations: only over these; none: over all.
         limit: most edges that are given.
+        visible: what may be seen; None: all. No way leads through anything else.
     """
     if depth is not None and depth < 1:
         raise InvalidInputError(f"depth {depth}: expected 1 or more")
@@ -133,14 +136,15 @@ def walk(
     hashes = sorted({hash_of(start) for start in starts})
     given = {"starts": hashes, "words": words, "depth": depth, "most": limit}
     rows = _asked(connection, _UNBOUND if depth is None else _BOUND, given, up=up)
-    return _steps(connection, rows, starts, up=up)
+    return _steps(connection, rows, starts, up=up, visible=visible)
 
 
-def versions_of(connection: Connection, path: str) -> list[str]:
-    """Digests of all that was at a path, in any commit of the catalog."""
+def versions_of(connection: Connection, path: str, visible: Visible | None = None) -> list[str]:
+    """Digests of all that was at a path, in any commit of the catalog that may be seen."""
     change = tables.entry_change
     query = select(change.c.new).where(change.c.path == path, change.c.new.is_not(None)).distinct()
-    return sorted(connection.execute(query).scalars())
+    found = connection.execute(query).scalars()
+    return sorted(one for one in found if visible is None or one in visible.digests)
 
 
 def trained_on(connection: Connection, path: str) -> list[LineageStep]:
@@ -169,10 +173,18 @@ def _fetched(result: CursorResult[Any]) -> list[EdgeRow]:
 
 
 def _steps(
-    connection: Connection, rows: Sequence[EdgeRow], starts: Iterable[str], *, up: bool
+    connection: Connection,
+    rows: Sequence[EdgeRow],
+    starts: Iterable[str],
+    *,
+    up: bool,
+    visible: Visible | None = None,
 ) -> list[LineageStep]:
     """Rows as steps, each once, by how far they are from where it started."""
-    known = _known(connection, rows)
+    if visible is not None:  # an edge is what its subject says of itself
+        subjects = visible.digests | visible.runs
+        rows = [row for row in rows if row[_SUBJECT] in subjects]
+    known = _known(connection, rows, visible)
     nodes: dict[Any, LineageNode] = {}  # by key, and as origins by path and commit as well
     found = []
     for depth, ring in enumerate(_rings(rows, starts, known, up=up), 1):
@@ -229,12 +241,18 @@ def _node(
     return LineageNode(kind, key, path or at, commit or of_commit, key in known)
 
 
-def _known(connection: Connection, rows: Sequence[EdgeRow]) -> dict[str, PathAtCommit]:
+def _known(
+    connection: Connection, rows: Sequence[EdgeRow], visible: Visible | None
+) -> dict[str, PathAtCommit]:
     """Where those ends of edges are that the repository has: a path, and a commit of it."""
     keys = {row[_SUBJECT] for row in rows} | {row[_ORIGIN] for row in rows}
     runs = {row[_ORIGIN] for row in rows if row[_ORIGIN_KIND] == "run"}
     runs |= {row[_SUBJECT] for row in rows if row[_SUBJECT_KIND] == "run"}
+    if visible is not None:
+        keys, runs = keys & visible.digests, runs & visible.runs
     at = _found(connection, _CHANGES, keys - runs)
+    if visible is not None:
+        at = [row for row in at if row[2] in visible.commits]
     found = {digest: (path, commit) for digest, path, commit in sorted(at, reverse=True)}
     return found | {key: (f"runs/{name}", None) for key, name in _found(connection, _RUNS, runs)}
 

@@ -361,8 +361,8 @@ def read_owner(connection: Connection) -> str | None:
 def count_rows(connection: Connection) -> dict[str, int]:
     """How many rows each table has that has any."""
     counted = {
-        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
-        for table in tables.METADATA.tables.values()
+        name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for name, table in tables.SHOWN.items()
     }
     return {name: rows for name, rows in counted.items() if rows}
 

@@ -18,6 +18,7 @@ order on either.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -30,8 +31,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Subquery,
     Table,
     Text,
+    select,
+    type_coerce,
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import TEXT
@@ -189,19 +193,24 @@ model_version = _table(
     of_graph="graph",
 )
 
-# `shape` is JSON list; `fingerprint`: null for one stored inline, or in pieces: see
-# `tensor_piece`.
-model_tensor = _table(
-    "model_tensor",
-    "*model *place:whole name dtype shape elements:whole bytes:whole fingerprint?",
+# Versions of a model have most of their tensors alike, and many models the same layers: their rows
+# stand in blocks, each of which is there once (docs/design/088). `block` is the hash of its rows.
+# `place`: of the block's first tensor among those of the model.
+model_block = _table("model_block", "*model *place:whole block", of_block="block")
+
+# `place` within the block; `shape` is JSON list; `fingerprint`: null for one stored inline, or in
+# pieces: see `block_piece`.
+block_tensor = _table(
+    "block_tensor",
+    "*block *place:whole name dtype shape elements:whole bytes:whole fingerprint?",
     of_fingerprint="fingerprint",
 )
 
 # The pieces of tensors that were stored in several.
 # `place` of the tensor.
-tensor_piece = _table(
-    "tensor_piece",
-    "*model *place:whole *piece:whole bytes:whole fingerprint?",
+block_piece = _table(
+    "block_piece",
+    "*block *place:whole *piece:whole bytes:whole fingerprint?",
     of_fingerprint="fingerprint",
 )
 
@@ -209,20 +218,22 @@ tensor_piece = _table(
 # one that took its place by repacking, or the same.
 placement = _table("placement", "*model *stated placement", of_placement="placement")
 
-# The members of packs that a placement names: those that hold a tensor (`part` counts them within
-# it), and those that are bases of such and no tensor of the model (no fingerprint).
+# The members of packs that a placement names, in blocks as tensors are.
+# `member`: the first one of the block.
+placement_block = _table(
+    "placement_block", "*placement *pack *member:whole block", of_block="block"
+)
+
+# Members that hold a tensor (`part` counts them within it), and those that are bases of such and no
+# tensor of the model (no fingerprint).
 # `depth`: bases that a read of it goes through.
-tensor_storage = _table(
-    "tensor_storage",
-    "*placement *pack *member:whole fingerprint? part:whole codec stored_bytes:whole depth:whole",
-    of_fingerprint="fingerprint",
-    of_member="pack member",
+block_member = _table(
+    "block_member",
+    "*block *member:whole fingerprint? part:whole codec stored_bytes:whole depth:whole",
 )
 
 # What a member is a delta of: another member of the same placement.
-member_base = _table(
-    "member_base", "*placement *pack *member:whole *place:whole base_pack base_member:whole"
-)
+block_base = _table("block_base", "*block *member:whole *place:whole base_pack base_member:whole")
 
 # ------------------------------------------------------------------------------ architecture
 
@@ -313,3 +324,53 @@ registered_version = _table(
 )
 
 registered_alias = _table("registered_alias", "*model *alias version:whole commit")
+
+# ------------------------------------------------------------------------------ as they are asked
+
+
+def _of_model(name: str, rows: Table, *names: str) -> Subquery:
+    """Rows of blocks as those of models, with the place of each tensor among all of its model's."""
+    place = type_coerce(model_block.c.place + rows.c.place, WHOLE).label("place")
+    told = (rows.c[each] for each in names)
+    return (
+        select(model_block.c.model, place, *told)
+        .join(rows, rows.c.block == model_block.c.block)
+        .subquery(name)
+    )
+
+
+def _of_placement(name: str, rows: Table, *names: str) -> Subquery:
+    """Rows of blocks as those of placements."""
+    at, told = placement_block.c, (rows.c[each] for each in names)
+    return select(at.placement, at.pack, *told).join(rows, rows.c.block == at.block).subquery(name)
+
+
+model_tensor: Final = _of_model(
+    "model_tensor", block_tensor, "name", "dtype", "shape", "elements", "bytes", "fingerprint"
+)
+tensor_piece: Final = _of_model("tensor_piece", block_piece, "piece", "bytes", "fingerprint")
+tensor_storage: Final = _of_placement(
+    "tensor_storage",
+    block_member,
+    "member",
+    "fingerprint",
+    "part",
+    "codec",
+    "stored_bytes",
+    "depth",
+)
+member_base: Final = _of_placement(
+    "member_base", block_base, "member", "place", "base_pack", "base_member"
+)
+
+_BLOCKS: Final = (
+    model_block, block_tensor, block_piece, placement_block, block_member, block_base,
+)  # fmt: skip
+SHOWN: Final[Mapping[str, Table | Subquery]] = {
+    **{name: table for name, table in METADATA.tables.items() if table not in _BLOCKS},
+    "model_tensor": model_tensor,
+    "tensor_piece": tensor_piece,
+    "tensor_storage": tensor_storage,
+    "member_base": member_base,
+}
+"""What SQL over the catalog asks, by name: the tables, and rows of blocks as those of models."""

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Subquery, Table, select
 
 from tensorrepo.formats.dataset.metadata.index import ColumnPages, PageIndex
 from tensorrepo.formats.dataset.metadata.tree_read import read_index, read_leaf, read_patches
@@ -44,6 +44,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
 )
 from tensorrepo.formats.dataset.selecting.pruning import numbers_of_keys
 from tensorrepo.query.catalog.tables import BYTES, FLAG, REAL, WHOLE
+from tensorrepo.query.catalog.visibility import Visible
 from tensorrepo.query.sql.pushdown import Scanned, StoppedError, noting
 from tensorrepo.query.sync.loader import chunks
 from tensorrepo.repo.threads import ordered_map
@@ -63,12 +64,16 @@ class DerivedColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogTable:
-    """A table of the catalog; `reading` opens what it is read from, `told` is added to it."""
+    """A table of the catalog; `reading` opens what it is read from, `told` is added to it.
 
-    table: Table
+    `visible` says which rows are given; None: all.
+    """
+
+    table: Table | Subquery
     reading: Callable[[], AbstractContextManager[Connection]]
     scanned: Scanned
     told: tuple[DerivedColumn, ...] = ()
+    visible: Visible | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,7 +98,8 @@ class CatalogTable:
         wanted = set(self.schema.names if compared is None else (*columns, *compared))
         told = [each for each in self.told if each.name in wanted]
         stored = wanted - {each.name for each in told}
-        names = sorted(stored.union(*(each.needs for each in told)))
+        seen_by = () if self.visible is None else self.visible.columns(self.table.name)
+        names = sorted(stored.union(seen_by, *(each.needs for each in told)))
         schema = pa.schema([self.schema.field(name) for name in names])
         query = select(*(self.table.c[name] for name in names))
         with self.reading() as connection:
@@ -104,6 +110,8 @@ class CatalogTable:
                     for values, field in zip(zip(*part, strict=True), schema, strict=True)
                 ]
                 found = pa.Table.from_arrays(arrays, schema=schema)
+                if self.visible is not None:
+                    found = self.visible.rows(self.table.name, found)
                 for each in told:
                     given = zip(*(found[name].to_pylist() for name in each.needs), strict=True)
                     made = pa.array([each.tell(*values) for values in given], pa.string())

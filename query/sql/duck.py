@@ -45,7 +45,7 @@ class QueryTables(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DuckSettings:
     """What a query may use.
 
     Attributes:
@@ -94,7 +94,7 @@ class DuckSession:
     """A connection on which queries follow one another; temporary tables stay between them."""
 
     tables: QueryTables
-    settings: Settings = field(default_factory=Settings)
+    settings: DuckSettings = field(default_factory=DuckSettings)
     scanned: Scanned = field(default_factory=Scanned)
     _connection: Any = None
     _functions: set[str] = field(default_factory=set)

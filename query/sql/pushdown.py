@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from tensorrepo.formats.dataset.read import (
     scan,
 )
 from tensorrepo.formats.dataset.reading.row_read import read_columns
+from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
 from tensorrepo.formats.dataset.selecting.pruning import rows_that_may_match
@@ -156,6 +157,12 @@ class DatasetTable:
     def shown(self) -> tuple[str, ...]:
         """The columns that ``*`` stands for."""
         return self.dataset.schema.visible.names
+
+    def bytes_at_once(self, columns: Sequence[str], where: pc.Expression | None) -> int:
+        """Memory that a scan takes at a time, about: a page of each column, and rows of it."""
+        compared = _compared(self.schema, where)
+        names = {name for name in (*columns, *compared) if name in self.dataset.schema}
+        return _COPIES * sum(_largest_page(self.dataset, name) for name in names)
 
     def reader(self, columns: Sequence[str], where: pc.Expression | None) -> pa.RecordBatchReader:
         """Rows for which `where` is true, or all, in order."""
@@ -322,6 +329,17 @@ def _part_rows(dataset: StoredDataset, columns: set[str]) -> int:
     indexes = [column_index(dataset, name) for name in columns if name in dataset.schema]
     row_bytes = sum(index.raw_bytes for index in indexes) / max(1, dataset.root.rows)
     return max(1, min(PART_ROWS, math.ceil(PART_BYTES / max(row_bytes, 1.0))))
+
+
+_COPIES: Final = 3  # of a value: in its page, in a batch, and as it is handed on
+
+
+def _largest_page(dataset: StoredDataset, name: str) -> int:
+    """Decoded bytes of the largest page of a column; of tiles, which are read by rows, of a row."""
+    index = column_index(dataset, name)
+    if index.storage.layout is ColumnLayout.TILED:
+        return int(index.mean_row_bytes)
+    return int(index.entries["raw_bytes"].max(initial=0))
 
 
 def _pages(dataset: StoredDataset, name: str, rows: NDArray[np.int64]) -> int:

@@ -47,6 +47,9 @@ _GRAPH_COLUMNS = (
     tables.graph.c.digest, tables.node.c.graph, tables.edge.c.graph, tables.node_parameter.c.graph,
 )  # fmt: skip
 
+_TENSOR_COLUMNS = (tables.block_tensor.c.block, tables.block_piece.c.block)
+_MEMBER_COLUMNS = (tables.block_member.c.block, tables.block_base.c.block)
+
 
 def sweep(connection: Connection, dropped: Iterable[str], roots: Collection[str]) -> int:
     """Delete what nothing reaches since `dropped` are no roots; gives how many commits went.
@@ -87,11 +90,14 @@ def delete_things(connection: Connection, things: Iterable[str]) -> None:
         unused = sorted(set(some) - present(connection, tables.entry_change.c.new, some))
         model = tables.model_version
         graphs = present(connection, model.c.digest, unused, model.c.graph)
+        part = tables.model_block
+        blocks = present(connection, part.c.model, unused, part.c.block)
         for content in CONTENTS.values():
             mine = sorted(present(connection, content.key, unused))
             for column in (content.key, *content.parts):
                 delete_where(connection, column, mine)
         _delete_unused(connection, graphs, tables.model_version.c.graph, _GRAPH_COLUMNS)
+        _delete_unused(connection, blocks, part.c.block, _TENSOR_COLUMNS)
         _delete_placements(connection, some)
 
 
@@ -111,8 +117,10 @@ def _delete_placements(connection: Connection, models: list[str]) -> None:
 
 def delete_unused_placements(connection: Connection, placements: Iterable[str]) -> None:
     """Delete what is known of those placements that no model has any more."""
-    columns = (tables.tensor_storage.c.placement, tables.member_base.c.placement)
-    _delete_unused(connection, placements, tables.placement.c.placement, columns)
+    part, wanted = tables.placement_block, set(placements)
+    blocks = present(connection, part.c.placement, wanted, part.c.block)
+    _delete_unused(connection, wanted, tables.placement.c.placement, (part.c.placement,))
+    _delete_unused(connection, blocks, part.c.block, _MEMBER_COLUMNS)
 
 
 def _delete_unused(
@@ -432,6 +440,7 @@ class _Filling:
         for some in chunks(sorted(present(self.connection, place.c.placement, newer))):
             moved = {digest: state.resolve(digest) for digest in some}
             self.contents.place_all(moved.values())
+            self.contents.loader.flush()  # blocks that the new ones share with the old are used
             for old, new in moved.items():
                 change = update(place).where(place.c.placement == old).values(placement=new)
                 self.connection.execute(change)

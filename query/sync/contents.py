@@ -48,6 +48,7 @@ from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_view
 from tensorrepo.query.catalog import tables
 from tensorrepo.query.catalog.tables import shown
+from tensorrepo.query.sync.blocks import member_blocks, tensor_blocks
 from tensorrepo.query.sync.loader import (
     Loader,
     TableRow,
@@ -195,15 +196,13 @@ class ModelRows:
         manifest = decode_manifest(objects.get(entry.digest).payload, entry.digest)
         graph = self._graph(objects, entry, manifest)
         types = manifest.type_table()
-        tensors = [_tensor(entry.digest, place, tensor, types[tensor.type])
-                   for place, tensor in enumerate(manifest.tensors)]  # fmt: skip
+        tensors = [_tensor(tensor, types[tensor.type]) for tensor in manifest.tensors]
         sums = (sum(row[_ELEMENTS] for row in tensors), sum(row[_BYTES] for row in tensors))
         architecture = architecture_fingerprint(_shapes(manifest, types))
         key = graph[0][1][0] if graph else None
         told = (*sums, architecture, key, as_json(manifest.metadata))
         yield tables.model_version, (entry.digest, len(tensors), *told)
-        yield from ((tables.model_tensor, row) for row in tensors)
-        yield from _pieces(entry.digest, manifest, types)
+        yield from tensor_blocks(entry.digest, tensors, _pieces(manifest, types))
         yield from graph
         yield from _metrics(entry.digest, manifest.metrics)
         yield from edge_rows(entry.digest, "model", manifest.lineage)
@@ -228,12 +227,16 @@ def placement_rows(objects: ObjectSource, digest: Digest) -> TableRows:
     """Where the tensors of a model lie, as a placement says."""
     placement = decode_placement(objects.get(digest).payload, digest)
     packs = [pack.pack.hex() for pack in placement.packs]
-    for fingerprint, part, member in _members(placement):
-        place_in = (packs[member.pack], member.member)
-        told = (fingerprint, part, member.codec, member.stored_bytes, member.depth)
-        yield tables.tensor_storage, (digest, *place_in, *told)
-        for place, (pack, base) in enumerate(member.bases):
-            yield tables.member_base, (digest, *place_in, place, packs[pack], base)
+    members = (
+        (
+            packs[member.pack],
+            member.member,
+            (fingerprint, part, member.codec, member.stored_bytes, member.depth),
+            [(packs[pack], base) for pack, base in member.bases],
+        )
+        for fingerprint, part, member in _members(placement)
+    )
+    return member_blocks(digest, members)
 
 
 def _members(placement: Placement) -> Iterator[tuple[str | None, int, MemberEntry]]:
@@ -243,23 +246,27 @@ def _members(placement: Placement) -> Iterator[tuple[str | None, int, MemberEntr
     yield from ((None, 0, member) for member in placement.bases)
 
 
-_ELEMENTS, _BYTES = 5, 6  # of `tables.model_tensor`
+_ELEMENTS, _BYTES = 3, 4  # of what `_tensor` gives
 
 
-def _tensor(model: str, place: int, tensor: TensorEntry, element: TensorType) -> TableRow:
+def _tensor(tensor: TensorEntry, element: TensorType) -> TableRow:
+    """Name, dtype, shape, elements, bytes and fingerprint of a tensor."""
     whole = tensor.pieces[0] if len(tensor.pieces) == 1 else None
     sizes = prod(tensor.shape), element.bytes_of(tensor.shape)
     told = (tensor.name, tensor.type, json.dumps(tensor.shape), *sizes)
-    return (model, place, *told, None if whole is None else _fingerprint(whole))
+    return (*told, None if whole is None else _fingerprint(whole))
 
 
-def _pieces(model: str, manifest: Manifest, types: Mapping[str, TensorType]) -> TableRows:
-    for place, tensor in enumerate(manifest.tensors):
-        if len(tensor.pieces) > 1:
-            for number_of, piece in enumerate(tensor.pieces):
-                size = types[tensor.type].bytes_of(piece.shape)
-                row = (model, place, number_of, size, _fingerprint(piece))
-                yield tables.tensor_piece, row
+def _pieces(manifest: Manifest, types: Mapping[str, TensorType]) -> dict[int, list[TableRow]]:
+    """Number, bytes and fingerprint of the pieces of tensors that have several, by their place."""
+    return {
+        place: [
+            (number_of, types[tensor.type].bytes_of(piece.shape), _fingerprint(piece))
+            for number_of, piece in enumerate(tensor.pieces)
+        ]
+        for place, tensor in enumerate(manifest.tensors)
+        if len(tensor.pieces) > 1
+    }
 
 
 def _fingerprint(piece: TensorPiece) -> str | None:
@@ -320,8 +327,7 @@ CONTENTS: Final[dict[Kind, Content]] = {
         ModelRows,
         tables.model_version.c.digest,
         (
-            tables.model_tensor.c.model,
-            tables.tensor_piece.c.model,
+            tables.model_block.c.model,
             tables.metric.c.owner,
             tables.lineage_edge.c.stated_by,
         ),
@@ -396,4 +402,5 @@ class Contents:
         wanted = set(placements)
         known = present(self.loader.connection, tables.placement.c.placement, wanted)
         for digest in sorted(wanted - known):
+            self.loader.next_owner()
             self.loader.add(placement_rows(self.objects, digest))

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Column, Connection, Table, bindparam, delete, select
@@ -36,8 +37,15 @@ ASK_AT_ONCE: Final = 500  # values in one question; databases take some thousand
 _NUL: Final = "\\x00"  # as `repr` writes it
 _ROW_BYTES: Final = 200  # what a row takes beside its texts
 
-# Many models share a graph: the rows of one that is there are left out.
-SHARED: Final = frozenset({tables.graph, tables.node, tables.edge, tables.node_parameter})
+# Many models share graphs and blocks: the rows of one that is there are left out. By table: the
+# column that tells whether what the first column of its rows names is there.
+SHARED: Final = MappingProxyType(
+    dict.fromkeys(
+        (tables.graph, tables.node, tables.edge, tables.node_parameter), tables.graph.c.digest
+    )
+    | dict.fromkeys((tables.block_tensor, tables.block_piece), tables.block_tensor.c.block)
+    | dict.fromkeys((tables.block_member, tables.block_base), tables.block_member.c.block)
+)
 
 
 @dataclass(slots=True)
@@ -52,13 +60,14 @@ class Loader:
     _waiting: dict[Table, list[TableRow]] = field(default_factory=dict)
     _waiting_rows: int = 0
     _waiting_bytes: int = 0
-    _graph: tuple[str, bool] = ("", False)  # the last one met, and whether it is left out
-    _graphs_loaded: set[str] = field(default_factory=set)
+    _shared: tuple[str, bool] = ("", False)  # the last one met, and whether it is left out
+    _shared_loaded: set[str] = field(default_factory=set)
 
     def add(self, rows: TableRows) -> None:
         """Take rows; a batch goes out when enough of them wait."""
         for table, row in rows:
-            if table in SHARED and self._is_there(row[0]):
+            key = SHARED.get(table)
+            if key is not None and self._is_there(key, row[0]):
                 continue
             self._unseen[table].append(row)
             self._unseen_rows += 1
@@ -89,22 +98,20 @@ class Loader:
         self._unseen.clear()
         self._unseen_rows = 0
 
-    def _is_there(self, graph: str) -> bool:
-        """Whether the rows of a graph, which come one behind the other, are known already."""
-        if self._graph[0] != graph:
-            known = graph in self._graphs_loaded or bool(
-                present(self.connection, tables.graph.c.digest, [graph])
-            )
-            if len(self._graphs_loaded) >= BATCH_ROWS:  # they are in the table by then
+    def _is_there(self, key: Column[Any], name: str) -> bool:
+        """Whether the rows of what is shared, which come one behind the other, are known."""
+        if self._shared[0] != name:
+            known = name in self._shared_loaded or bool(present(self.connection, key, [name]))
+            if len(self._shared_loaded) >= BATCH_ROWS:  # they are in the tables by then
                 self.flush()
-                self._graphs_loaded.clear()
-            self._graphs_loaded.add(graph)
-            self._graph = graph, known
-        return self._graph[1]
+                self._shared_loaded.clear()
+            self._shared_loaded.add(name)
+            self._shared = name, known
+        return self._shared[1]
 
     def next_owner(self) -> None:
-        """What comes now is another thing's: a graph met again is one that is there."""
-        self._graph = "", False
+        """What comes now is another thing's: what is shared and met again is there."""
+        self._shared = "", False
 
 
 def insert(connection: Connection, table: Table, rows: Sequence[TableRow]) -> None:

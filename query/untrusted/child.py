@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorrepo.formats.dataset.selecting.expression import expression_tree, field_names
-from tensorrepo.query.sql.duck import Settings, add_tables, check_select, is_of_duckdb
+from tensorrepo.query.sql.duck import DuckSettings, add_tables, check_select, is_of_duckdb
 from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames
 from tensorrepo.query.untrusted.pipe import (
@@ -143,7 +143,7 @@ def answer(pipe: Pipe) -> None:
         schema = unpacked(pipe.receive()[1]).schema
         found[tuple(table["path"])] = _Served(number, schema, tuple(table["shown"]), asking)
     memory = f"{limits['memory_bytes'] // 1000}KB"
-    connection = Settings(memory, threads=1, spill="", external=False).connect()
+    connection = DuckSettings(memory, threads=1, spill="", external=False).connect()
     names = QueryNames(request["query"], tuple(found), frozenset(request["words"]))
     for name in sorted({word.lower() for word in request["words"]} & NAMES):
         add_function(connection, name)

@@ -29,6 +29,7 @@ from time import monotonic
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.query.sql.duck import Params, QueryTables, is_listing, reworded, table_listing
@@ -60,6 +61,8 @@ from tensorrepo.repo.tables import printable
 SERVER = """
 import json, sys
 sys.path += json.loads(sys.argv[1])
+from tensorrepo.query.untrusted.isolation import leave_network
+leave_network()
 from tensorrepo.query.untrusted.child import serve
 serve(int(sys.argv[2]))
 """
@@ -85,18 +88,20 @@ class QueryLimits:
         seconds: time to look its names up, and from when its process is ready until its last row is
             taken; then it is killed.
         memory_bytes: memory of the process that answers it, beyond what it takes to begin; also
-            as a text such as "512MB", and so is `bytes`.
+            as a text such as "512MB", and so are `bytes` and `served_bytes`.
         rows: number of rows of the result.
         bytes: size of the result; a value counts as one at least, null too.
+        served_bytes: memory that this process takes at once for the rows that it hands over, about.
     """
 
     seconds: float = 10.0
     memory_bytes: int = 512 << 20
     rows: int = 100_000
     bytes: int = 64 << 20
+    served_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "bytes"):
+        for name in ("memory_bytes", "bytes", "served_bytes"):
             if isinstance(text := getattr(self, name), str):
                 object.__setattr__(self, name, byte_size(name, text))
         for name, value in asdict(self).items():
@@ -291,7 +296,8 @@ class _Child:
         self._pipe = Pipe(
             self._process.answers, self._process.questions, most_bytes, lambda: self._is_late
         )
-        self._serving = Serving([table for _, table in self.tables], self.scanned)
+        tables_of_query = [table for _, table in self.tables]
+        self._serving = Serving(tables_of_query, self.scanned, self.limits.served_bytes)
         tables = [{"path": path, "shown": list(table.shown)} for path, table in self.tables]
         head = request | {"limits": asdict(self.limits), "tables": tables}
         with self._watched():
@@ -429,6 +435,7 @@ _SHARED = (
 
 MOST_COLUMNS: Final = 64  # that are being read: each may have threads, and some megabytes ahead
 LEAST_SCANS: Final = 4  # that stay open, however wide
+CATALOG_BYTES: Final = 8 << 20  # of rows of the catalog at once
 CATALOG_COLUMNS: Final = 8  # what a table of the catalog counts as: it holds a connection
 
 
@@ -437,6 +444,7 @@ class _Scan:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     columns: int
+    bytes: int
 
 
 @dataclass(slots=True)
@@ -451,6 +459,7 @@ class Serving:
 
     tables: Sequence[ScannedTable]
     scanned: Scanned
+    most_bytes: int
     _scans: dict[int, _Scan] = field(default_factory=dict)
     _given_up: set[int] = field(default_factory=set)
     _newest: int = -1
@@ -473,11 +482,28 @@ class Serving:
         self._newest = asked.scan
         columns = len(asked.columns) if isinstance(table, DatasetTable) else CATALOG_COLUMNS
         self._make_room(columns)
+        size = self._checked_bytes(table, asked, where)
         try:
             reader = table.reader(asked.columns, where)
         except pa.ArrowException as error:
             raise misbehaved(f"it sent a filter that fits no rows: {error!s:.200}") from error
-        self._scans[asked.scan] = _Scan(reader.schema, iter(reader), columns)
+        self._scans[asked.scan] = _Scan(reader.schema, iter(reader), columns, size)
+
+    def _checked_bytes(
+        self, table: ScannedTable, asked: ScanRequest, where: pc.Expression | None
+    ) -> int:
+        """Memory that a scan takes here. Raises InvalidInputError where all take too much."""
+        size = CATALOG_BYTES
+        if isinstance(table, DatasetTable):
+            size = table.bytes_at_once(asked.columns, where)
+        held = sum(scan.bytes for scan in self._scans.values())
+        if held + size > self.most_bytes:
+            raise InvalidInputError(
+                f"reading {', '.join(asked.columns)!s:.200} takes {held + size:,} bytes at once, "
+                f"with what the query reads beside it, and {self.most_bytes:,} are given to one: "
+                "name fewer columns, or smaller ones"
+            )
+        return size
 
     def next(self, asked: Next) -> tuple[dict[str, Any], pa.Buffer | bytes]:
         """The next rows of a scan as a frame, one without a body at its end.

@@ -101,18 +101,18 @@ def test_text_is_ordered_by_code_points_and_reals_and_flags_come_back(
     names = ["a", "B", "_", "é", "ß", "\0x", "𝄞"]
     with catalog.writing() as connection:
         rows = [
-            {"model": "m", "place": n, "name": name, "dtype": "F32", "shape": "[]",
+            {"block": "m", "place": n, "name": name, "dtype": "F32", "shape": "[]",
              "elements": 1 << 62, "bytes": 1}
             for n, name in enumerate(names)
         ]  # fmt: skip
-        connection.execute(tables.model_tensor.insert(), rows)
+        connection.execute(tables.block_tensor.insert(), rows)
         record = {"generation": 1, "place": 0, "txn": "t", "kind": "noop", "actor": "", "note": "",
                   "time_ns": -(1 << 63), "applied": False, "reason": ""}  # fmt: skip
         connection.execute(tables.log_record.insert(), record)
         owner = {"owner": "m", "place": 0, "name": "loss", "value": 0.1, "kind": "finite"}
         connection.execute(tables.metric.insert(), owner)
     with catalog.reading() as connection:
-        name = tables.model_tensor.c.name
+        name = tables.block_tensor.c.name
         found = connection.execute(select(name).order_by(name)).scalars().all()
         applied, time_ns = connection.execute(
             select(tables.log_record.c.applied, tables.log_record.c.time_ns)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.catalog.sql import RepositoryTables
-from tensorrepo.query.sql.duck import DuckSession, Settings
+from tensorrepo.catalog.sql import tables_of
+from tensorrepo.query.sql.duck import DuckSession, DuckSettings
 from tensorrepo.query.sql.pushdown import Scanned, noting
 
 NAMES = ("shirt", "shoe", "hat")
@@ -235,7 +235,7 @@ def test_errors_of_the_catalog_come_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_query_that_was_stopped_does_not_stop_the_next(repo: tr.Repository) -> None:
-    session = DuckSession(RepositoryTables(repo.context, "main"))
+    session = DuckSession(tables_of(repo.context, "main"))
     session.scanned.stop.set()  # as Ctrl-C does
     session.scanned.failed = tr.CorruptError("of the last query")
     assert len(session.query("SELECT * FROM fashion").arrow()) == 20
@@ -252,7 +252,7 @@ def test_rows_that_nobody_takes_fail_nothing() -> None:
 
 
 def test_what_is_spilt_is_for_its_owner_and_goes_with_the_connection() -> None:
-    connection = Settings(memory="64MB").connect()
+    connection = DuckSettings(memory="64MB").connect()
     folder = Path(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0][0])
     assert folder.stat().st_mode & 0o777 == 0o700
     del connection

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
 import time
 import zlib
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.query.sql.duck import Settings
+from tensorrepo.query.sql.duck import DuckSettings
 from tensorrepo.query.untrusted import child, sandbox
 from tensorrepo.query.untrusted.pipe import SIZES, Pipe, packed
 from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -162,6 +165,24 @@ def test_a_process_finds_what_this_one_found_in_its_environment(
     assert len(_ask(repo, "SELECT 1")) == 1
 
 
+def test_what_this_process_takes_for_a_query_is_bounded() -> None:
+    repo = tr.init(f"memory://served-{uuid4()}", author="Ada <ada@example.org>")
+    with repo.transaction("main", message="wide") as tx:
+        tx.create_dataset("wide", {"blob": [b"x" * MEGABYTE] * 4, "n": [1, 2, 3, 4]})
+    with pytest.raises(tr.InvalidInputError, match=r"blob takes [\d,]+ bytes at once"):
+        _ask(repo, "SELECT sum(octet_length(blob)) FROM wide", served_bytes=2 * MEGABYTE)
+    assert _ask(repo, "SELECT sum(n) AS s FROM wide", served_bytes=2 * MEGABYTE).num_rows == 1
+
+
+def test_no_folder_is_left_of_a_process_that_was_killed(
+    repo: tr.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(tr.InvalidInputError):
+        _ask(repo, "SELECT count(DISTINCT a.n * b.n) FROM numbers a, numbers b", seconds=0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
 # ------------------------------------------------------- a process that somebody took over
 
 
@@ -177,6 +198,8 @@ BEGUN = _frame(b'{"kind": "begun"}', packed([], pa.schema([("x", pa.int64())])).
 TAKEN_OVER = """
 import json, os, sys, time, zlib
 sys.path += json.loads(sys.argv[1])
+from tensorrepo.query.untrusted.isolation import leave_network
+leave_network()
 from tensorrepo.query.untrusted import child
 from tensorrepo.query.untrusted.pipe import Pipe
 def main():
@@ -285,6 +308,27 @@ def test_processes_go_with_the_server(repo: tr.Repository, tmp_path: Path) -> No
         _ask(repo, _say(READY + BEGUN + BEGUN))  # from a server of its own
 
 
+@pytest.mark.usefixtures("taken_over")
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--user", "--net", "true"], check=False).returncode != 0,
+    reason="this system lets users give up no network",
+)
+def test_a_process_has_no_network_no_environment_and_no_files(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = (
+            "import socket\n"
+            f"s = socket.socket(); reached = s.connect_ex({server.getsockname()!r})\n"
+            f"told = [reached != 0, sorted(os.environ), os.getcwd()]\n"
+            f"open({str(told)!r}, 'w').write(json.dumps(told)); os._exit(3)"
+        )
+        with pytest.raises(tr.InvalidInputError):
+            _ask(repo, _say(READY, code))
+    assert json.loads(told.read_text()) == [True, ["LC_CTYPE", "OPENBLAS_NUM_THREADS"], "/"]
+
+
 def _has_ended(process: int) -> bool:
     """Whether a process that was killed is gone, or waits for its parent to look."""
     for _ in range(1000):
@@ -302,7 +346,7 @@ def _has_ended(process: int) -> bool:
 
 @pytest.fixture(scope="module")
 def locked() -> Any:
-    return Settings("64MB", threads=1, spill="", external=False).connect()
+    return DuckSettings("64MB", threads=1, spill="", external=False).connect()
 
 
 class _Heard(Pipe):

@@ -49,7 +49,7 @@ def table() -> _Plain:
 
 @pytest.fixture
 def serving(table: _Plain) -> Serving:
-    return Serving([table], Scanned())
+    return Serving([table], Scanned(), 1 << 30)
 
 
 def _scan(number: int, columns: tuple[str, ...] = ("n",)) -> ScanRequest:

@@ -1,9 +1,8 @@
 """First tables of the catalog.
 
-It is called 0002 because it makes what a step from 0001 to 0002 once made; tables of 0001, which
-no release had, are `revisions.DROPPED`.
+It is called 0003 because tables of 0001 and 0002, which no release had, are `revisions.DROPPED`.
 
-Revision ID: 0002
+Revision ID: 0003
 Revises:
 """
 
@@ -16,7 +15,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0002"
+revision = "0003"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -55,14 +54,15 @@ _TABLES = {
     "model_version": (
         "*digest tensor_count:whole elements:whole bytes:whole architecture graph? metadata"
     ),
-    "model_tensor": "*model *place:whole name dtype shape elements:whole bytes:whole fingerprint?",
-    "tensor_piece": "*model *place:whole *piece:whole bytes:whole fingerprint?",
+    "model_block": "*model *place:whole block",
+    "block_tensor": "*block *place:whole name dtype shape elements:whole bytes:whole fingerprint?",
+    "block_piece": "*block *place:whole *piece:whole bytes:whole fingerprint?",
     "placement": "*model *stated placement",
-    "tensor_storage": (
-        "*placement *pack *member:whole fingerprint? part:whole codec stored_bytes:whole "
-        "depth:whole"
+    "placement_block": "*placement *pack *member:whole block",
+    "block_member": (
+        "*block *member:whole fingerprint? part:whole codec stored_bytes:whole depth:whole"
     ),
-    "member_base": "*placement *pack *member:whole *place:whole base_pack base_member:whole",
+    "block_base": "*block *member:whole *place:whole base_pack base_member:whole",
     "graph": "*digest source nodes:whole hash",
     "node": "*graph *place:whole name op attributes depth:whole prefix",
     "edge": "*graph *source:whole *target:whole *role output:whole",
@@ -92,9 +92,9 @@ _INDEXES = {
     "commit_parent_of_parent": "parent", "entry_change_of_new": "new",
     "entry_change_of_path": "path", "entry_of_digest": "digest", "dataset_column_of_name": "name",
     "model_version_of_architecture": "architecture", "model_version_of_graph": "graph",
-    "model_tensor_of_fingerprint": "fingerprint", "tensor_piece_of_fingerprint": "fingerprint",
-    "placement_of_placement": "placement", "tensor_storage_of_fingerprint": "fingerprint",
-    "tensor_storage_of_member": "pack member", "graph_of_hash": "hash", "node_of_op": "op",
+    "model_block_of_block": "block", "block_tensor_of_fingerprint": "fingerprint",
+    "block_piece_of_fingerprint": "fingerprint", "placement_block_of_block": "block",
+    "placement_of_placement": "placement", "graph_of_hash": "hash", "node_of_op": "op",
     "node_of_prefix": "prefix graph", "edge_of_target": "graph target",
     "metric_of_name": "name value", "metric_of_run": "run name step",
     "parameter_of_name": "name value", "run_of_id": "id", "run_of_name": "name",

@@ -1,0 +1,1 @@
+"""One module for each revision, self-contained: what it did stays done that way."""

@@ -1,0 +1,1 @@
+"""Drawings as SVG and HTML, for reports and web pages: charts, profiles of columns, lineage."""
