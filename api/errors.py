@@ -1,4 +1,4 @@
-"""HTTP statuses of the kinds of errors.
+"""HTTP statuses of the kinds of errors, and answers that tell of one (problem+json).
 
 The body (problem+json) carries the `kind` itself, so clients need not guess from the status.
 
@@ -8,19 +8,38 @@ Source:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from tensorrepo.repo.errors import (
+    Error,
+    MissingObjectsError,
+    RateLimitedError,
+    UnauthenticatedError,
+)
 
 HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
     {
         "invalid-input": HTTPStatus.BAD_REQUEST,
+        "unauthenticated": HTTPStatus.UNAUTHORIZED,
         "permission": HTTPStatus.FORBIDDEN,
+        "too-large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "rate-limited": HTTPStatus.TOO_MANY_REQUESTS,
         "not-found": HTTPStatus.NOT_FOUND,
         "no-such-row": HTTPStatus.NOT_FOUND,
         "conflict": HTTPStatus.CONFLICT,
         "expired": HTTPStatus.GONE,
         "collected": HTTPStatus.GONE,
+        "missing-objects": HTTPStatus.GONE,
         "purged": HTTPStatus.GONE,
         "corrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
         "rewound": HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -30,3 +49,98 @@ HTTP_STATUSES: Mapping[str, HTTPStatus] = MappingProxyType(
         "outcome-unknown": HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457), with the stable `kind` of docs/reference/errors.md."""
+
+    type: str
+    title: str
+    status: int
+    kind: str = Field(description="What the caller can do next; never changes.")
+    detail: str = Field(description="What, where, expected against found, what to do.")
+    request_id: str
+
+
+MEDIA_TYPE: Final = "application/problem+json"
+_LOGGER = logging.getLogger(__name__)
+_KINDS_OF_STATUS: Final = {
+    401: "unauthenticated",
+    403: "permission",
+    404: "not-found",
+    413: "too-large",
+}
+
+
+def problem(
+    request: Request,
+    status: int,
+    kind: str,
+    detail: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> JSONResponse:
+    """An answer that tells what went wrong, where, and what to do."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "kind": kind,
+        "detail": detail,
+        "request_id": request.scope.get("request_id", ""),
+        **more,
+    }
+    return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
+
+
+def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer one of our errors."""
+    assert isinstance(error, Error), "registered for these alone"
+    headers = {}
+    if isinstance(error, UnauthenticatedError):
+        headers["WWW-Authenticate"] = 'Bearer realm="tensorrepo"'
+    if isinstance(error, RateLimitedError):
+        headers["Retry-After"] = str(max(1, round(error.retry_seconds)))
+    more = {"missing": error.digests} if isinstance(error, MissingObjectsError) else {}
+    status = HTTP_STATUSES[error.kind]
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _LOGGER.error("%s: %s", error.kind, error)
+    return problem(request, status, error.kind, str(error), headers=headers, **more)
+
+
+def answer_invalid(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that does not fit its schema."""
+    assert isinstance(error, RequestValidationError), "registered for these alone"
+    # What was sent is not repeated: it may hold a secret.
+    found = [
+        {"where": ".".join(str(part) for part in one["loc"]), "message": one["msg"]}
+        for one in error.errors()
+    ]
+    first = found[0] if found else {"where": "request", "message": "not as its schema says"}
+    detail = (
+        f"{first['where']}: {first['message']}. Correct it; /api/v1/docs shows what is expected."
+    )
+    return problem(request, HTTPStatus.BAD_REQUEST, "invalid-input", detail, problems=found)
+
+
+def answer_http(request: Request, error: Exception) -> JSONResponse:
+    """Answer what the framework refuses: no such route, no such method."""
+    assert isinstance(error, HTTPException), "registered for these alone"
+    kind = _KINDS_OF_STATUS.get(error.status_code, "invalid-input")
+    return problem(request, error.status_code, kind, str(error.detail), headers=error.headers)
+
+
+def answer_bug(request: Request, error: Exception) -> JSONResponse:
+    """Answer what should never happen: the log has the details, the answer only its id."""
+    _LOGGER.error("unexpected failure", exc_info=error)
+    detail = "the service failed unexpectedly; its log tells more under this request's id"
+    return problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "error", detail)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Let `app` answer every failure as problem+json."""
+    app.add_exception_handler(Error, answer_error)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    app.add_exception_handler(HTTPException, answer_http)
+    app.add_exception_handler(Exception, answer_bug)

@@ -13,6 +13,7 @@ from tests.support.architecture.sources import ROOT, imports, project, sources
 INSTALLED_AS = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "lance": "pylance", "sklearn": "scikit-learn",
     "yaml": "pyyaml", "google.protobuf": "protobuf", "google.auth": "google-auth",
+    "argon2": "argon2-cffi", "markdown_it": "markdown-it-py", "multipart": "python-multipart",
     "azure.core": "azure-identity", "azure.identity": "azure-identity",
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -37,11 +38,15 @@ def _installed_as(root: str, name: str) -> str:
     return INSTALLED_AS.get(shared, INSTALLED_AS.get(root, root)).lower().replace("_", "-")
 
 
-def _foreign(*, at_load: bool) -> dict[str, str]:
-    """Distribution and one place of each foreign import; `at_load`: made when a module loads."""
+def _foreign(*, at_load: bool, but: str | None = None) -> dict[str, str]:
+    """Distribution and one place of each foreign import; `at_load`: made when a module loads.
+
+    Without those of files whose paths begin with `but`.
+    """
     return {
         _installed_as(root, each.full): source.at(each.node, each.full)
         for source in sources()
+        if but is None or not source.path.startswith(but)
         for each in imports(source)
         if (root := each.module.split(".")[0]) not in sys.stdlib_module_names
         and root not in ("tensorrepo", "")
@@ -54,7 +59,7 @@ _OF_EXTRAS = ("tensorrepo/dcp.py",)
 
 
 def test_what_loads_with_the_package_is_a_dependency() -> None:
-    found = _foreign(at_load=True)
+    found = _foreign(at_load=True, but="api/")
     strange = {place for name, place in found.items() if name not in _needed()}
     assert {place for place in strange if not place.startswith(_OF_EXTRAS)} == set()
 
@@ -71,6 +76,13 @@ def test_no_other_module_imports_one_that_needs_an_extra(path: str) -> None:
     assert importers == []
 
 
+def test_what_loads_with_the_service_is_of_its_extra() -> None:
+    found = _foreign(at_load=True)
+    allowed = _needed() | _extras("server")
+    strange = {place for name, place in found.items() if name not in allowed}
+    assert {place for place in strange if not place.startswith(_OF_EXTRAS)} == set()
+
+
 def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
     found = _foreign(at_load=False)
     allowed = _needed() | _extras(
@@ -84,9 +96,11 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "aws",
         "sign",
         "hdf5",
+        "keyring",
         "lance",
         "lmdb",
         "postgres",
+        "server",
         "tfrecord",
         "demo",
     )

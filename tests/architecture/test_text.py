@@ -14,18 +14,24 @@ from tests.support.architecture.sources import ROOT, sources
 # Hosts that our text may name. A package registry's is not among them: clients know their own.
 HOSTS = {
     "127.0.0.1",
+    "data.example.org",
+    "evil.example",
     "example.com",
     "example.org",
+    "example.org.example.com",  # of a host that begins as another one
     "example.test",
     "github.com",
     "host",
     "keepachangelog.com",
     "localhost",
+    "login.example.org",
+    "models.example.org",
     "s3.amazonaws.com",
     "semver.org",
     "storage.azure.com",  # what a token of Azure is for
     "tensorrepo.readthedocs.io",
     "www.apache.org",
+    "www.example.org",
     "www.googleapis.com",  # what a token of Google is for
     "www.w3.org",  # the name of SVG
 }

@@ -17,6 +17,7 @@ from tensorrepo.repo.backends.base import Backend, Guarantee
 from tensorrepo.repo.backends.fsspec import FsspecBackend
 from tensorrepo.repo.backends.probe import probe
 from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.errors import (
     InvalidInputError,
@@ -37,8 +38,9 @@ from tests.support.servers.object_stores import (
     s3_on_ours,
 )
 from tests.support.servers.postgres import server
+from tests.support.servers.service import running_service
 
-KEY = "objects/ab/cdef"
+KEY = f"objects/ab/{'cd' * 31}"
 VALUE = bytes(range(256)) * 40
 NUMBERS = count()
 CLOUD = {
@@ -60,6 +62,7 @@ class Places:
     buckets: dict[str, Bucket]
     start: Callable[[str], Bucket]
     postgres: Callable[[], str]
+    served: Callable[[], Backend]
 
     def bucket(self, name: str) -> Bucket:
         return self.buckets.get(name) or self.start(name)
@@ -99,7 +102,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         def postgres() -> str:
             return stack.enter_context(server()).url("postgres")
 
-        yield Places(lambda: str(tmp_path_factory.mktemp("backends")), buckets, start, postgres)
+        @cache
+        def served() -> Backend:
+            """A repository behind a service, in whose store a value was put."""
+            running = stack.enter_context(running_service(tmp_path_factory.mktemp("service")))
+            place = running.service.directory.create("team/photos").url
+            open_backend(place, environment={}).create(KEY, (VALUE,))
+            url = f"{running.url}/team/photos"
+            return open_http(url, {"token": running.token}, environment={})
+
+        yield Places(
+            lambda: str(tmp_path_factory.mktemp("backends")), buckets, start, postgres, served
+        )
 
 
 @pytest.fixture(params=WRITABLE)
@@ -114,9 +128,11 @@ def atomic(request: pytest.FixtureRequest, places: Places) -> Backend:
     return places.open(request.param)
 
 
-@pytest.fixture(scope="module", params=[*WRITABLE, "http"])
+@pytest.fixture(scope="module", params=[*WRITABLE, "http", "service"])
 def reader(request: pytest.FixtureRequest, places: Places) -> Backend:
     """A backend that holds VALUE under KEY, and nothing under log/; no test writes to it."""
+    if request.param == "service":
+        return places.served()
     name = "s3-ours" if request.param == "http" else request.param
     opened = places.open(name)
     opened.create(KEY, (VALUE,))

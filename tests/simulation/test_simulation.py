@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tensorrepo.repo.changes import gc_fence
+from tensorrepo.repo.changes import gc_fence, gc_packs
 from tensorrepo.repo.changes.transaction import CommitAttempt
 from tensorrepo.repo.errors import NotFoundError
 from tests.support.effort import soaking
@@ -52,6 +52,14 @@ def test_some_order_catches_who_names_a_commit_without_the_fence(
     monkeypatch.setattr(fence, name, lambda *_: None)
     with pytest.raises((AssertionError, NotFoundError)):
         all(simulated(seed, 300) for seed in range(seeds))
+
+
+def test_some_order_catches_who_forgets_what_lies_in_packs_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc_packs._Packing, "_is_buried", lambda *_: True)
+    with pytest.raises((AssertionError, NotFoundError)):
+        all(simulated(seed, 300) for seed in range(5))
 
 
 @pytest.mark.timeout(3600)

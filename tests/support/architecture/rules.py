@@ -32,6 +32,7 @@ READ_IN_PURE_ROOMS = (
     "formats/dataset/versions/merge_write.py",
     "formats/model/delta/base_choice.py",
     "formats/native/files.py",
+    "formats/runs/stored_run.py",
 )
 STORAGE_NAMES = ("ObjectSource", "ObjectSink", "Backend", "DiskCache", "ObjectStore", "Repository")
 STORAGE_MODULES = ("fsspec", "obstore", "mmap", "socket", "urllib", "shutil", "tempfile")

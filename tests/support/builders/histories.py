@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +12,14 @@ from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_fence, merge_branches, refs
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.shallow import end_entry
 from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import append
+from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.log.records import STATE_INTERVAL, LogEntry
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.repositories import (
     ADA,
     commit_files,
@@ -208,3 +213,17 @@ def to_disk(backend: Backend, folder: Path) -> LocalBackend:
         (folder / stored.key).parent.mkdir(parents=True, exist_ok=True)
         (folder / stored.key).write_bytes(backend.read(stored.key))
     return LocalBackend(folder)
+
+
+def extend_history(repository: RepositoryCore, commits: Collection[Digest], *, actor: str) -> None:
+    """Let history go on behind commits, as a transfer does that stored their parents."""
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        known = sorted(set(commits) & view.state.shallow)
+        writer = ObjectWriter(repository.objects, view.state.graves)
+        for ended in known:
+            for parent in read_commit(repository.objects, ended).beyond:
+                gc_fence.secure_commit(writer, view.state, parent)
+        return (end_entry(actor, remove=known),) if known else ()
+
+    repository.append(decide)

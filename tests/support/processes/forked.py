@@ -38,7 +38,7 @@ FORKED.set_forkserver_preload(
         "tensorrepo.sdk",
         "tensorrepo.formats.dataset.streaming.stream",
         "tensorrepo.repo.backends.registry",
-        "tensorrepo.verbs.compare_contents",
+        "tensorrepo.query.compare.contents",
         *sorted(set(MODULE_OF.values())),
     ]
 )

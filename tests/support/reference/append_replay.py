@@ -31,25 +31,33 @@ class Turnstile:
     def __init__(self) -> None:
         self._go = threading.Semaphore(0)
         self._rest = threading.Semaphore(0)
-        self.closed = False
+        self._gone = self._closed = False
 
     def wait(self) -> None:
         """In the thread: rest until told to go on."""
         self._rest.release()
         self._go.acquire()
-        if self.closed:
+        if self._closed:
             raise Crash
 
     def leave(self) -> None:
         """In the thread: come to rest for good."""
+        self._gone = True
         self._rest.release()
 
     def await_rest(self) -> None:
         self._rest.acquire()
 
     def step(self) -> None:
+        assert not self._gone, "its call came to an end before the model's did"
         self._go.release()
         self._rest.acquire()
+
+    def close(self) -> None:
+        """Let the thread end where it rests, if it does not end by itself."""
+        if not self._gone:
+            self._closed = True
+            self.step()
 
 
 class PacedLog(RepositoryLog):
@@ -57,9 +65,9 @@ class PacedLog(RepositoryLog):
 
     pace: Turnstile
 
-    def refresh_tip(self) -> Tip:
+    def refresh_tip(self, *, remember: bool = True) -> Tip:
         self.pace.wait()
-        return super().refresh_tip()
+        return super().refresh_tip(remember=remember)
 
 
 class RealWriter:
@@ -82,9 +90,7 @@ class RealWriter:
         self.pace.step()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self.pace.closed = True
-            self.pace.step()
+        self.pace.close()
         self._thread.join()
 
     def described(self) -> Writer:

@@ -11,13 +11,13 @@ import random
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import gc_fence, refs
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.changes.shallow import end_history, extend_history
+from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import CommitExpired, ConflictError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Envelope, Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
-from tests.support.builders.histories import verify
+from tests.support.builders.histories import extend_history, verify
 from tests.support.builders.repositories import ADA, commit_files, new_repository
 from tests.support.reference.collection_replay import Interrupted
 from tests.support.reference.collector import collect_late, delete

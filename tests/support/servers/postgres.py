@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,9 +35,11 @@ ADMIN = "tests"
 
 @dataclass
 class Server:
-    """A running server; `database` makes a new database in it."""
+    """A running server; `database` makes a new database in it. `stop` and `start` it in between."""
 
     port: int
+    stop: Callable[[], None] = lambda: None
+    start: Callable[[], object] = lambda: None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def url(self, database: str) -> str:
@@ -111,7 +113,7 @@ class _Cluster:
     def start(self) -> Server:
         if self.user is not None:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
-        data, log = str(self.folder / "data"), str(self.folder / "log")
+        data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--no-sync",
                   "--locale=C")  # fmt: skip
         port = _free_port()
@@ -124,11 +126,16 @@ class _Cluster:
         text = "\n".join(f"{name} = {value}" for name, value in settings.items())
         with (self.folder / "data" / "postgresql.conf").open("a") as file:
             file.write(text + "\n")
-        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "start")
-        return Server(port)
+        self.start_again()
+        return Server(port, self.stop, self.start_again)
 
-    def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
+    def start_again(self) -> None:
+        data, log = str(self.folder / "data"), str(self.folder / "log")
+        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "start")
+
+    def stop(self, how: str = "immediate") -> None:
+        """Stop it; at once what was answered lately is lost, by ``fast`` it is there again."""
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", how, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
         as_user = {} if self.user is None else {

@@ -11,8 +11,10 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes import merge_branches, refs
 from tensorrepo.repo.changes.expire import KeepRule, expire
 from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
+from tensorrepo.repo.changes.gc_packs import pack_history
+from tensorrepo.repo.changes.purge import Twins, append_purge, held_entries
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.changes.shallow import end_history, extend_history
+from tensorrepo.repo.changes.shallow import end_history
 from tensorrepo.repo.changes.transaction import LandedCommit, begin
 from tensorrepo.repo.errors import (
     CommitExpired,
@@ -23,8 +25,12 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.append import resolve
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.objects.envelope import Kind, encode_object
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer.exchange import TransferReport, clone, fetch, push
 from tensorrepo.repo.transfer.receive import HistorySource, TransferOptions
+from tests.support.builders.histories import extend_history
 from tests.support.builders.repositories import files_at, new_repository, stage_files
 from tests.support.faults.backends import Crash
 from tests.support.simulation.store import FaultyStore
@@ -32,6 +38,7 @@ from tests.support.simulation.world import Actor
 
 BRANCHES = ("main", "main", "main", "a", "b")
 CONTENTS = 8  # that everybody writes again and again
+ERASED = b"erased"  # what stands for a secret that was purged
 AT_HOME = frozenset(
     ["commit_at_home", "fetch", "clone", "collect_at_home"]
 )  # these change the client's copy alone
@@ -39,7 +46,8 @@ AT_HOME = frozenset(
 ACTIONS = {  # and how often each is chosen
     "commit": 6, "late_commit": 1, "read": 2, "merge": 1, "revert": 1, "branch": 1, "tag": 1,
     "reset": 1, "undo": 1, "redo": 1, "delete": 1, "collect": 1, "settle": 1, "expire": 1, "end": 1,
-    "extend": 1, "clone": 1, "commit_at_home": 2, "push": 2, "fetch": 2, "collect_at_home": 1,
+    "commit_secret": 2, "purge": 1, "extend": 1, "clone": 1, "commit_at_home": 2, "push": 2,
+    "fetch": 2, "collect_at_home": 1, "pack": 2,
 }  # fmt: skip
 
 
@@ -56,6 +64,7 @@ class Told:
         generation: of the slot whose content is unknown.
         unknown: transaction that slot may hold, of several that an action made.
         moved: refs of the shared repository that were set, and to what.
+        purged: contents that were purged.
     """
 
     what: str
@@ -66,6 +75,7 @@ class Told:
     generation: int = 0
     unknown: str = ""
     moved: tuple[tuple[str, Digest | None], ...] = ()
+    purged: tuple[Digest, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -89,6 +99,7 @@ class Client:
         self.files: dict[str, bytes] = {}
         self.chance = store.world.chance
         self.moved: tuple[tuple[str, Digest | None], ...] = ()
+        self.purged: tuple[Digest, ...] = ()
         self.homes: list[FaultyStore] = []
         self._new_home()
 
@@ -105,7 +116,7 @@ class Client:
             self.act(getattr(self, self.chance.choice(names)))
 
     def act(self, action: Callable[[], LandedCommit | None]) -> None:
-        first, self.files, self.moved = len(self.actor.tokens), {}, ()
+        first, self.files, self.moved, self.purged = len(self.actor.tokens), {}, (), ()
         made, outcome, generation, txn = None, "done", 0, ""
         try:
             made = action()
@@ -122,7 +133,7 @@ class Client:
         name = action.__name__
         self.store.world.trace.append((self.store.name, name, outcome))
         txns = tuple(self.actor.tokens[first:])
-        told = Told(name, outcome, txns, made, self.files, generation, txn, self.moved)
+        told = Told(name, outcome, txns, made, self.files, generation, txn, self.moved, self.purged)
         self.told.append(told)
 
     @property
@@ -159,6 +170,35 @@ class Client:
     def late_commit(self) -> LandedCommit | None:
         """What it stores lies about for a while."""
         return self.commit(late=True)
+
+    def commit_secret(self) -> LandedCommit | None:
+        """A content that nobody writes again."""
+        secret = b"secret " + self.chance.randbytes(8).hex().encode()
+        self.store.world.secrets.append(secret)
+        self.files = {f"files/{self.store.name}/secret": secret}
+        with begin(self.opened, self.chance.choice(BRANCHES)) as transaction:
+            stage_files(transaction, self.files)
+            return transaction.commit("secret", author=self._author(), clock=self.clock)
+
+    def purge(self) -> None:
+        """Erase a secret from all history, and collect what held it."""
+        if not self.store.world.secrets:
+            return
+        old = content_digest(self.chance.choice(self.store.world.secrets))
+        repository = self.opened
+
+        def rewrite(view: LogView, writer: ObjectWriter) -> Twins:
+            held = [each.path for each in held_entries(repository, view.state)
+                    if each.entry.digest == old and old not in view.state.purges]  # fmt: skip
+            if not held:
+                return Twins({}, {}, frozenset())
+            twin = writer.put(Kind.BLOB, ERASED).digest
+            return Twins({old: twin}, {old: held[0]}, frozenset())
+
+        record = append_purge(repository, rewrite, actor=self._author(), reason="asked")
+        self.purged = () if record is None else (old,)
+        rules = CollectionRules(grace_seconds=0.0)
+        collect_garbage(repository, actor=self._author(), rules=rules)
 
     def read(self) -> None:
         """Everything at a ref is there, as long as the ref names it."""
@@ -233,6 +273,13 @@ class Client:
         rules = CollectionRules(grace_seconds=spared, retention_seconds=spared)
         collect_garbage(self.opened, actor=self._author(), rules=rules)
 
+    def pack(self) -> None:
+        """History goes into packs, also what was committed a moment ago."""
+        rules = CollectionRules(grace_seconds=self.chance.choice([0.0, 0.0, 20.0]))
+        pack_history(
+            self.opened, actor=self._author(), rules=rules, least=self.chance.choice([1, 4])
+        )
+
     def expire(self) -> None:
         rule = KeepRule(self.chance.randrange(1, 6), self.chance.choice([0.0, 0.0, 5.0]))
         branch = self.chance.choice(BRANCHES)
@@ -306,3 +353,8 @@ class Client:
 
     def _author(self) -> str:
         return self.chance.choice([f"{self.actor.name} <a@example.org>", "All <b@example.org>"])
+
+
+def content_digest(content: bytes) -> Digest:
+    """The name of a file of this content."""
+    return encode_object(Kind.BLOB, content).link.digest

@@ -11,12 +11,14 @@ import msgspec
 from tensorrepo.repo.backends.base import Backend
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
+from tensorrepo.repo.changes.gc_collect import CollectionRules, collect_garbage
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.log.log_slots import slot_key
+from tensorrepo.repo.objects.incarnations import parse_object_key
 from tests.support.builders.histories import verify
 from tests.support.builders.repositories import files_at, new_repository
-from tests.support.simulation.clients import Client
+from tests.support.simulation.clients import ERASED, Client, content_digest
 from tests.support.simulation.store import FaultyStore, Rates
 from tests.support.simulation.world import Actor, World, simulated
 
@@ -106,6 +108,7 @@ def check(backend: Backend, world: World, clients: list[Client]) -> None:
         check_told(client, landed)
     check_whole(fresh)
     check_commits(fresh, clients)
+    check_purges(fresh, world, clients)
     for home in (home for client in clients for home in client.homes):
         copy = open_repository(home.inner, drivers={})
         check_log(home.inner, copy)
@@ -170,7 +173,32 @@ def check_commits(fresh: RepositoryCore, clients: list[Client]) -> None:
     for client in clients:
         for told in client.told:
             if told.commit is not None and told.commit.digest in kept and told.files:
-                assert told.files.items() <= files_at(fresh, told.commit.digest).items()
+                written = {path: now(fresh, content) for path, content in told.files.items()}
+                assert written.items() <= files_at(fresh, told.commit.digest).items()
+
+
+def now(fresh: RepositoryCore, content: bytes) -> bytes:
+    """What a file of some content holds, as purges left it."""
+    is_purged = content_digest(content) in fresh.log.refresh().state.purges
+    return ERASED if is_purged else content
+
+
+def check_purges(fresh: RepositoryCore, world: World, clients: list[Client]) -> None:
+    """What was acknowledged as purged is in no commit, and in no object after a collection."""
+    purges = fresh.log.refresh().state.purges
+    assert purges.keys() <= {content_digest(content) for content in world.secrets}
+    for client in clients:
+        for told in client.told:
+            assert purges.keys() >= set(told.purged), f"{told} was acknowledged and is not there"
+    erased = {content for content in world.secrets if content_digest(content) in purges}
+    for digest, _ in walk(fresh.objects, _commits(fresh)):
+        assert erased.isdisjoint(files_at(fresh, digest).values())
+    collect_garbage(fresh, actor="check", rules=CollectionRules(grace_seconds=0.0))
+    for stored in fresh.backend.list("objects/"):
+        parsed = parse_object_key(stored.key)
+        assert parsed is not None
+        assert parsed[0] not in purges, f"{stored.key} was purged and is there"
+    check_whole(fresh)
 
 
 def _commits(fresh: RepositoryCore) -> set[str]:

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from tensorrepo.repo.changes import fsck, gc_collect, gc_marks, refs, rules, shallow
+from tensorrepo.repo.changes import (
+    fsck,
+    gc_collect,
+    gc_marks,
+    gc_packs,
+    purge,
+    refs,
+    rules,
+    shallow,
+)
 from tensorrepo.repo.log import append as appending
 from tensorrepo.repo.log import log_slots
 from tensorrepo.repo.threads import ordered_map
@@ -24,6 +33,7 @@ from tensorrepo.repo.transfer import difference, receive, ref_rules
 BEGINNING_SECONDS = 1_700_000_000.0
 STEP_SECONDS = 0.01  # that an operation takes, on average
 LEASE_SECONDS = 0.2  # a transfer that takes longer has a lease
+MOST_TABLES = 2  # of graves, before some are merged
 SWITCHING = 0.3  # chance of another client's turn before an operation
 
 
@@ -54,6 +64,7 @@ class World:
     current: Actor | None = None
     failure: BaseException | None = None
     flying: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    secrets: list[bytes] = field(default_factory=list)  # contents that somebody may want erased
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -181,13 +192,14 @@ def simulated(world: World) -> Iterator[None]:
     defaults = appending.append.__kwdefaults__
     waits = {"sleep": world.sleep, "clock": clock.monotonic, "rng": world.chance}
     with ExitStack() as stack:
-        for module in (refs, rules, shallow, gc_collect, appending, receive, ref_rules):
+        for module in (refs, rules, shallow, purge, gc_collect, appending, receive, ref_rules):
             stack.enter_context(patch.object(module, "time", clock))
-        for module in (log_slots, gc_marks, gc_collect, fsck, difference, receive):
+        for module in (log_slots, gc_marks, gc_collect, gc_packs, fsck, difference, receive):
             stack.enter_context(patch.object(module, "ordered_map", _one_by_one))
         stack.enter_context(patch.object(receive, "OrderedMap", _MapInOrder))
         # Operations take 10 ms here: so some transfers are long enough for a lease.
         stack.enter_context(patch.object(receive, "_LEASE_SECONDS", LEASE_SECONDS))
+        stack.enter_context(patch.object(gc_collect, "MOST_TABLES", MOST_TABLES))
         stack.enter_context(patch.object(secrets, "token_hex", world.token))
         stack.enter_context(patch.dict(defaults, waits))
         yield

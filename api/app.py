@@ -1,0 +1,143 @@
+"""The ASGI application of the service, for `tensorrepo serve` and for others to mount."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from anyio import to_thread
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from tensorrepo.api.audit.middleware import Auditing
+from tensorrepo.api.authentication import Authentication
+from tensorrepo.api.errors import install_handlers
+from tensorrepo.api.forwarding import Forwarding
+from tensorrepo.api.idempotency import Idempotency
+from tensorrepo.api.limits.middleware import Limits
+from tensorrepo.api.observing.metrics import make_metrics
+from tensorrepo.api.observing.middleware import Observing
+from tensorrepo.api.openapi import describe
+from tensorrepo.api.pages.errors import install_page_errors
+from tensorrepo.api.pages.routers import PAGES
+from tensorrepo.api.requests import RequestIds
+from tensorrepo.api.routes import (
+    accounts,
+    audit,
+    compare,
+    datasets,
+    events,
+    grants,
+    health,
+    lineage,
+    live_runs,
+    login,
+    merge_requests,
+    metrics,
+    models,
+    registry,
+    repositories,
+    runs,
+    session,
+    sql,
+    store,
+    tokens,
+    transfers,
+    trees,
+    webhooks,
+)
+from tensorrepo.api.routes.memory_reads import MemoryReads
+from tensorrepo.api.service import Service, open_service
+from tensorrepo.api.settings import Settings, machine_environment
+
+ROUTERS = (
+    health.router,
+    metrics.router,
+    repositories.router,
+    repositories.removed_router,
+    store.router,
+    transfers.router,
+    grants.router,
+    events.router,
+    webhooks.router,
+    merge_requests.router,
+    models.router,
+    registry.router,
+    runs.router,
+    live_runs.router,
+    trees.router,
+    datasets.router,
+    accounts.router,
+    tokens.router,
+    session.router,
+    audit.router,
+    login.router,
+    compare.router,
+    sql.router,
+    lineage.router,
+)
+
+
+def create_app(
+    settings: Settings | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    service: Service | None = None,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        settings: see `Settings`; else by environment and file.
+        environment: where stores look for credentials; else this process's.
+        service: one that is open already, whose owner closes it; else the application opens its
+            own when it starts.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        to_thread.current_default_thread_limiter().total_tokens = chosen.threads
+        opened = service or open_service(chosen, environment or machine_environment())
+        app.state.service = opened
+        opened.live.writer.start()
+        opened.anchors.start()
+        opened.deliverer.start()
+        try:
+            yield
+        finally:
+            if service is None:
+                opened.close()
+
+    chosen = settings or (service.settings if service is not None else Settings())
+    app = FastAPI(
+        title="tensorrepo",
+        summary="A versioned repository for datasets and models.",
+        version="1",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    install_handlers(app)
+    install_page_errors(app)
+    app.state.metrics = make_metrics(chosen.metrics_folder)
+    # From the inside out.
+    app.add_middleware(MemoryReads)
+    app.add_middleware(Idempotency)
+    app.add_middleware(Authentication)
+    app.add_middleware(Limits, settings=chosen)
+    app.add_middleware(Auditing)
+    app.add_middleware(Observing, metrics=app.state.metrics)
+    app.add_middleware(RequestIds)
+    if chosen.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=chosen.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    app.add_middleware(Forwarding, trusted=chosen.trusted_proxies, prefix=chosen.path_prefix)
+    for router in (*ROUTERS, *PAGES):
+        app.include_router(router)
+    describe(app)
+    return app

@@ -1,0 +1,1 @@
+"""The service's own database: accounts, tokens, the directory of repositories."""

@@ -1,0 +1,1 @@
+"""What happens in repositories, told as it happens: made from the log, streamed to many."""

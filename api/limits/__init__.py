@@ -1,0 +1,1 @@
+"""Limits: how often, how much and how slowly one caller may ask."""

@@ -1,0 +1,1 @@
+"""All that the service itself asks of others: one client with pinned addresses, and webhooks."""

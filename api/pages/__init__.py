@@ -1,0 +1,1 @@
+"""Web pages: routes that answer HTML, their templates and their static files."""

@@ -1,0 +1,76 @@
+"""Pages of the registry: registered models, and one with its versions, aliases and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import numpy as np
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from tensorrepo.api.content import registry
+from tensorrepo.api.content.registry import VersionInfo
+from tensorrepo.api.content.registry_search import RegistrySearch, list_registered
+from tensorrepo.api.pages.door import RepositoryPageOf
+from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
+from tensorrepo.query.drawing import charts
+
+router: Final = APIRouter(include_in_schema=False)
+_NAMES: Final = 100  # of a page
+_VERSIONS: Final = 100
+_CHARTS: Final = 6
+
+
+@router.get("/{repository:repository}/-/registry")
+def registered(
+    page: RepositoryPageOf,
+    q: Annotated[str, Query(max_length=200)] = "",
+    cursor: Annotated[str | None, Query(max_length=4096)] = None,
+) -> Response:
+    """Registered models by name, those whose name or description has `q`."""
+    found, following = list_registered(
+        page.access, RegistrySearch(text=q.strip()), after=decode_cursor(cursor), limit=_NAMES
+    )
+    return page.render(
+        "registry.html",
+        found=found,
+        q=q.strip(),
+        following=None if following is None else encode_cursor(following),
+    )
+
+
+@router.get("/{repository:repository}/-/registry/{name:path}")
+def registered_model(
+    page: RepositoryPageOf,
+    name: str,
+    below: Annotated[int | None, Query(ge=1)] = None,
+) -> Response:
+    """One registered model: its versions, the newest first, and where its aliases are."""
+    info = registry.get_model(page.access, name)
+    versions = registry.list_versions(page.access, name, below=below, limit=_VERSIONS + 1)
+    shown = versions[:_VERSIONS]
+    return page.render(
+        "registered_model.html",
+        info=info,
+        versions=shown,
+        following=shown[-1].number if len(versions) > _VERSIONS else None,
+        drawings=metric_charts(shown),
+    )
+
+
+def metric_charts(versions: Sequence[VersionInfo]) -> list[tuple[str, str]]:
+    """A line over the numbers of versions for each metric that at least two of them have."""
+    ordered = sorted(versions, key=lambda one: one.number)
+    found = []
+    for name in dict.fromkeys(name for one in ordered for name in one.metrics):
+        points = [
+            (one.number, float(one.metrics[name]))
+            for one in ordered
+            if isinstance(one.metrics.get(name), int | float)
+        ]
+        if len(points) > 1:
+            steps, values = zip(*points, strict=True)
+            series = (np.array(steps, np.int64), np.array(values, np.float64))
+            found.append((name, charts.line_chart({name: series})))
+    return found[:_CHARTS]

@@ -1,0 +1,130 @@
+// What the pages do beyond links, forms and htmx: copying, charts, and charts that move.
+// Everything works without it but charts of runs, which have their numbers in a table as well.
+"use strict";
+
+const styles = () => getComputedStyle(document.documentElement);
+const color = (name) => styles().getPropertyValue(name).trim();
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.parentElement.querySelector("code").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Select it";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+// A menu closes when something else is clicked, or by Escape.
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  const menu = event.target.closest?.("details.menu[open]");
+  if (menu) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  }
+});
+
+// Charts of runs: points are fetched when a chart comes into view, and go on by server-sent events.
+const charts = new Map();  // element: its plot and its data
+
+function seriesColor(at) { return color(`--c${at % 8}`); }
+
+function plotOptions(element, names) {
+  const ink = color("--quiet"), line = color("--line");
+  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 },
+    font: "11px system-ui, sans-serif" };
+  return {
+    width: element.clientWidth, height: 220, cursor: { drag: { x: true, y: false } },
+    legend: { live: true }, scales: { x: { time: false } },
+    axes: [axis, { ...axis, size: 62 }],
+    series: [{ label: "step" }, ...names.map((name, at) => ({
+      label: name, stroke: seriesColor(at), width: 1.6, spanGaps: true,
+      value: (_, value) => value == null ? "" : Number(value.toPrecision(5)).toString(),
+    }))],
+  };
+}
+
+function joined(series) {
+  return uPlot.join(series.map((one) => [one.steps, one.values.map(
+    (value) => typeof value === "number" ? value : null)]));
+}
+
+function draw(element) {
+  const { series, names, plot } = charts.get(element);
+  plot?.destroy();
+  element.replaceChildren();
+  const made = new uPlot(plotOptions(element, names), joined(series), element);
+  made.root.querySelector("canvas").setAttribute("role", "img");
+  made.root.querySelector("canvas").setAttribute("aria-label",
+    `Chart of ${element.dataset.chart} over steps`);
+  charts.get(element).plot = made;
+}
+
+async function fill(element) {
+  const answer = await fetch(element.dataset.points, { headers: { Accept: "application/json" } });
+  if (!answer.ok) {
+    element.textContent = "The points cannot be read now.";
+    return;
+  }
+  const { series } = await answer.json();
+  charts.set(element, { series, names: JSON.parse(element.dataset.names), plot: null });
+  draw(element);
+}
+
+const arriving = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    arriving.unobserve(entry.target);
+    fill(entry.target);
+  }
+}, { rootMargin: "200px" });
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    charts.get(target)?.plot?.setSize({ width: target.clientWidth, height: 220 });
+  }
+});
+
+for (const element of document.querySelectorAll("[data-chart]")) {
+  arriving.observe(element);
+  resized.observe(element);
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const element of charts.keys()) draw(element);
+});
+
+function follow(url, elements) {
+  const source = new EventSource(url);
+  source.addEventListener("points", (event) => {
+    const told = JSON.parse(event.data);  // metric: {steps, values}
+    for (const element of elements) {
+      const known = charts.get(element), news = told[element.dataset.chart];
+      if (!known || !news) continue;
+      const [first] = known.series, last = first.steps.at(-1) ?? -Infinity;
+      news.steps.forEach((step, at) => {
+        if (step <= last) return;
+        first.steps.push(step);
+        first.values.push(news.values[at]);
+      });
+      known.plot?.setData(joined(known.series));
+      element.dataset.lastStep = first.steps.at(-1);
+    }
+  });
+  source.addEventListener("end", () => { source.close(); location.reload(); });
+}
+
+const followed = new Map();
+for (const element of document.querySelectorAll("[data-live]")) {
+  const url = element.dataset.live;
+  followed.set(url, [...(followed.get(url) ?? []), element]);
+}
+for (const [url, elements] of followed) follow(url, elements);

@@ -1,0 +1,1 @@
+"""Merge requests as the service offers them: who may propose, say, approve, report and merge."""

@@ -1,0 +1,1 @@
+"""Repositories that the service serves: their directory, and how each is opened."""

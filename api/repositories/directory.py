@@ -1,0 +1,272 @@
+"""Directory of served repositories: names and URLs in the database, and those that are open."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+
+from tensorrepo.api.access.grants import check_repository_name
+from tensorrepo.api.database import tables
+from tensorrepo.api.database.connection import Database
+from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, erase, open_served
+from tensorrepo.api.settings import Settings
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.errors import ConflictError, NotFoundError
+
+UNDELETE_DAYS: Final = 14
+UNDELETE_NS: Final = UNDELETE_DAYS * 86400 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One repository of the directory."""
+
+    name: str
+    url: str
+    description: str
+    created_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRepository:
+    """One that was deleted, and until when (UTC in ns) it can come back."""
+
+    name: str
+    until_ns: int
+
+
+class Directory:
+    """The repositories of a service, each opened when it is first asked for. Thread-safe."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        environment: Mapping[str, str],
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database, self._settings, self._environment = database, settings, environment
+        self._clock = clock
+        self._timer = timer
+        self._open: dict[str, ServedRepository] = {}
+        self._fresh_until: dict[str, float] = {}
+        self._cores: dict[str, RepositoryCore] = {}  # by URL: a renamed repository keeps its own
+        self._lock = threading.Lock()
+
+    def listed(self) -> list[Listed]:
+        """Repositories by name."""
+        table = tables.repositories
+        with self._database.read() as connection:
+            rows = connection.execute(
+                select(table).where(table.c.deleted_ns.is_(None)).order_by(table.c.name)
+            )
+            return [_listed(row) for row in rows.mappings()]
+
+    def find(self, name: str) -> Listed:
+        """Raises NotFoundError."""
+        table = tables.repositories
+        with self._database.read() as connection:
+            row = connection.execute(
+                select(table).where(table.c.name == name, table.c.deleted_ns.is_(None))
+            )
+            found = row.mappings().first()
+        if found is None:
+            raise NotFoundError(f"there is no repository {name!r} here")
+        return _listed(found)
+
+    def known(self, name: str) -> ServedRepository | None:
+        """An open repository that was there a second ago; None: `open` looks, which reads."""
+        known = self._open.get(name)
+        is_fresh = known is not None and self._timer() < self._fresh_until.get(name, 0.0)
+        return known if is_fresh else None
+
+    def open(self, name: str) -> ServedRepository:
+        """The repository of that name. Raises NotFoundError."""
+        known = self.known(name)
+        if known is not None:
+            return known
+        try:
+            url = self.find(name).url
+        except NotFoundError:
+            self._open.pop(name, None)  # renamed or deleted, by whichever process
+            raise
+        with self._lock:
+            known = self._open.get(name)
+            if known is None or self._cores[url] is not known.core:
+                core = self._cores.get(url) or self._core(url)
+                self._cores[url] = core
+                known = ServedRepository(name, core)
+                self._open[name] = known
+            self._fresh_until[name] = self._timer() + FRESH_SECONDS
+        return known
+
+    def renamed(self, old: str) -> str | None:
+        """What a repository is called now that was called `old`; None: none was."""
+        table = tables.former_names
+        with self._database.read() as connection:
+            row = connection.execute(select(table.c.name).where(table.c.old == old)).first()
+        return None if row is None else str(row[0])
+
+    def describe(self, name: str, description: str) -> None:
+        """Say something else about a repository."""
+        self.find(name)
+        table = tables.repositories
+        with self._database.write() as connection:
+            connection.execute(
+                update(table).where(table.c.name == name).values(description=description)
+            )
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a repository another name. The old one leads to it; grants and tokens go along.
+
+        Raises:
+            NotFoundError: there is none.
+            ConflictError: the new name is taken.
+        """
+        check_repository_name(new)
+        self.find(old)
+        self._refuse_taken(new)
+        table, former = tables.repositories, tables.former_names
+        with self._database.write() as connection:
+            connection.execute(update(table).where(table.c.name == old).values(name=new))
+            connection.execute(delete(former).where(former.c.old.in_([old, new])))
+            connection.execute(insert(former).values(old=old, name=new))
+            for grants in (tables.grants, tables.group_grants):
+                theirs = grants.c.repository == old
+                connection.execute(update(grants).where(theirs).values(repository=new))
+            _rename_scopes(connection, old, new)
+        self._forget(old)
+
+    def remove(self, name: str) -> None:
+        """Delete a repository: nobody sees it from now on, and for 14 days it can come back."""
+        self.find(name)
+        self._mark(name, self._clock())
+        self._forget(name)
+
+    def removed(self) -> list[RemovedRepository]:
+        """Repositories that were deleted and can come back."""
+        table = tables.repositories
+        asked = select(table).where(table.c.deleted_ns > self._clock() - UNDELETE_NS)
+        with self._database.read() as connection:
+            rows = connection.execute(asked.order_by(table.c.name)).mappings()
+            return [
+                RemovedRepository(str(row["name"]), int(row["deleted_ns"]) + UNDELETE_NS)
+                for row in rows
+            ]
+
+    def undelete(self, name: str) -> Listed:
+        """Bring a deleted repository back. Raises NotFoundError after 14 days."""
+        if name not in {one.name for one in self.removed()}:
+            raise NotFoundError(f"no repository {name!r} was deleted within {UNDELETE_DAYS} days")
+        self._mark(name, None)
+        return self.find(name)
+
+    def expire(self) -> list[str]:
+        """Forget repositories that were deleted more than 14 days ago; gives their names.
+
+        What lies in the service's own storage is erased; what was served from elsewhere stays.
+        """
+        table = tables.repositories
+        asked = select(table).where(table.c.deleted_ns <= self._clock() - UNDELETE_NS)
+        with self._database.read() as connection:
+            gone = [_listed(row) for row in connection.execute(asked).mappings()]
+        own = f"{self._settings.storage_url.rstrip('/')}/"
+        for one in gone:
+            if one.url.startswith(own):
+                erase(one.url, environment=self._environment)
+            with self._database.write() as connection:
+                connection.execute(delete(table).where(table.c.name == one.name))
+        return [one.name for one in gone]
+
+    def _mark(self, name: str, deleted_ns: int | None) -> None:
+        table = tables.repositories
+        with self._database.write() as connection:
+            connection.execute(
+                update(table).where(table.c.name == name).values(deleted_ns=deleted_ns)
+            )
+
+    def _forget(self, name: str) -> None:
+        """Open it anew when it is asked for again. Whoever works with it goes on."""
+        with self._lock:
+            self._open.pop(name, None)
+            self._fresh_until.pop(name, None)
+
+    def create(self, name: str, *, description: str = "") -> Listed:
+        """Make a repository in the service's storage. Raises ConflictError for a taken name."""
+        check_repository_name(name)
+        self._refuse_taken(name)
+        url = f"{self._settings.storage_url.rstrip('/')}/{name}"
+        if self._is_used(url):  # by one that was called so before
+            url = f"{url}.{secrets.token_hex(4)}"
+        self._core(url, create=True).close()
+        return self.add(name, url, description=description)
+
+    def add(self, name: str, url: str, *, description: str = "") -> Listed:
+        """Serve the repository that lies at `url`. Raises ConflictError for a taken name."""
+        check_repository_name(name)
+        self._refuse_taken(name)
+        made = Listed(name, url, description, self._clock())
+        with self._database.write() as connection:
+            connection.execute(delete(tables.former_names).where(tables.former_names.c.old == name))
+            connection.execute(
+                insert(tables.repositories).values(
+                    name=name, url=url, description=description, created_ns=made.created_ns
+                )
+            )
+        return made
+
+    def close(self) -> None:
+        with self._lock:
+            for core in self._cores.values():
+                core.close()
+            self._cores.clear()
+            self._open.clear()
+
+    def _core(self, url: str, *, create: bool = False) -> RepositoryCore:
+        return open_served(
+            url, data=self._settings.data, environment=self._environment, create=create
+        )
+
+    def _is_used(self, url: str) -> bool:
+        table = tables.repositories
+        with self._database.read() as connection:
+            found = connection.execute(select(table.c.name).where(table.c.url == url)).first()
+        return found is not None
+
+    def _refuse_taken(self, name: str) -> None:
+        table = tables.repositories
+        with self._database.read() as connection:
+            taken = connection.execute(
+                select(table.c.deleted_ns).where(table.c.name == name)
+            ).first()
+        if taken is not None and taken[0] is not None:
+            raise ConflictError(
+                f"a repository {name!r} was deleted, and keeps its name for {UNDELETE_DAYS} days; "
+                "undelete it, or choose another name"
+            )
+        if taken is not None:
+            raise ConflictError(f"there is a repository {name!r} already; choose another name")
+
+
+def _listed(row: RowMapping) -> Listed:
+    return Listed(
+        str(row["name"]), str(row["url"]), str(row["description"]), int(str(row["created_ns"]))
+    )
+
+
+def _rename_scopes(connection: Connection, old: str, new: str) -> None:
+    """Let tokens that are for a repository alone be for it by its new name."""
+    table = tables.tokens
+    rows = connection.execute(select(table.c.hash, table.c.scope).where(table.c.scope.is_not(None)))
+    for hashed, scope in rows.all():
+        if any(at == old for at, _, _ in scope or ()):
+            changed = [[new if at == old else at, do, refs] for at, do, refs in scope]
+            connection.execute(update(table).where(table.c.hash == hashed).values(scope=changed))

@@ -1,0 +1,119 @@
+"""Opening of the repositories that are served: with nothing outside of them allowed.
+
+A repository's links and adopted files may name ``file:///etc/...`` or an address of the network.
+The service reads nobody's addresses: whatever its user's configuration says, nothing is allowed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tensorrepo.formats.dataset.external.outside import Nothing
+from tensorrepo.formats.dataset.merge import DatasetMergeDriver
+from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+from tensorrepo.repo.backends.registry import open_backend
+from tensorrepo.repo.changes.repository import (
+    IDENTITY_KEY,
+    LocalState,
+    RepositoryCore,
+    create_repository,
+    open_repository,
+)
+from tensorrepo.repo.history.merge_trees import Drivers
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.objects.cache import DiskCache
+from tensorrepo.repo.objects.envelope import Kind
+
+T = TypeVar("T")
+FRESH_SECONDS: Final = 1.0  # in which writes past the service, to the bucket, are seen
+_CACHE_BYTES: Final = 20 << 30
+
+
+class ServedRepository:
+    """One open repository of the service, and a view of it that is never older than a second.
+
+    Thread-safe. The service's own writes are in the view as soon as they are in the log.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        core: RepositoryCore,
+        *,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.core = name, core
+        self._timer = timer
+        self._read_at = float("-inf")
+        self._lock = threading.Lock()
+        self._kept: dict[object, Any] = {}
+
+    @property
+    def known_view(self) -> LogView | None:
+        """The view, where it needs no reading: for who must not wait. None: `view` reads."""
+        if self._timer() - self._read_at >= FRESH_SECONDS:
+            return None
+        return self.core.log.latest
+
+    @property
+    def view(self) -> LogView:
+        """The repository as it was at most a second ago, its own writes included."""
+        known = self.known_view
+        if known is not None:
+            return known
+        with self._lock:  # one reads, the others wait for what it read
+            known = self.known_view
+            if known is None:
+                at = self._timer()
+                known = self.core.log.refresh()
+                self._read_at = at
+        return known
+
+    def kept(self, make: Callable[[ServedRepository], T]) -> T:
+        """What `make` makes for this repository, made once in this process."""
+        known: T | None = self._kept.get(make)
+        if known is None:
+            with self._lock:
+                known = self._kept.get(make) or make(self)
+                self._kept[make] = known
+        return known
+
+
+def erase(url: str, *, environment: Mapping[str, str]) -> None:
+    """Delete all that a repository at `url` has stored, its identity first."""
+    backend = open_backend(url, environment=environment)
+    try:
+        backend.delete(IDENTITY_KEY)
+        for stored in backend.list(""):
+            backend.delete(stored.key)
+    finally:
+        backend.close()
+
+
+def drivers() -> Drivers:
+    """How the service merges: with nothing outside of the repository."""
+    return {Kind.DATASET: DatasetMergeDriver(Nothing()), Kind.MODEL: ModelMergeDriver()}
+
+
+def open_served(
+    url: str, *, data: Path, environment: Mapping[str, str], create: bool = False
+) -> RepositoryCore:
+    """Open the repository at `url`, or make it.
+
+    Args:
+        url: where it is.
+        data: the service's own folder.
+        environment: credentials and endpoints of stores.
+        create: whether to make one, which must not exist.
+    """
+    backend = open_backend(url, environment=environment)
+    local = LocalState(
+        pending=data / "pending", cache=DiskCache(data / "cache" / "objects", _CACHE_BYTES)
+    )
+    if create:
+        return create_repository(backend, drivers=drivers(), local=local)
+    return open_repository(backend, drivers=drivers(), local=local)

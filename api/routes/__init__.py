@@ -1,0 +1,1 @@
+"""Routes: parse, one call, answer. One module a noun."""

@@ -1,0 +1,140 @@
+"""A served repository as a remote one: its values, by key.
+
+Source:
+    docs/spec/service.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import RedirectResponse
+
+from tensorrepo.api.requests import AccessOf, ServiceOf
+from tensorrepo.api.routes.byte_ranges import ByteRangeResponse
+from tensorrepo.api.routes.pagination import (
+    Cursor,
+    Limit,
+    ListPage,
+    decode_cursor,
+    encode_cursor,
+)
+from tensorrepo.api.service import Service
+from tensorrepo.api.transfer.reading import identity_of, log_tail, open_key, some_keys
+from tensorrepo.api.transfer.stored_values import StoredValue, signed_address
+from tensorrepo.api.transfer.ways import open_reached, visible_state
+from tensorrepo.repo.backends.service_format import ACCESS_HEADER, API_HEADER, parse_way
+from tensorrepo.repo.log.log_slots import MAX_GENERATION
+
+router: Final = APIRouter(tags=["remote repositories"])
+_BASE: Final = "/api/v1/repositories/{repository:repository}/-"
+_BYTES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/octet-stream": {}}},
+    206: {"description": "Range"},
+}
+RangeHeader = Annotated[str | None, Header(alias="Range", max_length=200)]
+
+
+class KeyInfo(BaseModel):
+    """A value of the store."""
+
+    key: str
+    bytes: int
+    modified_seconds: float | None = Field(description="By the store's clock.")
+
+
+class StateInfo(BaseModel):
+    """A state of the log."""
+
+    generation: int
+    digest: str
+    state: str = Field(description="Canonical JSON, see the specification of the log.")
+
+
+class LogTailInfo(BaseModel):
+    """Records behind one of them."""
+
+    digest: str | None = Field(description="Name of the record that these are behind.")
+    records: list[str] | None = Field(description="Null: they are too many, read them by key.")
+
+
+@router.get("/{repository:repository}/repo.json", summary="What `tensorrepo clone URL` asks first")
+async def discover(access: AccessOf, request: Request) -> Response:
+    """Identity of the repository; a header says where its API is."""
+    prefix = request.scope.get("root_path", "")
+    api = f"{prefix}{_BASE.replace('{repository:repository}', access.name)}"
+    headers = {API_HEADER: api, ACCESS_HEADER: "all" if access.reads_all else "part"}
+    return Response(identity_of(access), headers=headers, media_type="application/json")
+
+
+@router.get(_BASE + "/state", summary="Refs and state of the repository")
+def read_state(access: AccessOf) -> StateInfo:
+    """As far as the caller may see it: for clients that may not read the log."""
+    view, state = visible_state(access)
+    return StateInfo(generation=view.generation, digest=view.digest, state=state.decode())
+
+
+@router.api_route(
+    _BASE + "/store/reach/{way:path}",
+    methods=["GET", "HEAD"],
+    summary="An object, by the way that leads to it",
+    response_class=Response,
+    responses=_BYTES,
+)
+def read_reached(
+    access: AccessOf, service: ServiceOf, request: Request, way: str, asked: RangeHeader = None
+) -> Response:
+    """From a commit that a readable ref leads to, by digests each of which links to the next."""
+    return _answer(open_reached(access, parse_way(way)), service, request, asked)
+
+
+@router.api_route(
+    _BASE + "/store/{key:path}",
+    methods=["GET", "HEAD"],
+    summary="A stored value",
+    response_class=Response,
+    responses=_BYTES,
+)
+def read_key(
+    access: AccessOf, service: ServiceOf, request: Request, key: str, asked: RangeHeader = None
+) -> Response:
+    """As it lies in the store: clients verify it. Takes the right to read all refs."""
+    return _answer(open_key(access, key), service, request, asked)
+
+
+def _answer(value: StoredValue, service: Service, request: Request, asked: str | None) -> Response:
+    signed = signed_address(value, service.settings.presigned_bytes)
+    if signed is not None and request.method == "GET":
+        return RedirectResponse(signed, 307, {"Cache-Control": "no-store"})
+    headers = {"Cache-Control": "private", "Content-Disposition": "attachment"}
+    return ByteRangeResponse(value, method=request.method, asked=asked, headers=headers)
+
+
+@router.get(_BASE + "/log", summary="Newest records of the log")
+def read_log_tail(
+    access: AccessOf,
+    after: Annotated[int, Query(ge=0, le=MAX_GENERATION, description="Number of a record.")],
+) -> LogTailInfo:
+    """Those behind a record that the client has. Takes the right to read all refs."""
+    found = log_tail(access, after)
+    if found is None:
+        return LogTailInfo(digest=None, records=None)
+    return LogTailInfo(digest=found[0], records=[record.decode() for record in found[1]])
+
+
+@router.get(_BASE + "/store", summary="Keys of stored values")
+def list_store(
+    access: AccessOf,
+    prefix: Annotated[str, Query(max_length=512, examples=["objects/ab/"])],
+    cursor: Cursor = None,
+    limit: Limit = 1000,
+) -> ListPage[KeyInfo]:
+    """In ascending order, below one folder."""
+    found, following = some_keys(access, prefix, decode_cursor(cursor), limit)
+    items = [
+        KeyInfo(key=one.key, bytes=one.bytes, modified_seconds=one.modified_seconds)
+        for one in found
+    ]
+    return ListPage(items=items, next=None if following is None else encode_cursor(following))

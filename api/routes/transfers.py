@@ -1,0 +1,170 @@
+"""A served repository as a remote one: objects up, and the append.
+
+Source:
+    docs/spec/service.md.
+"""
+
+from __future__ import annotations
+
+from asyncio import wrap_future
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.limits.bodies import allow_upload
+from tensorrepo.api.requests import AccessOf, ServiceOf
+from tensorrepo.api.service import Service
+from tensorrepo.api.transfer.appending import Appending, LandedEntries, appender_of, appending_of
+from tensorrepo.api.transfer.offered_objects import check_objects
+from tensorrepo.api.transfer.possession import Receipts
+from tensorrepo.api.transfer.uploads import PartialUpload, require_writer, store_objects
+from tensorrepo.repo.backends.service_format import (
+    MAX_MESSAGE_BYTES,
+    MEDIA_TYPE,
+    Landed,
+    decode_message,
+)
+from tensorrepo.repo.errors import TooLargeError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.records import canonical_json
+
+router: Final = APIRouter(tags=["remote repositories"])
+_BASE: Final = "/api/v1/repositories/{repository:repository}/-"
+_MESSAGE: Final[dict[str, Any]] = {
+    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"format": "binary"}}}}
+}
+DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="Name of an object.")]
+MOST_OBJECT_BYTES: Final = 1 << 48
+
+
+class StoredObjects(BaseModel):
+    """Objects that are durable now; nothing leads to them yet."""
+
+    objects: int
+    receipts: dict[str, str] = Field(description="Of each, for callers who may read some refs.")
+
+
+class UploadState(BaseModel):
+    """How far an upload came."""
+
+    received: int = Field(description="Bytes; go on behind them.")
+    stored: bool = Field(description="Whether the object is there, and need not be sent.")
+    receipt: str | None = Field(
+        default=None, description="Of an object that is stored, for callers of some refs."
+    )
+
+
+class LandedAppend(BaseModel):
+    """Where entries landed."""
+
+    generation: int
+    entries: list[dict[str, Any]]
+    records: list[str]
+
+
+@router.post(_BASE + "/objects", summary="Store small objects", openapi_extra=_MESSAGE)
+async def put_objects(access: AccessOf, service: ServiceOf, request: Request) -> StoredObjects:
+    """A message with objects. Each is verified; what no commit needs is collected some day."""
+    require_writer(access)
+    body = await _body(request)
+    return await run_in_threadpool(_store, access, service, body)
+
+
+def _store(access: RepositoryAccess, service: Service, body: bytearray) -> StoredObjects:
+    _, objects = decode_message(body)
+    store_objects(access, check_objects(objects))
+    receipts = {digest: _receipt(access, service, digest) for digest, _ in objects}
+    told = {str(digest): receipt for digest, receipt in receipts.items() if receipt is not None}
+    return StoredObjects(objects=len(objects), receipts=told)
+
+
+def _receipt(access: RepositoryAccess, service: Service, digest: Digest) -> str | None:
+    """What the caller shows when he builds upon an object that he brought, if he must."""
+    return None if access.reads_all else Receipts.of(service.database).give(access, digest)
+
+
+@router.get(_BASE + "/uploads/{digest}", summary="How far an upload came")
+def get_upload(
+    access: AccessOf,
+    service: ServiceOf,
+    digest: DigestPath,
+    size: Annotated[int, Query(alias="bytes", ge=1, le=MOST_OBJECT_BYTES)],
+) -> UploadState:
+    """Of the caller's own upload of a large object."""
+    require_writer(access)
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    return UploadState(received=upload.received, stored=upload.is_stored)
+
+
+@router.put(_BASE + "/uploads/{digest}/{size}/{offset}", summary="Send a piece of an object")
+async def put_piece(
+    access: AccessOf,
+    service: ServiceOf,
+    request: Request,
+    digest: DigestPath,
+    size: Annotated[int, Path(ge=1, le=MOST_OBJECT_BYTES, description="Bytes of all of it.")],
+    offset: Annotated[int, Path(ge=0, le=MOST_OBJECT_BYTES, description="Where this begins.")],
+) -> UploadState:
+    """The last piece is answered when the object was verified, and is durable."""
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    received = await upload.receive(offset, _pieces(request))
+    stored = received == size
+    receipt = None
+    if stored:
+        receipt = await run_in_threadpool(_receipt, access, service, upload.digest)
+    return UploadState(received=received, stored=stored, receipt=receipt)
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    allow_upload(request, MOST_OBJECT_BYTES)
+    async for piece in request.stream():
+        if piece:
+            yield piece
+
+
+@router.post(
+    _BASE + "/append",
+    summary="Append to the log",
+    openapi_extra=_MESSAGE,
+    response_model=LandedAppend,
+)
+async def append_entries(access: AccessOf, service: ServiceOf, request: Request) -> Response:
+    """A message with the entries of one transaction, and small objects that they need.
+
+    Durable when answered. Sent again, it lands once: the transaction's name says so.
+    """
+    require_writer(access)
+    body = await _body(request)
+    appending = await run_in_threadpool(_appending, access, service, body)
+    landed = await wrap_future(appender_of(access.served).submit(appending))
+    return Response(_encoded(landed), media_type="application/json")
+
+
+def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> Appending:
+    head, objects = decode_message(body)
+    return appending_of(
+        access, head.entries, head.generation, check_objects(objects), merges=head.merges,
+        receipts={Digest(name): receipt for name, receipt in head.receipts.items()},
+        checker=Receipts.of(service.database),
+    )  # fmt: skip
+
+
+def _encoded(landed: LandedEntries) -> bytes:
+    entries = msgspec.Raw(canonical_json(msgspec.to_builtins(landed.entries)))
+    records = tuple(record.decode() for record in landed.records)
+    return msgspec.json.encode(Landed(landed.generation, entries, records))
+
+
+async def _body(request: Request) -> bytearray:
+    allow_upload(request, MAX_MESSAGE_BYTES)
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise TooLargeError(f"a message has at most {MAX_MESSAGE_BYTES:,} bytes: send several")
+    return body

@@ -1,0 +1,449 @@
+"""Group commit: appends of many clients, judged one after the other, in one record of the log.
+
+Who calls what: a route checks a message and hands an `Appending` to the `Appender` of its
+repository, whose one thread takes up to 64 of them, judges each against the state that those before
+it leave, and writes one record. While that is being made durable the next ones gather.
+
+A commit on a branch that moved is merged onto it, where the client allows it and nothing is signed.
+An append of a transaction that is in the log already is answered with the record that it is in.
+
+Source:
+    docs/spec/service.md, section "Append".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.access.grants import Action
+from tensorrepo.api.repositories.opening import ServedRepository
+from tensorrepo.api.transfer.client_entries import (
+    as_callers,
+    check_against,
+    kept_by,
+    parse_entries,
+    supersede_pairs,
+    updates_of,
+)
+from tensorrepo.api.transfer.new_commits import NewCommits
+from tensorrepo.api.transfer.offered_objects import Offered, OfferedWriter
+from tensorrepo.api.transfer.possession import Possession, Receipts
+from tensorrepo.repo.changes.purge_guard import refuse_received
+from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.rules import ClientPolicy, refuse_forbidden
+from tensorrepo.repo.changes.transaction import generation_of, raise_conflicts, tree_of
+from tensorrepo.repo.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    Error,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+)
+from tensorrepo.repo.history.commits import (
+    changed_paths,
+    is_ancestor,
+    read_commit,
+    write_commit,
+)
+from tensorrepo.repo.history.merge_trees import MergeContext, merge_trees, replay
+from tensorrepo.repo.history.trees import diff
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.append import Appended, append
+from tensorrepo.repo.log.apply import Folding
+from tensorrepo.repo.log.branch_rules import BRANCHES
+from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.log.records import (
+    LogEntry,
+    LogRecord,
+    Update,
+    canonical_json,
+    decode_ref_updates,
+)
+from tensorrepo.repo.log.state import State
+from tensorrepo.repo.objects.envelope import Kind, decode_object
+
+MOST_TRANSACTIONS: Final = 64  # in one record
+_ENTRY_BYTES: Final = 56 << 10  # of a record's 64 KiB
+_TOLD_RECORDS: Final = 64
+_KNOWN_TRANSACTIONS: Final = 100_000
+_MOST_BEHIND: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LandedEntries:
+    """Where an append landed, what was written for it, and the records since it was decided."""
+
+    generation: int
+    entries: tuple[LogEntry, ...]
+    records: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Appending:
+    """One append on its way."""
+
+    access: RepositoryAccess
+    entries: tuple[LogEntry, ...]
+    generation: int
+    merges: bool
+    offered: Offered
+    possession: Possession | None = None
+    future: Future[LandedEntries] = field(default_factory=Future)
+    landed: LandedEntries | None = None
+    admitted: tuple[LogEntry, ...] = ()
+    failure: Error | None = None
+
+    @property
+    def txns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.txn for entry in self.entries))
+
+
+def appending_of(
+    access: RepositoryAccess,
+    entries: msgspec.Raw,
+    generation: int,
+    offered: Offered,
+    *,
+    merges: bool,
+    receipts: Mapping[Digest, str],
+    checker: Receipts,
+) -> Appending:
+    """What a caller wants appended, as far as it can be judged without the log.
+
+    Raises:
+        PermissionDenied, InvalidInputError: it will not be.
+    """
+    possession = None
+    if not access.reads_all:
+        possession = Possession(access, offered, receipts, checker)
+
+    def read_bulk(digest: Digest) -> tuple[Update, ...]:
+        if digest in offered:
+            return decode_ref_updates(decode_object(offered[digest].parts[0]).payload)
+        return access.core.log.read_bulk(digest)
+
+    parsed = as_callers(access, parse_entries(entries), read_bulk)
+    return Appending(access, parsed, generation, merges, offered, possession)
+
+
+class SeenTransactions:
+    """Transactions of the newest records, by name, with the number of the record of each."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, int] = {}
+        self._start = self._stop = 0  # half-open range of the records that were looked at
+
+    def look(self, view: LogView, records: Callable[[int, int], Iterator[LogRecord]]) -> None:
+        """Take note of what is in the log up to `view`."""
+        if not self._stop or len(self._records) > _KNOWN_TRANSACTIONS:
+            self._records.clear()
+            self._start = self._stop = view.generation + 1
+        if self._stop <= view.generation:
+            self._note(records(self._stop, view.generation + 1))
+            self._stop = view.generation + 1
+
+    def find(
+        self,
+        txns: Sequence[str],
+        behind: int,
+        records: Callable[[int, int], Iterator[LogRecord]],
+    ) -> int | None:
+        """The record behind `behind` that has one of these transactions."""
+        if behind + 1 < self._start:
+            if self._start - behind > _MOST_BEHIND:
+                raise ConflictError(
+                    f"this was decided on record {behind} of the log, which has gone on for more "
+                    f"than {_MOST_BEHIND} records since. Read it, and decide anew."
+                )
+            self._note(records(behind + 1, self._start))
+            self._start = behind + 1
+        return next((gen for txn in txns if (gen := self._records.get(txn, 0)) > behind), None)
+
+    def _note(self, records: Iterator[LogRecord]) -> None:
+        for record in records:
+            for entry in record.entries:
+                self._records[entry.txn] = record.gen
+
+
+class Appender:
+    """Writes the records of one repository, for all its clients in this process."""
+
+    def __init__(self, served: ServedRepository) -> None:
+        self._served, self._core = served, served.core
+        self._waiting: deque[Appending] = deque()
+        self._lock = Lock()
+        self._seen = SeenTransactions()
+        self._pool = ThreadPoolExecutor(1, f"append-{served.name}")
+
+    def submit(self, appending: Appending) -> Future[LandedEntries]:
+        """Have it appended with the next group; the future ends when it is durable, or refused."""
+        with self._lock:
+            self._waiting.append(appending)
+        self._pool.submit(self._run)
+        return appending.future
+
+    def _run(self) -> None:
+        group = self._take()
+        if not group:
+            return
+        try:
+            self._append(group)
+        except BaseException as error:  # noqa: BLE001  told to everybody who waits
+            for one in group:
+                if not one.future.done():
+                    one.future.set_exception(_shared(error, one))
+
+    def _take(self) -> list[Appending]:
+        with self._lock:
+            count = min(len(self._waiting), MOST_TRANSACTIONS)
+            return [self._waiting.popleft() for _ in range(count)]
+
+    def _append(self, group: list[Appending]) -> None:
+        decision = _Decision(self._served, self._seen, group)
+        appended = append(
+            self._core.log, decision.decide, commits=self._core.introduced, allow_void=False
+        )
+        for one in decision.postponed:
+            with self._lock:
+                self._waiting.appendleft(one)
+            self._pool.submit(self._run)
+        for one in group:
+            if one not in decision.postponed:
+                self._answer(one, appended)
+
+    def _answer(self, one: Appending, appended: Appended) -> None:
+        if one.failure is not None:
+            one.future.set_exception(one.failure)
+            return
+        landed = one.landed
+        if landed is None:
+            assert appended.record is not None, "it was admitted"
+            landed = LandedEntries(appended.record.gen, one.admitted)
+        one.future.set_result(replace(landed, records=self._records(one, landed.generation)))
+
+    def _records(self, one: Appending, generation: int) -> tuple[bytes, ...]:
+        if generation - one.generation > _TOLD_RECORDS or not one.access.reads_all:
+            return ()
+        slots = self._core.log.slots
+        return tuple(slots.slot_bytes(gen) for gen in range(one.generation + 1, generation + 1))
+
+
+def _shared(error: BaseException, one: Appending) -> BaseException:
+    """A failure of the whole group, as one of its members is told of it."""
+    if isinstance(error, CommitOutcomeUnknown):
+        return CommitOutcomeUnknown(str(error), txn=one.txns[0], generation=error.generation)
+    if isinstance(error, ConflictError):  # others, past the service, were faster again and again
+        return StorageError(f"nothing was written: {error}", transient=True, busy=True)
+    return error
+
+
+class _Decision:
+    """What to append for a group, decided anew for each head."""
+
+    def __init__(
+        self, served: ServedRepository, seen: SeenTransactions, group: list[Appending]
+    ) -> None:
+        self._core, self._seen, self._group = served.core, seen, group
+        self._policy = ClientPolicy()
+        self._writer: OfferedWriter | None = None
+        self.postponed: list[Appending] = []
+
+    def decide(self, view: LogView) -> tuple[LogEntry, ...]:
+        """Entries of all that can be appended at `view`; of the others the failure is noted."""
+        self._seen.look(view, self._core.log.records)
+        writer = self._writer_at(view)
+        self.postponed, state, size = [], view.state, 0
+        entries: list[LogEntry] = []
+        for one in self._group:
+            one.failure, one.landed, one.admitted = None, None, ()
+            try:
+                found = self._seen.find(one.txns, one.generation, self._core.log.records)
+                if found is not None:
+                    one.landed = self._landed(one, found)
+                    continue
+                admitted, after = _Judgment(
+                    self._core, writer, self._policy, one, view, state
+                ).run()
+            except Error as error:
+                one.failure = error
+                continue
+            size += len(canonical_json(msgspec.to_builtins(admitted)))
+            if size > _ENTRY_BYTES and entries:
+                self.postponed.append(one)
+                continue
+            one.admitted, state = admitted, after
+            entries += admitted
+        writer.flush()
+        return tuple(entries)
+
+    def _writer_at(self, view: LogView) -> OfferedWriter:
+        if self._writer is None or self._writer.graves != view.state.graves:
+            self._writer = OfferedWriter(self._core.objects, view.state.graves)
+            for one in self._group:
+                self._writer.offered.update(one.offered)
+        return self._writer
+
+    def _landed(self, one: Appending, generation: int) -> LandedEntries:
+        record = next(self._core.log.records(generation, generation + 1))
+        mine = tuple(entry for entry in record.entries if entry.txn in one.txns)
+        refs = [update.ref for entry in mine for update in entry.updates]
+        if one.possession is not None and not all(one.access.may(Action.READ, ref) for ref in refs):
+            raise ConflictError("another append has this transaction's name. Take another name.")
+        return LandedEntries(generation, mine)
+
+
+@dataclass(slots=True)
+class _Judgment:
+    """One append at the state that those before it leave."""
+
+    core: RepositoryCore
+    writer: OfferedWriter
+    policy: ClientPolicy
+    one: Appending
+    view: LogView
+    state: State
+
+    def run(self) -> tuple[tuple[LogEntry, ...], State]:
+        """The entries to write, and the state after them. Raises Error: none are written."""
+        added = {
+            digest
+            for entry in self.one.entries
+            if entry.kind == "shallow"
+            for digest in entry.data.get("add", ())
+        }
+        commits = NewCommits(self.writer, self.state, frozenset(added), self.one.possession)
+        try:
+            entries = tuple(self._moved(entry, commits) for entry in self.one.entries)
+        except NotFoundError:
+            entries = self.one.entries  # whose check tells what is missing
+        for entry in entries:
+            self._check(entry, commits)
+        commits.refuse_missing()
+        for entry in entries:
+            check_against(
+                self.state, self.one.access, entry, is_new=lambda one: one in commits.verified
+            )
+        refuse_received(
+            self.writer, self.core.drivers, self.state, commits.verified, self.one.access.name
+        )
+        standing = LogView(self.view.generation, self.view.digest, self.state)
+        refuse_forbidden(self.policy, self.writer, standing, entries, self._bulk)
+        return entries, self._after(entries)
+
+    def _check(self, entry: LogEntry, commits: NewCommits) -> None:
+        if entry.bulk is not None and self.writer.take(entry.bulk) is None:
+            self.writer.get(entry.bulk)  # it was sent before, or this says that it was not
+        for update in updates_of(entry, self._bulk):
+            if update.new is not None:
+                commits.add(update.new)
+                self._check_forward(entry, update, commits)
+            if self.state.refs.get(update.ref) != update.old and not commits.missing:
+                raise self._conflict(update)
+        if entry.kind == "lease-open":
+            for digest in kept_by(entry):
+                commits.add_kept(digest)
+        if entry.kind == "supersede":
+            self._check_supersede(entry)
+
+    def _check_forward(self, entry: LogEntry, update: Update, commits: NewCommits) -> None:
+        """What a branch leaves behind by a commit is not retained, so it must be behind it."""
+        if entry.kind != "commit" or update.old is None or update.new is None or commits.missing:
+            return
+        if not is_ancestor(self.writer, update.old, update.new):
+            raise InvalidInputError(
+                f"{update.ref}: {update.new:.12} does not have {update.old:.12} in its history: "
+                "that takes an entry of kind ref-reset"
+            )
+
+    def _check_supersede(self, entry: LogEntry) -> None:
+        """What is stored here stays: others take the place only of what never was here."""
+        for old, new in supersede_pairs(entry):
+            if self.core.objects.stored_bytes(old, 0) is not None or old in self.state.supersedes:
+                raise PermissionDenied(
+                    f"placement {old:.12} is stored here, and nobody else's takes its place"
+                )
+            if new not in self.writer.own:
+                self.writer.describe(new)
+
+    def _moved(self, entry: LogEntry, commits: NewCommits) -> LogEntry:
+        """`entry`, its commit merged onto the branch where that moved and the client allows it."""
+        if not self.one.merges or entry.kind != "commit" or len(entry.updates) != 1:
+            return entry
+        update = entry.updates[0]
+        tip = self.state.refs.get(update.ref)
+        if tip is None or tip == update.old or update.new is None or entry.bulk is not None:
+            return entry
+        if not update.ref.startswith(BRANCHES):
+            return entry
+        if self.one.possession is not None:  # before any of it is read by a merge
+            commits.add(update.new)
+            commits.refuse_missing()
+        before = set(self.writer.own)
+        merged = self._merged(update, tip)
+        commits.made = frozenset(self.writer.own.keys() - before)
+        return msgspec.structs.replace(entry, updates=(Update(update.ref, tip, merged),))
+
+    def _merged(self, update: Update, tip: Digest) -> Digest:
+        writer = self.writer
+        assert update.new is not None, "the caller looked"
+        made = read_commit(writer, update.new)
+        if made.signature is not None or made.parents != _parents(update.old):
+            raise self._conflict(update)
+        generation = generation_of(writer, tip)
+        base, theirs = tree_of(writer, update.old), tree_of(writer, tip)
+        commit = replace(made, parents=(tip,), generation=generation + 1)
+        if (again := replay(writer, base, made.tree, theirs)) is not None:
+            commit = replace(commit, tree=again.root, changed=again.changed)
+            return write_commit(writer, commit).digest
+        merged = merge_trees(
+            writer, base, made.tree, theirs, drivers=self.core.drivers,
+            context=MergeContext(True, "fail", (generation + 1, generation)),
+        )  # fmt: skip
+        raise_conflicts(
+            merged.conflicts,
+            f"{update.ref} moved from {update.old or 'nothing':.12} to {tip:.12} while committing",
+            "Look with `tensorrepo diff`, then stage again on the new tip.",
+        )
+        changed = changed_paths(diff(writer, theirs, merged.root))
+        return write_commit(writer, replace(commit, tree=merged.root, changed=changed)).digest
+
+    def _after(self, entries: tuple[LogEntry, ...]) -> State:
+        folding = Folding(self.state)
+        record = LogRecord(self.view.generation + 1, self.view.digest, None, entries)
+        verdicts = folding.add(record, self._bulk)
+        void = [f"{each.kind}: {each.reason}" for each in verdicts if not each.applied]
+        if void:
+            raise ConflictError(f"nothing was written. {'; '.join(void)}")
+        return folding.state()
+
+    def _bulk(self, digest: Digest) -> tuple[Update, ...]:
+        envelope = self.writer.get(digest)
+        if envelope.kind is not Kind.REF_UPDATES or envelope.links:
+            raise InvalidInputError(f"object {digest:.12} holds no updates of refs")
+        return decode_ref_updates(envelope.payload)
+
+    def _conflict(self, update: Update) -> ConflictError:
+        found = self.state.refs.get(update.ref)
+        return ConflictError(
+            f"{update.ref} moved from {update.old or 'nothing':.12} to {found or 'nothing':.12} "
+            "meanwhile; nothing was written. Read it, and decide anew."
+        )
+
+
+def _parents(old: Digest | None) -> tuple[Digest, ...]:
+    return () if old is None else (old,)
+
+
+def appender_of(served: ServedRepository) -> Appender:
+    """The appender of a repository in this process."""
+    return served.kept(Appender)

@@ -1,0 +1,112 @@
+"""Objects that a client sends: verified by their digests before anything else is done with them.
+
+Small ones come with a message and wait in memory: those that a commit turns out to need are
+stored, the others never are. What a client says of an object is only compared with what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, TooLargeError, UnsupportedError
+from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.log.state import Condemnation
+from tensorrepo.repo.objects.envelope import (
+    EncodedObject,
+    Envelope,
+    Kind,
+    ObjectLink,
+    decode_object,
+    expand,
+)
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+
+MOST_EXPANDED_BYTES: Final = 256 << 20  # of all objects of one message
+_NOT_FOR_CLIENTS: Final = frozenset({Kind.GC_LIST, Kind.GRAVES, Kind.HISTORY_PACK})
+
+Offered = Mapping[Digest, EncodedObject]
+
+
+def check_object(digest: Digest, data: Buffer) -> EncodedObject:
+    """An object as it came, compressed or not.
+
+    Raises:
+        InvalidInputError: the bytes are not that object, or none that a client may bring.
+    """
+    try:
+        whole = expand(bytes(data), digest)
+        envelope = decode_object(whole, digest)
+    except (CorruptError, UnsupportedError) as error:
+        raise InvalidInputError(f"object {digest:.12} was not stored: {error}") from error
+    link = envelope.link(digest)
+    refuse_kind(link)
+    return EncodedObject(link, (whole,))
+
+
+def refuse_kind(link: ObjectLink) -> None:
+    """Raise InvalidInputError for objects that only the service makes."""
+    if link.kind in _NOT_FOR_CLIENTS:
+        raise InvalidInputError(
+            f"object {link.digest:.12} is a {link.kind.label}, which no client brings"
+        )
+
+
+def check_objects(objects: Iterable[tuple[Digest, Buffer]]) -> dict[Digest, EncodedObject]:
+    """All objects of a message. Raises as `check_object`, and TooLargeError."""
+    checked: dict[Digest, EncodedObject] = {}
+    expanded = 0
+    for digest, data in objects:
+        checked[digest] = check_object(digest, data)
+        expanded += checked[digest].link.bytes
+        if expanded > MOST_EXPANDED_BYTES:
+            raise TooLargeError(
+                f"the objects of a message have at most {MOST_EXPANDED_BYTES:,} bytes: send several"
+            )
+    return checked
+
+
+class OfferedWriter(ObjectWriter):
+    """A writer that can read, and store, what clients offer but nothing has needed yet."""
+
+    def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
+        super().__init__(store, graves)
+        self.offered: dict[Digest, EncodedObject] = {}
+        self._decoded: dict[Digest, Envelope] = {}  # commits and pages are read many times over
+
+    def take(self, digest: Digest) -> ObjectLink | None:
+        """Store what was offered under that digest; None: nothing was."""
+        encoded = self.offered.get(digest)
+        return None if encoded is None else self.put_encoded(encoded)
+
+    def get(self, digest: Digest) -> Envelope:
+        known = self._decoded.get(digest)
+        if known is not None:
+            return known
+        encoded = self.offered.get(digest)
+        if encoded is not None:
+            self.store.refuse_purged(digest)
+            found = decode_object(encoded.parts[0])
+        else:
+            found = super().get(digest)
+        if encoded is not None or digest in self.own:
+            self._decoded[digest] = found
+        return found
+
+    def describe(self, digest: Digest) -> ObjectLink:
+        encoded = self.offered.get(digest)
+        return super().describe(digest) if encoded is None else encoded.link
+
+    def fetch(self, digest: Digest) -> Envelope:
+        """See `EnvelopeSource`."""
+        return self.get(digest)
+
+    def read_envelope(self, digest: Digest, start: int, stop: int) -> Buffer:
+        """See `EnvelopeSource`."""
+        return self._readable(digest).read_envelope(digest, start, stop)
+
+    def _readable(self, digest: Digest) -> ObjectStore:
+        if digest not in self.own:
+            self.take(digest)
+        return super()._readable(digest)

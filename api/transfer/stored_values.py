@@ -1,0 +1,153 @@
+"""Stored values on their way out: by range, as they lie, in pieces, in bounded memory.
+
+A file is mapped, and views of the map go to the socket: nothing is copied, and what waits for a
+slow reader holds no thread. Before a piece is touched one byte of it is asked for without waiting
+(`RWF_NOWAIT`); what the page cache lacks is read on another thread first, so that a cold disk does
+not stop everybody else. Of other stores pieces come by asynchronous reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from starlette.concurrency import run_in_threadpool
+
+from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsReads
+from tensorrepo.repo.errors import NotFoundError, StorageError
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.mapping import map_descriptor
+
+PIECE_BYTES: Final = 512 << 10
+WHOLE_BYTES: Final = 256 << 10  # smaller values are read at once
+SIGNED_SECONDS: Final = 15 * 60
+_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
+
+
+class StoredValue(Protocol):
+    """A value whose size is known, and that can be read piece by piece."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """Bytes ``[start, stop)``, piece by piece. May be called once."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class SmallValue:
+    """A value that was read whole."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """See `StoredValue`."""
+        yield self.data if (start, stop) == (0, len(self.data)) else self.data[start:stop]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(slots=True)
+class FileValue:
+    """A large value on this machine's disk, by an open descriptor."""
+
+    descriptor: int
+    size_bytes: int
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """See `StoredValue`."""
+        whole = map_descriptor(self.descriptor, self.size_bytes)
+        if whole is None:
+            raise StorageError("no room in memory to map a file", transient=True)
+        for at in range(start, stop, PIECE_BYTES):
+            end = min(at + PIECE_BYTES, stop)
+            if not self._is_in_memory(end - 1):
+                await run_in_threadpool(self._read_ahead, at, min(end + PIECE_BYTES, stop))
+            yield whole[at:end]
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+    def _is_in_memory(self, at: int) -> bool:
+        if _NO_WAIT is None:
+            return False
+        try:
+            return os.preadv(self.descriptor, [bytearray(1)], at, _NO_WAIT) == 1
+        except OSError:
+            return False
+
+    def _read_ahead(self, start: int, stop: int) -> None:
+        for at in range(start, stop, PIECE_BYTES):
+            os.pread(self.descriptor, min(PIECE_BYTES, stop - at), at)
+
+
+@dataclass(slots=True)
+class RemoteValue:
+    """A large value of a store that is read over a network."""
+
+    backend: Backend
+    key: str
+    size_bytes: int
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
+        """See `StoredValue`."""
+        if isinstance(self.backend, SendsRanges):
+            async for piece in self.backend.send_range(self.key, start, stop):
+                yield piece
+            return
+        for at in range(start, stop, PIECE_BYTES):
+            read = partial(self.backend.read_range, self.key, at, min(at + PIECE_BYTES, stop))
+            yield await run_in_threadpool(read)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def signed_address(value: StoredValue, least_bytes: int | None) -> str | None:
+    """A URL of a large value of a store, for clients that may read it; None: it goes through here.
+
+    It is good for one key and one method, and for a short time.
+    """
+    if least_bytes is None or not isinstance(value, RemoteValue) or value.size_bytes < least_bytes:
+        return None
+    if not isinstance(value.backend, SignsReads):
+        return None
+    return value.backend.signed_url(value.key, SIGNED_SECONDS)
+
+
+def open_value(backend: Backend, key: str) -> StoredValue:
+    """The value under `key`; reads, so not for the event loop. Raises NotFoundError."""
+    if isinstance(backend, OpensFiles):
+        return _open_file(backend, key)
+    size = backend.size(key)
+    if size is None:
+        raise NotFoundError(f"no key {key!r}")
+    if size <= WHOLE_BYTES:
+        return SmallValue(backend.read(key))
+    return RemoteValue(backend, key, size)
+
+
+def _open_file(backend: OpensFiles, key: str) -> StoredValue:
+    descriptor = backend.open_file(key)
+    keep = False
+    try:
+        size = os.fstat(descriptor).st_size
+        if size <= WHOLE_BYTES:
+            return SmallValue(os.pread(descriptor, size, 0))
+        keep = True
+        return FileValue(descriptor, size)
+    finally:
+        if not keep:
+            os.close(descriptor)

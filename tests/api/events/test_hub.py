@@ -1,0 +1,43 @@
+"""Event streams within a process: bounded queues, and who reads too slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.api.events.hub import QUEUED_EVENTS, Dropped, EventHub
+from tensorrepo.api.repositories.opening import ServedRepository, open_served
+
+
+def _served(folder: Path) -> ServedRepository:
+    tr.init(folder / "repo")
+    core = open_served(str(folder / "repo"), data=folder / "data", environment={})
+    return ServedRepository("repo", core)
+
+
+def test_who_reads_too_slowly_is_told_and_dropped(tmp_path: Path) -> None:
+    async def listen() -> None:
+        async with EventHub().subscribe(_served(tmp_path)) as subscription:
+            for _ in range(QUEUED_EVENTS + 5):
+                subscription.offer(())
+            for _ in range(QUEUED_EVENTS):
+                await subscription.next(1)
+            with pytest.raises(Dropped, match="too slowly"):
+                await subscription.next(1)
+
+    asyncio.run(listen())
+
+
+def test_the_poller_ends_with_the_last_listener(tmp_path: Path) -> None:
+    async def listen() -> tuple[int, int]:
+        hub, served = EventHub(), _served(tmp_path)
+        async with hub.subscribe(served), hub.subscribe(served):
+            while_listening = hub.listeners
+        await asyncio.sleep(0)
+        polling = sum(task.get_name() == "events" for task in asyncio.all_tasks())
+        return while_listening, hub.listeners + polling
+
+    assert asyncio.run(listen()) == (2, 0)

@@ -1,0 +1,121 @@
+"""Limits over HTTP: who asks too often, for too much, or too slowly."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.service import RunningService, running_service
+
+REPOSITORIES = "/api/v1/repositories"
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service that waits half a second for a body, of 1,000 bytes at most."""
+    folder = tmp_path_factory.mktemp("service")
+    with running_service(folder, max_body_bytes=1000, idle_seconds=0.5) as running:
+        yield running
+
+
+def _spoken(running: RunningService, *parts: bytes) -> bytes:
+    """What is answered to raw bytes, until the server ends the connection or has answered."""
+    host, _, port = running.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return connection.recv(1 << 16)
+
+
+def _head(running: RunningService, length: bytes) -> bytes:
+    return (
+        b"POST /api/v1/repositories HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer " + running.token.encode() + b"\r\n" + length + b"\r\n\r\n"
+    )
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+    with running_service(tmp_path, requests_per_second=0.2) as running:
+        other = running.user("other")
+        with running.client() as client, running.client(other) as second:
+            answers = [client.get(REPOSITORIES) for _ in range(3)]
+            of_other = second.get(REPOSITORIES)
+            probes = [client.get("/health").status_code for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200, 429, 429]
+    assert answers[-1].json()["kind"] == "rate-limited"
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 5
+    assert of_other.status_code == 200
+    assert probes == [200] * 5
+
+
+def test_who_was_sent_much_waits(tmp_path: Path) -> None:
+    with running_service(tmp_path, bytes_per_second=1) as running, running.client() as client:
+        statuses = [client.get("/api/v1/openapi.json").status_code for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(strict: RunningService) -> None:
+    answer = _spoken(strict, _head(strict, b"Content-Length: 99999999999"))
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["kind"] == "too-large"
+
+
+def test_a_body_that_does_not_say_is_not_read_to_its_end(strict: RunningService) -> None:
+    chunk = b"400\r\n" + bytes(1024) + b"\r\n"
+    answer = _spoken(strict, _head(strict, b"Transfer-Encoding: chunked"), chunk)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(strict: RunningService) -> None:
+    answer = _spoken(strict, _head(strict, b"Content-Length: 100"), b'{"name"')
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_an_upload_that_is_aborted_changes_nothing(strict: RunningService) -> None:
+    host, _, port = strict.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(_head(strict, b"Content-Length: 100") + b'{"name": "gone"')
+    with strict.client() as client:
+        assert client.get(f"{REPOSITORIES}/gone").status_code == 404
+
+
+def test_ranges_without_end_are_refused(strict: RunningService) -> None:
+    with strict.client() as client:
+        ranges = ",".join(f"{at}-{at}" for at in range(1000))
+        answer = client.get(REPOSITORIES, headers={"Range": f"bytes={ranges}"})
+    assert answer.status_code == 400
+
+
+def test_headers_without_end_are_refused(strict: RunningService) -> None:
+    begun = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    assert _spoken(strict, begun, b"X-A: " + b"a" * 200_000).startswith(b"HTTP/1.1 400")
+    many = b"".join(b"X-%d: %s\r\n" % (at, b"a" * 100) for at in range(1000))
+    assert b"200 OK" not in _spoken(strict, begun + many + b"\r\n")
+
+
+def test_headers_that_do_not_come_are_not_waited_for(
+    strict: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrepo.api.limits.protocol.BoundedHttpProtocol.header_seconds", 0.2)
+    assert _spoken(strict, b"GET /health HTTP/1.1\r\nX-") == b""
+    assert _spoken(strict) == b""
+
+
+def test_a_connection_that_is_kept_answers_again(strict: RunningService) -> None:
+    with strict.client() as client:
+        assert [client.get("/health").status_code for _ in range(3)] == [200] * 3
+
+
+def test_idle_connections_hold_up_nobody(strict: RunningService) -> None:
+    host, _, port = strict.url.removeprefix("http://").partition(":")
+    held = [socket.create_connection((host, int(port))) for _ in range(300)]
+    try:
+        with strict.client() as client:
+            assert client.get(REPOSITORIES).status_code == 200
+    finally:
+        for connection in held:
+            connection.close()

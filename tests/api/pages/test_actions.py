@@ -1,0 +1,129 @@
+"""What people do on pages: sign in, look for rows, ask SQL, comment and merge, make tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+import tensorrepo as tr
+from tensorrepo.api.access.grants import Action, Grant
+from tests.api.pages.conftest import DESKTOP
+from tests.support.servers.browsers import Visitor
+from tests.support.servers.service import RunningService
+
+HERE = "/team/photos/-"
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def cara(browser: Browser, showcase: RunningService) -> Iterator[Visitor]:
+    """Somebody who may write, and signed in by the form."""
+    showcase.service.people.add_user("cara", email="cara@example.org")
+    showcase.service.accounts.grant("cara", Grant("team/photos", Action.WRITE))
+    showcase.service.sign_in.passwords.set("cara", PASSWORD)
+    visitor = Visitor.of(browser.new_context(viewport=DESKTOP), showcase.url)
+    visitor.visit(f"{HERE}/commits")
+    visitor.page.get_by_label("User").fill("cara")
+    visitor.page.get_by_label("Password").fill(PASSWORD)
+    visitor.page.get_by_role("button", name="Sign in").click()
+    yield visitor
+    assert visitor.take_faults() == []
+
+
+def test_who_signs_in_comes_to_where_they_were_going(cara: Visitor) -> None:
+    expect(cara.page).to_have_url(re.compile(rf"{HERE}/commits$"))
+    expect(cara.page.get_by_role("heading", name="Commits")).to_be_visible()
+
+
+def test_the_first_tab_leads_past_the_navigation(cara: Visitor) -> None:
+    cara.visit("/")
+    cara.page.keyboard.press("Tab")
+    expect(cara.page.get_by_text("Skip to the content")).to_be_focused()
+    cara.page.keyboard.press("Enter")
+    expect(cara.page.locator("main")).to_be_focused()
+
+
+def test_rows_are_filtered_in_place_and_paged(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/datasets/photos?view=table")
+    cara.page.get_by_label("Show rows where").fill("caption = 'patch 7'")
+    cara.page.get_by_role("button", name="Filter").click()
+    expect(cara.page.locator("#rows tbody tr")).to_have_count(1)
+    expect(cara.page).to_have_url(re.compile("where=caption"))
+    cara.page.get_by_role("link", name="Show all rows").click()
+    cara.page.get_by_role("link", name="Next").click()
+    expect(cara.page.get_by_text("50 to 99 of 264")).to_be_visible()
+
+
+def test_a_condition_that_is_none_is_told_beside_the_box(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/datasets/photos?view=table&where=nothing+%3D+3")
+    expect(cara.page.get_by_role("alert")).to_contain_text("nothing")
+
+
+def test_sql_is_asked_in_place(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/sql?dataset=datasets/photos")
+    query = 'SELECT count(*) AS n FROM "datasets/photos"'
+    cara.page.get_by_label("Query").fill(query)
+    cara.page.get_by_role("button", name="Run").click()
+    expect(cara.page.locator("#answer td")).to_have_text("264")
+
+
+def test_histograms_come_when_they_are_seen(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/datasets/photos?view=columns")
+    cara.page.get_by_label("Column brightness").scroll_into_view_if_needed()
+    expect(cara.page.get_by_label("Column brightness").locator("rect").first).to_be_visible()
+
+
+def test_a_branch_is_proposed_discussed_and_merged(
+    cara: Visitor, photos: tr.Repository, showcase: RunningService
+) -> None:
+    photos.create_branch("more")
+    with photos.transaction("more", message="Words") as tx:
+        tx.save_file("words.txt", b"Words")
+    showcase.service.directory.open("team/photos").core.log.refresh()  # else seen within a second
+    cara.visit(f"{HERE}/new-request")
+    cara.page.get_by_label("Branch").select_option("more")
+    cara.page.get_by_label("Into").select_option("main")
+    cara.page.get_by_label("Title").fill("More words")
+    cara.page.get_by_role("button", name="Propose").click()
+    cara.page.get_by_label("Comment").fill("Are these **all** words?")
+    cara.page.get_by_role("button", name="Comment").click()
+    expect(cara.page.locator(".prose strong")).to_have_text("all")
+    cara.page.get_by_role("button", name="Merge", exact=True).click()
+    expect(cara.page.get_by_text("merged it")).to_be_visible()
+    assert photos.file("words.txt") == b"Words"
+
+
+def test_a_token_is_shown_once_and_revoked(cara: Visitor, showcase: RunningService) -> None:
+    cara.visit("/settings/tokens")
+    cara.page.get_by_label("What it is for").fill("nightly")
+    cara.page.get_by_role("button", name="Make token").click()
+    token = cara.page.get_by_label("The new token").inner_text()
+    with showcase.client(token) as client:
+        assert client.get("/api/v1/repositories/team/photos").json()["may"] == "write"
+        cara.visit("/settings/tokens")
+        expect(cara.page.get_by_label("The new token")).to_have_count(0)
+        cara.page.get_by_role("button", name="Revoke nightly").click()
+        expect(cara.page.get_by_text("No token")).to_be_visible()
+        assert client.get("/api/v1/repositories/team/photos").status_code == 401
+
+
+def test_points_of_a_run_come_while_it_trains(cara: Visitor, photos: tr.Repository) -> None:
+    with photos.run("live", params={"lr": 0.1}) as run:
+        run.log_metric("loss", 1.0, 0)
+        run.flush()
+        cara.visit_without_waiting(f"{HERE}/runs/live")
+        expect(cara.page.locator("[data-chart=loss] canvas")).to_be_visible()
+        run.log_metric("loss", 0.5, 1)
+        run.flush()
+        expect(cara.page.locator("[data-chart=loss]")).to_have_attribute("data-last-step", "1")
+    expect(cara.page.get_by_text("finished")).to_be_visible()
+
+
+def test_who_signs_out_sees_nothing_more(cara: Visitor) -> None:
+    cara.visit("/")
+    cara.page.get_by_role("button", name="Sign out").click()
+    cara.visit("/team/photos")
+    expect(cara.page).to_have_url(re.compile("/login"))

@@ -1,0 +1,131 @@
+"""Repositories of a service: described, renamed, deleted, brought back, forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory
+from tests.support.servers.service import RunningService
+
+PATH = "/api/v1/repositories"
+
+
+def _made(service: RunningService, name: str) -> str:
+    """The URL of a new repository with one dataset."""
+    with service.client() as client:
+        client.post(PATH, json={"name": name}).raise_for_status()
+    url = service.service.directory.find(name).url
+    with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
+        tx.create_dataset("x", {"x": [1]})
+    return url
+
+
+def test_a_repository_is_described(service: RunningService) -> None:
+    _made(service, "described")
+    with service.client() as client:
+        client.patch(f"{PATH}/described", json={"description": "Cats."}).raise_for_status()
+        listed = client.get(PATH).json()["items"]
+    assert "Cats." in {one["description"] for one in listed}
+
+
+def test_an_old_name_leads_to_the_new_one_for_who_may_read(service: RunningService) -> None:
+    _made(service, "team/old")
+    reader = service.user("reader", Grant("team/old", Action.READ))
+    scope = (Grant("team/old", Action.READ),)
+    scoped = service.service.accounts.add_token("reader", "scoped", scope=scope)
+    stranger = service.user("stranger", Grant("else", Action.READ))
+    with service.client() as client:
+        client.patch(f"{PATH}/team/old", json={"name": "team/new"}).raise_for_status()
+        moved = client.get(f"{PATH}/team/old/-/refs", params={"limit": 3})
+    for token in (reader, scoped):
+        with service.client(token) as client:
+            assert client.get(f"{PATH}/team/new/-/refs").json()["items"]
+    with service.client(stranger) as client:
+        refused = client.get(f"{PATH}/team/old/-/refs")
+    assert moved.status_code == 308
+    assert moved.headers["Location"] == f"{PATH}/team/new/-/refs?limit=3"
+    assert refused.status_code == 403
+    assert "team/new" not in refused.text
+
+
+def test_a_former_name_can_be_given_anew(service: RunningService) -> None:
+    _made(service, "given")
+    with service.client() as client:
+        client.patch(f"{PATH}/given", json={"name": "taken"}).raise_for_status()
+        client.post(PATH, json={"name": "given"})
+        assert client.patch(f"{PATH}/given", json={"name": "taken"}).status_code == 409
+
+
+def test_what_is_deleted_is_gone_and_comes_back(service: RunningService) -> None:
+    _made(service, "passing")
+    with service.client() as client:
+        client.delete(f"{PATH}/passing").raise_for_status()
+        gone = client.get(f"{PATH}/passing/-/refs").status_code
+        taken = client.post(PATH, json={"name": "passing"}).status_code
+        removed = client.get("/api/v1/removed-repositories").json()["items"]
+        client.post(f"{PATH}/passing/-/undelete").raise_for_status()
+        back = client.get(f"{PATH}/passing/-/refs").json()["items"]
+    assert (gone, taken) == (404, 409)
+    assert [one["name"] for one in removed] == ["passing"]
+    assert [one["name"] for one in back] == ["heads/main"]
+
+
+def test_only_admins_rename_delete_and_bring_back(service: RunningService) -> None:
+    _made(service, "kept")
+    token = service.user("writer", Grant("kept", Action.WRITE))
+    with service.client(token) as client:
+        statuses = [
+            client.patch(f"{PATH}/kept", json={"name": "mine"}).status_code,
+            client.delete(f"{PATH}/kept").status_code,
+            client.post(f"{PATH}/kept/-/undelete").status_code,
+        ]
+    assert statuses == [403, 403, 403]
+
+
+def test_who_renames_needs_the_new_name_too(service: RunningService) -> None:
+    _made(service, "movable")
+    token = service.user("mover", Grant("movable", Action.ADMIN))
+    with service.client(token) as client:
+        answer = client.patch(f"{PATH}/movable", json={"name": "other/place"})
+    assert answer.status_code == 403
+
+
+def test_another_process_sees_it_within_a_second(service: RunningService) -> None:
+    _made(service, "shared")
+    running = service.service
+    other = Directory(running.database, running.settings, {}, timer=iter(range(100)).__next__)
+    other.open("shared")
+    running.directory.remove("shared")
+    with pytest.raises(tr.NotFoundError):
+        other.open("shared")
+    running.directory.undelete("shared")
+    assert other.open("shared").name == "shared"
+    other.close()
+
+
+def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
+    service: RunningService, tmp_path: Path
+) -> None:
+    running, url = service.service, _made(service, "brief")
+    elsewhere = tr.init(tmp_path / "elsewhere")
+    running.directory.add("foreign", str(tmp_path / "elsewhere"))
+    for name in ("brief", "foreign"):
+        running.directory.remove(name)
+    now = running.directory.removed()[0].until_ns - UNDELETE_NS
+    soon = Directory(running.database, running.settings, {}, clock=lambda: now + 10**9)
+    assert soon.expire() == []
+    late = Directory(
+        running.database,
+        running.settings,
+        {},
+        clock=lambda: now + (UNDELETE_DAYS + 1) * 86400 * 10**9,
+    )
+    assert late.expire() == ["brief", "foreign"]
+    assert not (Path(url) / "repo.json").exists()
+    assert tr.open(elsewhere.url).url == elsewhere.url
+    with service.client() as client:
+        assert client.post(PATH, json={"name": "brief"}).status_code == 201

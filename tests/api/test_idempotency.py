@@ -1,0 +1,118 @@
+"""Idempotency keys: a write that is sent again is carried out once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.idempotency import KeptAnswers
+from tests.support.servers.service import RunningService
+
+PATH = "/api/v1/repositories"
+
+
+def _key(key: str) -> dict[str, str]:
+    return {"Idempotency-Key": key}
+
+
+def test_a_write_that_is_sent_again_is_answered_the_same(service: RunningService) -> None:
+    with service.client() as client:
+        first, again = (
+            client.post(PATH, json={"name": "once"}, headers=_key("a")) for _ in range(2)
+        )
+        without = client.post(PATH, json={"name": "once"})
+    assert (first.status_code, again.status_code, without.status_code) == (201, 201, 409)
+    assert again.content == first.content
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+
+def test_a_key_is_for_one_request(service: RunningService) -> None:
+    with service.client() as client:
+        client.post(PATH, json={"name": "one"}, headers=_key("b")).raise_for_status()
+        other = client.post(PATH, json={"name": "two"}, headers=_key("b"))
+        there = client.get(f"{PATH}/two")
+    assert (other.status_code, there.status_code) == (422, 404)
+
+
+def test_keys_of_others_are_others(service: RunningService) -> None:
+    token = service.user("kim", Grant("kim/*", Action.ADMIN))
+    with service.client() as client, service.client(token) as other:
+        client.post(PATH, json={"name": "mine"}, headers=_key("c")).raise_for_status()
+        refused = other.post(PATH, json={"name": "mine"}, headers=_key("c"))
+        made = other.post(PATH, json={"name": "kim/own"}, headers=_key("c"))
+    assert (refused.status_code, made.status_code) == (403, 201)
+
+
+def test_what_is_refused_may_be_tried_again(service: RunningService) -> None:
+    token = service.user("lea")
+    with service.client(token) as client:
+        before = client.post(PATH, json={"name": "lea/own"}, headers=_key("d"))
+        service.service.accounts.grant("lea", Grant("lea/*", Action.ADMIN))
+        after = client.post(PATH, json={"name": "lea/own"}, headers=_key("d"))
+    assert (before.status_code, after.status_code) == (403, 201)
+
+
+def test_a_secret_is_not_kept(service: RunningService) -> None:
+    with service.client() as client:
+        client.post(PATH, json={"name": "hooked"})
+        hook = {"url": "https://example.org/", "secret": "s" * 32}
+        first, again = (
+            client.post(f"{PATH}/hooked/-/webhooks", json=hook, headers=_key("e")) for _ in range(2)
+        )
+        listed = client.get(f"{PATH}/hooked/-/webhooks").json()["items"]
+    assert (first.status_code, again.status_code) == (201, 409)
+    assert "s" * 32 not in again.text
+    assert len(listed) == 1
+
+
+def test_who_sends_it_while_the_first_runs_is_told_to_wait(service: RunningService) -> None:
+    answers = KeptAnswers(service.service.database)
+    assert answers.begin("admin", "f", "x") is None
+    known = answers.begin("admin", "f", "x")
+    assert known is not None
+    assert known.state == "running"
+
+
+def test_what_a_killed_process_left_is_not_carried_out_again(service: RunningService) -> None:
+    database = service.service.database
+    assert KeptAnswers(database, lambda: 10**18).begin("admin", "g", "x") is None
+    known = KeptAnswers(database, lambda: 10**18 + 3600 * 10**9).begin("admin", "g", "x")
+    assert known is not None
+    assert known.state == "unknown"
+
+
+def test_a_key_is_forgotten_after_a_day(service: RunningService) -> None:
+    database = service.service.database
+    assert KeptAnswers(database, lambda: 10**18).begin("admin", "h", "x") is None
+    later = KeptAnswers(database, lambda: 10**18 + 90000 * 10**9)
+    assert later.begin("admin", "h", "x") is None
+
+
+def test_of_many_at_once_one_is_carried_out(service: RunningService) -> None:
+    statuses: list[int] = []
+
+    def send() -> None:
+        with service.client() as client:
+            answer = client.post(PATH, json={"name": "many"}, headers=_key("i"))
+            statuses.append(answer.status_code)
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) <= {201, 409}
+    assert 201 in statuses
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 201])
+def test_what_is_no_key_is_refused(service: RunningService, key: str) -> None:
+    with service.client() as client:
+        assert client.post(PATH, json={"name": "n"}, headers=_key(key)).status_code == 400
+
+
+def test_without_a_token_nothing_is_kept(service: RunningService) -> None:
+    with service.client("") as client:
+        assert client.post(PATH, json={"name": "n"}, headers=_key("j")).status_code == 401

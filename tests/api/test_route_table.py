@@ -1,0 +1,184 @@
+"""Every route, method and spelling: closed to who is unknown, and to tokens for other things.
+
+A new route is closed without doing anything. One that shall be open, or be for everybody who is
+known, is named here, and thought about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tensorrepo.api.access.grants import Action, Grant
+from tests.support.servers.route_table import (
+    METHODS,
+    TableRow,
+    fitting_body,
+    fitting_query,
+    route_table,
+    spellings,
+    whole_app,
+)
+from tests.support.servers.service import RunningService
+
+APP = whole_app()
+TABLE = route_table(APP)
+PATHS = sorted({row.path: row for row in TABLE}.items())
+
+# Routes that answer whoever asks.
+OPEN = {
+    "GET /health",
+    "GET /health/ready",
+    "GET /api/v1",
+    "POST /api/v1/session",
+    "GET /login",
+    "POST /login",
+    "GET /login/code",
+    "POST /login/code",
+    "GET /login/openid",
+    "GET /login/openid/callback",
+    "POST /logout",
+    "GET /metrics",  # of this machine alone, see api/routes/metrics
+    "GET /static/{name}",
+}
+OPEN_PATHS = {each.split()[1] for each in OPEN}
+# Routes that answer everybody who is known, about themselves or about what they may see.
+FOR_ALL_KNOWN = {
+    "GET /api/v1/me",
+    "GET /api/v1/session",
+    "DELETE /api/v1/session",
+    "GET /api/v1/openapi.json",
+    "HEAD /api/v1/openapi.json",
+    "GET /api/v1/repositories",
+    "GET /api/v1/removed-repositories",
+}
+# Routes that ask something of data by a method that may write elsewhere.
+READING = frozenset(
+    {
+        "POST /api/v1/repositories/{repository:repository}/-/sql",
+        "POST /api/v1/repositories/{repository:repository}/-/sql/arrow",
+        "POST /{repository:repository}/-/new-request",  # the form again, with what is wrong
+    }
+)
+REFUSED = {400, 403, 404}  # for what it is, or because what it names is not there
+NOWHERE = {400, 401, 403, 404, 405}
+
+
+@pytest.fixture(scope="module")
+def photos(service: RunningService) -> RunningService:
+    with service.client() as client:
+        client.post("/api/v1/repositories", json={"name": "team/photos"}).raise_for_status()
+    return service
+
+
+@pytest.fixture(scope="module")
+def elsewhere(photos: RunningService) -> str:
+    """A token whose user may do all with this repository, and that is for another one."""
+    scope = (Grant("team/other", Action.ADMIN),)
+    return photos.user("eve", Grant("team/*", Action.ADMIN), scope=scope)
+
+
+@pytest.fixture(scope="module")
+def reading(photos: RunningService) -> str:
+    """A token that may read all of this repository, of a user who may do all with it."""
+    scope = (Grant("team/photos", Action.READ),)
+    return photos.user("rea", Grant("team/photos", Action.ADMIN), scope=scope)
+
+
+def ask(service: RunningService, token: str, method: str, url: str, body: Any = None) -> int:
+    with service.client(token) as client:
+        answer = client.request(method, httpx.URL(service.url + url), json=body)
+    assert answer.status_code < 500, answer.text
+    return answer.status_code
+
+
+def answers(service: RunningService, token: str, path: str) -> dict[tuple[str, str], int]:
+    """Statuses of every method and spelling of a path."""
+    with service.client(token) as client:
+        return {
+            (method, name): client.request(method, f"{service.url}{url}").status_code
+            for method in METHODS
+            for name, url in spellings(path).items()
+        }
+
+
+def outside(statuses: dict[tuple[str, str], int], allowed: set[int]) -> dict[Any, int]:
+    return {where: status for where, status in statuses.items() if status not in allowed}
+
+
+def ask_fittingly(service: RunningService, token: str, row: TableRow) -> int:
+    """The status of a request as the route's schema wants it."""
+    query = httpx.QueryParams(fitting_query(APP, row))
+    return ask(service, token, row.method, f"{row.url}?{query}", fitting_body(APP, row))
+
+
+closed = pytest.mark.parametrize(
+    "row", [row for row in TABLE if str(row).replace("HEAD", "GET") not in OPEN], ids=str
+)
+
+
+@pytest.mark.parametrize("path", ["/api/v2", "/API/V1/ME", "//api/v1/me", "/api/v1/%6De/", "/api"])
+def test_below_the_api_who_is_unknown_learns_not_even_what_there_is(
+    photos: RunningService, path: str
+) -> None:
+    assert ask(photos, "", "GET", path) == 401
+
+
+@closed
+def test_nobody_gets_anywhere_without_a_token(photos: RunningService, row: TableRow) -> None:
+    assert ask(photos, "", row.method, row.url) == 401
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for path, row in PATHS if path not in OPEN_PATHS],
+    ids=lambda row: row.path,
+)
+def test_no_method_and_no_spelling_opens_a_route(photos: RunningService, row: TableRow) -> None:
+    assert outside(answers(photos, "", row.url), NOWHERE) == {}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in TABLE if str(row) not in OPEN | FOR_ALL_KNOWN and row.path.startswith("/api/")],
+    ids=str,
+)
+def test_a_token_for_another_repository_is_refused(
+    photos: RunningService, elsewhere: str, row: TableRow
+) -> None:
+    assert ask_fittingly(photos, elsewhere, row) == 403
+
+
+@pytest.mark.parametrize(
+    "row", [row for path, row in PATHS if row.is_of_repository], ids=lambda row: row.path
+)
+def test_no_method_and_no_spelling_helps_a_token_for_another_repository(
+    photos: RunningService, elsewhere: str, row: TableRow
+) -> None:
+    assert outside(answers(photos, elsewhere, row.url), NOWHERE) == {}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in TABLE
+        if row.is_of_repository
+        and row.method not in {"GET", "HEAD", "OPTIONS"}
+        and str(row) not in READING
+    ],
+    ids=str,
+)
+def test_a_token_that_reads_changes_nothing(
+    photos: RunningService, reading: str, row: TableRow
+) -> None:
+    view = photos.service.directory.open("team/photos").view
+    assert ask_fittingly(photos, reading, row) in REFUSED
+    assert photos.service.directory.open("team/photos").view.generation == view.generation
+
+
+def test_what_is_named_here_is_there() -> None:
+    known = {str(row) for row in TABLE}
+    assert (OPEN | FOR_ALL_KNOWN | READING) - known == set()

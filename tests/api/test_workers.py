@@ -1,0 +1,163 @@
+"""`tensorrepo serve` as a process: several workers, TLS, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+import tensorrepo as tr
+from tensorrepo.api.server import check_listening
+from tensorrepo.api.settings import make_settings
+from tensorrepo.repo.errors import InvalidInputError
+from tests.support.servers.certificates import make_certificate
+from tests.support.servers.serving import ServeProcess, serving
+
+REPOSITORIES = "/api/v1/repositories"
+PATIENCE_SECONDS = 60
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "host"])
+def test_tokens_do_not_pass_a_network_in_plain_text(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="--behind-proxy"):
+        check_listening(make_settings(host=host, data=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"host": "127.0.0.1"},
+        {"host": "localhost"},
+        {"host": "::1"},
+        {"host": "0.0.0.0", "behind_proxy": True},
+        {"host": "0.0.0.0", "insecure": True},
+        {"host": "0.0.0.0", "tls_certificate": "c.pem", "tls_key": "k.pem"},
+    ],
+    ids=str,
+)
+def test_it_listens_where_they_are_safe_or_somebody_said_so(
+    given: dict[str, object], tmp_path: Path
+) -> None:
+    check_listening(make_settings(data=tmp_path, **given))
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="--tls-key"):
+        check_listening(make_settings(data=tmp_path, tls_certificate="c.pem"))
+
+
+def test_several_workers_are_one_service(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as running:
+        with running.client() as client:
+            client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
+        url = str(tmp_path / "data" / "repositories" / "photos")
+        with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
+            tx.create_dataset("x", {"x": [1]})
+        answers = [_ask(running) for _ in range(20)]
+        text = _metrics(running)
+        assert running.end() == 0
+    assert answers == [200] * 20
+    assert _counted(text) >= 20
+
+
+def _ask(running: ServeProcess) -> int:
+    with running.client() as client:  # a connection each, so that both are asked
+        return client.get(f"{REPOSITORIES}/photos").status_code
+
+
+def _metrics(running: ServeProcess) -> str:
+    with running.client() as client:
+        return client.get("/metrics").text
+
+
+def _counted(text: str) -> float:
+    lines = (line for line in text.splitlines() if line.startswith("tensorrepo_requests_total{"))
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_a_worker_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as running:
+        before = _children(running.process.pid)
+        os.kill(before[-1], signal.SIGKILL)
+        _until(lambda: len(set(_children(running.process.pid)) - {before[-1]}) >= len(before))
+        assert _ask_health(running) == 200
+
+
+def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as running:
+        children = _children(running.process.pid)
+        running.process.kill()
+        _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
+
+
+def _ask_health(running: ServeProcess) -> int:
+    with running.client() as client:
+        return client.get("/health").status_code
+
+
+def _children(pid: int) -> list[int]:
+    """Workers of a parent: those of its children that listen, and not multiprocessing's helper."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    found = [int(each) for each in path.read_text().split()]
+    return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+
+def _until(is_so: object) -> None:
+    stop_at = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < stop_at, "it never came to be"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_was_begun_is_finished_when_the_service_ends(tmp_path: Path, workers: str) -> None:
+    with serving(tmp_path, "--workers", workers) as running:
+        host, _, port = running.url.removeprefix("http://").partition(":")
+        body = b'{"name": "late"}'
+        head = (
+            f"POST {REPOSITORIES} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {running.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(head.encode() + body[:5])
+            time.sleep(0.5)  # until it is read: a request that was not begun is not finished
+            running.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            connection.sendall(body[5:])
+            answer = connection.recv(1 << 16)
+        assert running.process.wait(PATIENCE_SECONDS) == 0
+    assert answer.startswith(b"HTTP/1.1 201")
+    assert (tmp_path / "data" / "repositories" / "late" / "repo.json").exists()
+
+
+def test_it_speaks_tls(tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "127.0.0.1")
+    options = ["--tls-certificate", str(made.certificate), "--tls-key", str(made.key)]
+    with serving(tmp_path, *options) as running:
+        assert running.url.startswith("https://127.0.0.1:")
+        running.tls = ssl.create_default_context(cafile=str(made.certificate))
+        assert _ask_health(running) == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(running.url + "/health", trust_env=False)
+
+
+def test_the_command_refuses_an_open_network(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tensorrepo", "serve", "--host", "0.0.0.0"]
+    ended = subprocess.run(
+        [*command, "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    assert ended.returncode == 2
+    assert "--behind-proxy" in ended.stderr
+    assert "Traceback" not in ended.stderr

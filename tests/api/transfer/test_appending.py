@@ -1,0 +1,225 @@
+"""The append of a service: judged by it alone, once for each transaction, in the caller's name."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.repo.backends.memory import MemoryBackend
+from tensorrepo.repo.backends.service import open_http
+from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
+from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.transaction import begin
+from tensorrepo.repo.errors import ConflictError
+from tensorrepo.repo.history.commits import Commit, encode_commit
+from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.records import LogEntry, Update, canonical_json
+from tensorrepo.repo.objects.envelope import EncodedObject, Kind, ObjectLink, encode_object
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
+from tests.support.builders.repositories import (
+    ADA,
+    commit_files,
+    files_at,
+    stage_files,
+    tip_of,
+)
+from tests.support.servers.service import RunningService
+
+APPEND = "/api/v1/repositories/team/photos/-/append"
+FILE = encode_object(Kind.BLOB, b"words")
+
+
+def remote(service: RunningService, token: str | None = None) -> RepositoryCore:
+    """The served repository, as a client without a home opens it."""
+    options = {"token": service.token if token is None else token}
+    return open_repository(
+        open_http(f"{service.url}/team/photos", options, environment={}), drivers={}
+    )
+
+
+def commit_object(tree: bytes, links: Sequence[ObjectLink]) -> EncodedObject:
+    """A commit without parents, that links to whatever is said."""
+    commit = Commit(tree, (), 1, ADA, "made by hand", 1)
+    return encode_object(Kind.COMMIT, encode_commit(commit), links)
+
+
+def tree_with(digest: Digest) -> bytes:
+    """A tree of one file."""
+    objects = ObjectWriter(ObjectStore(MemoryBackend()), ())
+    return update(objects, EMPTY_TREE, {"notes.txt": Entry(Kind.BLOB, digest)})
+
+
+def send(
+    service: RunningService,
+    entries: Sequence[LogEntry],
+    objects: Sequence[EncodedObject] = (),
+    *,
+    token: str | None = None,
+    generation: int = 0,
+) -> httpx.Response:
+    """An append as bytes, of whatever is said."""
+    data = [b"".join(each.parts) for each in objects]
+    head = MessageHead(
+        tuple((each.link.digest, len(one)) for each, one in zip(objects, data, strict=True)),
+        msgspec.Raw(canonical_json(msgspec.to_builtins(tuple(entries)))),
+        generation,
+    )
+    with service.client(token) as client:
+        return client.post(
+            APPEND, content=encode_message(head, data), headers={"Content-Type": MEDIA_TYPE}
+        )
+
+
+def moving(ref: str, new: Digest | None, *, kind: str = "commit", txn: str = "t1") -> LogEntry:
+    return LogEntry(txn, kind, "Eve <eve@example.org>", 1, "note", (Update(ref, None, new),))
+
+
+def good_commit() -> EncodedObject:
+    return commit_object(tree_with(FILE.link.digest), [FILE.link])
+
+
+def test_eight_writers_of_one_branch_lose_nothing(fresh: RunningService) -> None:
+    def write(number: int) -> None:
+        mine = remote(fresh)
+        for step in range(4):
+            commit_files(mine, {f"{number}/{step}": b"%d" % step})
+        mine.close()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    there = fresh.service.directory.open("team/photos").core
+    found = files_at(there, tip_of(there))
+    assert found == {f"{number}/{step}": b"%d" % step for number in range(8) for step in range(4)}
+
+
+def test_two_changes_of_one_file_are_a_conflict(fresh: RunningService) -> None:
+    first, second = remote(fresh), remote(fresh)
+    commit_files(first, {"notes.txt": b"one"})
+    second.log.refresh()
+    commit_files(first, {"notes.txt": b"two"})
+    with pytest.raises(ConflictError, match=r"notes\.txt"):
+        commit_files_at(second, {"notes.txt": b"three"})
+    assert files_at(first, tip_of(first)) == {"notes.txt": b"two"}
+
+
+def commit_files_at(repository: RepositoryCore, files: Mapping[str, bytes]) -> Any:
+    """A commit on what the repository has seen last."""
+    transaction = begin(repository, "main", pin=repository.log.latest)
+    stage_files(transaction, files)
+    return transaction.commit("change", author=ADA)
+
+
+def test_an_append_that_is_sent_again_lands_once(fresh: RunningService) -> None:
+    commit = good_commit()
+    entry = moving("heads/main", commit.link.digest)
+    first = send(fresh, [entry], [FILE, commit])
+    again = send(fresh, [entry], [FILE, commit])
+    assert first.json()["generation"] == again.json()["generation"] == 1
+
+
+def test_the_log_names_the_caller_whatever_he_says(fresh: RunningService) -> None:
+    commit = good_commit()
+    answer = send(fresh, [moving("heads/main", commit.link.digest)], [FILE, commit])
+    assert answer.json()["entries"][0]["actor"] == "admin <admin@users.invalid>"
+
+
+def test_what_is_missing_is_named(fresh: RunningService) -> None:
+    commit = good_commit()
+    answer = send(fresh, [moving("heads/main", commit.link.digest)], [commit])
+    assert (answer.status_code, answer.json()["kind"]) == (410, "missing-objects")
+    assert answer.json()["missing"] == [FILE.link.digest]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        ObjectLink(FILE.link.digest, FILE.link.bytes + 1, Kind.BLOB, leaf=True),
+        ObjectLink(FILE.link.digest, FILE.link.bytes, Kind.CHUNK, leaf=True),
+        ObjectLink(FILE.link.digest, FILE.link.bytes, Kind.BLOB, leaf=False),
+    ],
+    ids=["bytes", "kind", "leaf"],
+)
+def test_a_link_that_lies_is_refused(fresh: RunningService, link: ObjectLink) -> None:
+    commit = commit_object(tree_with(FILE.link.digest), [link])
+    answer = send(fresh, [moving("heads/main", commit.link.digest)], [FILE, commit])
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_commit_names_nothing_that_it_does_not_link_to(fresh: RunningService) -> None:
+    commit = commit_object(tree_with(FILE.link.digest), [])
+    answer = send(fresh, [moving("heads/main", commit.link.digest)], [FILE, commit])
+    assert (answer.status_code, answer.json()["kind"]) == (400, "invalid-input")
+
+
+def test_a_commit_cannot_say_that_it_is_older_or_newer(fresh: RunningService) -> None:
+    first = good_commit()
+    newer = Commit(EMPTY_TREE, (first.link.digest,), 9, ADA, "made by hand", 1)
+    second = encode_object(Kind.COMMIT, encode_commit(newer), [first.link])
+    answer = send(fresh, [moving("heads/main", second.link.digest)], [FILE, first, second])
+    assert (answer.status_code, answer.json()["kind"]) == (400, "invalid-input")
+
+
+def test_bytes_that_are_another_object_are_refused(fresh: RunningService) -> None:
+    commit = good_commit()
+    forged = EncodedObject(FILE.link, (encode_object(Kind.BLOB, b"swords").parts))
+    answer = send(fresh, [moving("heads/main", commit.link.digest)], [forged, commit])
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("ref", ["registry/models/a/1", "meta/requests", "requests/1/head"])
+def test_no_push_sets_what_the_service_writes(fresh: RunningService, ref: str) -> None:
+    commit = good_commit()
+    answer = send(fresh, [moving(ref, commit.link.digest, kind="ref-create")], [FILE, commit])
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["gc-condemn", "gc-end", "gc-merge", "purge"])
+def test_no_client_collects_or_purges(fresh: RunningService, kind: str) -> None:
+    answer = send(fresh, [LogEntry("t1", kind, "Eve <eve@example.org>", 1)])
+    assert answer.status_code == 403
+
+
+def test_a_writer_of_one_branch_writes_no_other(fresh: RunningService) -> None:
+    grants = (
+        Grant("team/photos", Action.READ),
+        Grant("team/photos", Action.WRITE, "heads/dev/*"),
+    )
+    token = fresh.user("bob", *grants)
+    commit = good_commit()
+    there = send(fresh, [moving("heads/dev/a", commit.link.digest)], [FILE, commit], token=token)
+    other = [moving("heads/main", commit.link.digest, txn="t2")]
+    assert there.status_code == 200
+    assert send(fresh, other, [FILE, commit], token=token).status_code == 403
+
+
+def test_who_only_reads_appends_nothing(fresh: RunningService) -> None:
+    token = fresh.user("rita", Grant("team/photos", Action.READ))
+    answer = send(fresh, [LogEntry("t1", "noop", ADA, 1)], token=token)
+    assert answer.status_code == 403
+
+
+def test_settings_take_an_admin(fresh: RunningService) -> None:
+    token = fresh.user("will", Grant("team/photos", Action.WRITE))
+    entry = LogEntry("t1", "config", ADA, time.time_ns(), data={"set": {"retention_seconds": 1}})
+    assert send(fresh, [entry], token=token).status_code == 403
+    assert send(fresh, [entry]).status_code == 200
+
+
+def test_a_branch_leaves_nothing_behind_by_a_commit(fresh: RunningService) -> None:
+    first, second = good_commit(), commit_object(EMPTY_TREE, [])
+    send(fresh, [moving("heads/main", first.link.digest)], [FILE, first])
+    move = Update("heads/main", first.link.digest, second.link.digest)
+    answer = send(fresh, [LogEntry("t2", "commit", ADA, 1, "", (move,))], [second], generation=1)
+    assert answer.status_code == 400
