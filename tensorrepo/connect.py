@@ -24,7 +24,7 @@ from tensorrepo import lazy
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.dataset.external.outside import Nothing, parse_address
 from tensorrepo.repo.backends.sql_connections import SQLITE
-from tensorrepo.repo.backends.urls import open_folder
+from tensorrepo.repo.backends.urls import SCHEMES, open_folder, scheme_of
 from tensorrepo.repo.changes.repository import (
     LocalState,
     RepositoryCore,
@@ -259,7 +259,7 @@ def connect(
         more_outside: see `allowed_outside`; a merge may read files in place.
         log: database that has its log, where that is in one; None: see `log_database`.
     """
-    backend = _open_store(url, options, machine)
+    backend = open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     drivers = _Drivers(machine, more_outside)
     try:
@@ -310,6 +310,7 @@ class _PromisedData:
                 problem = f" {error}"
                 continue
             if remote.id == wanted:
+                remote.objects.read_for = self._clone.url
                 return remote.objects
         raise NotFoundError(
             f"{self._clone.url} is a lazy clone, and data that is not here is in repository "
@@ -341,7 +342,7 @@ def create(
 
     With `log` its log is in that SQL database, which is noted in this user's settings.
     """
-    backend = _open_store(url, options, machine)
+    backend = open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     if log is not None and "{id}" in log:  # which the repository has only when it is made
         raise InvalidInputError(
@@ -361,11 +362,17 @@ def note_log(machine: Machine, repository_id: str, database: str) -> None:
     write_config(machine.config_file, settings | {log_setting(repository_id): database})
 
 
-def _open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:
-    """The store at `url`; clients of remote stores are loaded only for a remote one."""
+def open_store(url: str, options: Mapping[str, str] | None, machine: Machine) -> Backend:
+    """The store at `url`; clients of remote stores are loaded only for a remote one.
+
+    A web server is asked whether it is a service.
+    """
     folder = open_folder(url, options)
     if folder is not None:
         return folder
+    if SCHEMES.get(scheme_of(url)) == "http":
+        token = partial(lazy.stored_token, machine)
+        return lazy.open_http(url, options, environment=machine.environment, stored_token=token)
     return lazy.open_backend(url, options, environment=machine.environment)
 
 

@@ -34,8 +34,16 @@ from torch.distributed.checkpoint.planner import LoadPlanner as AnyLoadPlanner
 from torch.distributed.checkpoint.planner import SavePlanner as AnySavePlanner
 
 from tensorrepo.formats.common.arguments import counted
+from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TORCH_NAMES, tensor_of
 from tensorrepo.formats.model.delta.base_choice import Prediction
+from tensorrepo.formats.model.state.lossy import (
+    LossyState,
+    Shortened,
+    lossy_edge,
+    moments,
+    shorten,
+)
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.shards import TensorShard, join_shards, shard_name, store_shards
@@ -267,6 +275,7 @@ class _Rank:
     generation: int
     texts: dict[str, Any]
     untold: Untold
+    shortened: dict[str, Shortened | None]
 
 
 class _NamedByStep(Generic[Plan]):
@@ -302,6 +311,7 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
         keep: RetentionPolicy | None = None,
         metrics: Mapping[str, float] | None = None,
         start: str | None = None,
+        optimizer: LossyState | None = None,
     ) -> None:
         """Prepare.
 
@@ -312,12 +322,14 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
             keep: which checkpoints stay; None: the last 3.
             metrics: numbers of this step.
             start: the commit that the run began at; None: that of branch main, where there is one.
+            optimizer: how far moments of optimizers may be off; None: they are exact.
         """
         self._context = repository.context
         self._run, self._step = check_run_name(run), checked_step(step)
         self._keep = keep or RetentionPolicy()
         self._metrics = numbers_of(metrics)
         self._start = start
+        self._lossy = optimizer
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
         pass
@@ -330,7 +342,7 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
             )
         view = self._context.core.log.refresh()
         writer = ObjectWriter(self._context.core.objects, view.state.graves)
-        shards, texts = _resolved(plan, planner)
+        shards, texts, shortened = _resolved(plan, planner, self._moments(planner), self._lossy)
         # The same on every rank that sees the same newest checkpoint.
         against = against_newest(self._context, view, self._run, self._step, self._keep)
         before = against.base
@@ -340,7 +352,7 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
             writer, shards, known=[] if before is None else [before], against=against
         )
         writer.flush()
-        rank = _Rank(told, view.generation, texts, untold(planner.given))
+        rank = _Rank(told, view.generation, texts, untold(planner.given), shortened)
         # Said once, with the first item.
         said = [rank, *[None] * len(plan.items)]
         results = [
@@ -349,6 +361,13 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
+
+    def _moments(self, planner: SavePlanner) -> frozenset[str]:
+        """Names of the tensors that may hold fewer bits."""
+        if self._lossy is None:
+            return frozenset()
+        apart = take_apart(planner.given)
+        return frozenset(moments(apart.skeleton, apart.tensors, self._lossy.keys))
 
     def _predicted(
         self, planner: SavePlanner, shards: Iterable[TensorShard], before: Entry | None
@@ -398,6 +417,7 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
                     _KEY: {"paths": paths, "texts": texts},
                 },
                 metrics=self._metrics,
+                lineage=self._lineage(ranks),
             )
             pinned = min((rank.generation for rank in ranks), default=view.generation)
             transaction.stage(STATE_PATH, entry, since=pinned)
@@ -411,6 +431,14 @@ class Writer(_NamedByStep[SavePlan], StorageWriter):
                 parent=parent,
                 author=self._context.author,
             )
+
+    def _lineage(self, ranks: Iterable[_Rank]) -> tuple[ProvenanceEdge, ...]:
+        """What the checkpoint says of moments that hold fewer bits, shard by shard."""
+        if self._lossy is None:
+            return ()
+        done = {name: one for rank in ranks for name, one in rank.shortened.items()}
+        edge = lossy_edge(done, self._lossy, STATE_PATH)
+        return () if edge is None else (edge,)
 
 
 class Reader(_NamedByStep[LoadPlan], StorageReader):
@@ -489,7 +517,7 @@ def save(
         run: its name.
         step: step of the training.
         process_group: ranks that take part; None: all, or this process where none were started.
-        options: options of `Writer`: `keep`, `metrics`, `start`.
+        options: options of `Writer`: `keep`, `metrics`, `start`, `optimizer`.
 
     Raises:
         Error: what went wrong, on whichever rank, which a note of it names.
@@ -615,22 +643,39 @@ def _flat(model: StoredModel) -> _Flat:
     return found
 
 
-def _resolved(plan: SavePlan, planner: AnySavePlanner) -> tuple[list[TensorShard], dict[str, Any]]:
-    shards, texts = [], {}
+def _resolved(
+    plan: SavePlan, planner: AnySavePlanner, wanted: frozenset[str], lossy: LossyState | None
+) -> tuple[list[TensorShard], dict[str, Any], dict[str, Shortened | None]]:
+    """Shards, texts, and what became of the shards of tensors that are `wanted` in fewer bits."""
+    shards, texts, shortened = [], {}, {}
     for item in plan.items:
         name, data = item.index.fqn, planner.resolve_data(item)
         if isinstance(data, io.BytesIO):
-            if len(data.getvalue()) > _MOST_JSON_BYTES:
-                raise InvalidInputError(
-                    f"{name}: {counted(len(data.getvalue()), 'byte')} that are no tensor"
-                )
-            texts[name] = json.loads(data.getvalue())
+            texts[name] = _json_of(name, data)
             continue
-        assert item.tensor_data is not None, "what is no text is a tensor"
-        shape = tuple(item.tensor_data.size)
-        offset = tuple(item.tensor_data.chunk.offsets)
-        shards.append(TensorShard(name, shape, offset, tensor_of(name, data.detach().cpu())))
-    return shards, texts
+        tensor = data.detach().cpu()
+        if lossy is not None and name in wanted:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)  # the training has its own
+        shard = _shard(item, tensor)
+        if lossy is not None and name in wanted:
+            shortened[shard_name(shard)] = shorten(name, tensor, lossy)
+        shards.append(shard)
+    return shards, texts, shortened
+
+
+def _json_of(name: str, data: io.BytesIO) -> Any:
+    if len(data.getvalue()) > _MOST_JSON_BYTES:
+        raise InvalidInputError(
+            f"{name}: {counted(len(data.getvalue()), 'byte')} that are no tensor"
+        )
+    return json.loads(data.getvalue())
+
+
+def _shard(item: WriteItem, tensor: torch.Tensor) -> TensorShard:
+    assert item.tensor_data is not None, "what is no text is a tensor"
+    name = item.index.fqn
+    shape = tuple(item.tensor_data.size)
+    return TensorShard(name, shape, tuple(item.tensor_data.chunk.offsets), tensor_of(name, tensor))
 
 
 def _about(model: StoredModel, name: str) -> TensorStorageMetadata:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tensorrepo.repo.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 _CHANGE: Final = "with repo.transaction() as tx: tx.dataset(name)"
 _QUERY: Final = 'ds.query("SELECT ... FROM self")'
 # What people type on a dataset: how it is said here.
@@ -91,6 +95,35 @@ DATASET: Final = {
     "lineage": "repo.lineage(name)",
     "version": "ds.commit, the commit that it is of",
 }
+# What people give to `Dataset.stream`: its groups of options have them, or this.
+_GROUPS: Final = {
+    "sampling=tr.Sampling": "rows where weights balance epoch_rows pack bucket bucket_steps window",
+    "ranks=tr.Ranks": "rank world_size replicate",
+    "loading=tr.Loading": "workers prefetch fetch_threads work_threads ahead pin on_error "
+    "cache_dir cache_limit",
+}
+STREAM: Final = {
+    name: f"{group}({name}=...)" for group, names in _GROUPS.items() for name in names.split()
+} | {
+    "filter": "sampling=tr.Sampling(where=...), or ds.filter(...).stream(...)",
+    "filters": "sampling=tr.Sampling(where=...), or ds.filter(...).stream(...)",
+    "sampler": "sampling=tr.Sampling(weights=...), or balance=column in it",
+    "batch": "batch_size=...",
+    "drop_last": 'last="drop"',
+    "collate_fn": "transform=function",
+    "map": "transform=function",
+    "num_workers": "loading=tr.Loading(workers=...)",
+    "prefetch_factor": "loading=tr.Loading(prefetch=...)",
+    "pin_memory": "loading=tr.Loading(pin=True)",
+    "num_replicas": "ranks=tr.Ranks(rank=..., world_size=...)",
+    "num_shards": "ranks=tr.Ranks(rank=..., world_size=...)",
+    "shuffle_seed": "seed=...",
+    "generator": "seed=...",
+    "format": 'output="torch"',
+    "select": "columns=[...]",
+    "epochs": "each loop over the stream is one epoch",
+    "num_epochs": "each loop over the stream is one epoch",
+}
 # On a model.
 MODEL: Final = {
     "tensors": "model.keys() names them, model.tensor(name) is one",
@@ -145,6 +178,31 @@ _CHANGING: Final = ("transaction", "merge", "undo", "redo", "revert", "create_br
 PINNED: Final = REPOSITORY | dict.fromkeys(
     _CHANGING, "a commit stays as it is: change a branch by the repository itself"
 )
+
+
+def named_only(words: Mapping[str, str]) -> Callable[[_Call], _Call]:
+    """Decorator of a method whose arguments have names: who gives another is told the right one.
+
+    `words` maps names of other libraries, or of groups of options, to how it is said here.
+    """
+
+    def with_words(call: _Call) -> _Call:
+        known = list(signature(call).parameters)[1:]
+
+        @wraps(call)
+        def checked(handle: Any, *unnamed: Any, **named: Any) -> Any:
+            if unnamed:
+                first = ", ".join(f"{name}=..." for name in known[:2])
+                raise TypeError(f"{call.__name__}() takes its arguments by name: {first}")
+            for name in named:
+                if name not in known:
+                    hint = f": {words[name]}" if name in words else f".{did_you_mean(name, known)}"
+                    raise TypeError(f"{call.__name__}() has no argument {name!r}{hint.rstrip('.')}")
+            return call(handle, **named)
+
+        return cast("_Call", checked)
+
+    return with_words
 
 
 def no_attribute(

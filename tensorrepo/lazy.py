@@ -15,29 +15,36 @@ if TYPE_CHECKING:
     from tensorrepo.catalog.lineage import Lineage
     from tensorrepo.catalog.registry import Registry
     from tensorrepo.catalog.sql import sql
+    from tensorrepo.credentials import stored_token
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
     from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.sql_edit import row_selection
-    from tensorrepo.describe import describe_entry, repository_table
+    from tensorrepo.describe import repository_table
     from tensorrepo.formats.common.summaries import decoded_bytes
     from tensorrepo.formats.dataset.external.outside_read import AllowedOutside
     from tensorrepo.formats.dataset.merge import DatasetMergeDriver
     from tensorrepo.formats.dataset.read import open_dataset
     from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
-    from tensorrepo.formats.model.comparison import diff_models
     from tensorrepo.formats.model.maintenance.repack import RepackOptions, repack_models
     from tensorrepo.formats.model.maintenance.usage import every_tree, measure_usage, models_at
     from tensorrepo.formats.model.maintenance.worn_packs import repack_worn, worn_packs
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
-    from tensorrepo.formats.model.stored_model import open_model
-    from tensorrepo.formats.views import diff_views, open_view
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
     from tensorrepo.pinned import PinnedRepository, handles
+    from tensorrepo.query.compare.contents import (
+        DatasetChange,
+        compare_contents,
+        row_documents,
+        row_lines,
+    )
+    from tensorrepo.query.compare.descriptions import describe_entry
+    from tensorrepo.query.compare.entry_change import shortened
     from tensorrepo.repo.backends.registry import open_backend
+    from tensorrepo.repo.backends.service import open_http
     from tensorrepo.repo.changes.disk_usage import measure_trees
     from tensorrepo.repo.changes.expire import (
         expire,
@@ -66,36 +73,87 @@ if TYPE_CHECKING:
         push,
     )
     from tensorrepo.transaction import begin_transaction
-    from tensorrepo.verbs.compare_contents import (
-        DatasetChange,
-        compare_contents,
-        row_documents,
-        row_lines,
-    )
     from tensorrepo.verbs.comparison import compare, compare_entry
-    from tensorrepo.verbs.entry_change import shortened
     from tensorrepo.verbs.purge import plan_purge, purge, purge_request
     from tensorrepo.workspace.add_paths import add_changed
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
-    "METHODS", "AllowedOutside", "CollectionRules", "DatasetChange", "DatasetMergeDriver",
-    "Lineage", "ModelMergeDriver", "Owners", "PinnedRepository", "Registry", "RepackOptions", "Run",
-    "Runs", "Selection", "add_changed", "begin_transaction", "blame", "bundle", "catalog_of",
-    "checkpointer_of", "collect_garbage", "compare", "compare_contents", "compare_entry",
-    "condition_rows", "dataset_at", "decoded_bytes", "describe_entry", "diff_models", "diff_views",
-    "every_tree", "expire", "expire_kept", "fetch", "fetch_data", "files_in_place", "files_text",
-    "handles", "here_of", "measure_owners", "measure_trees", "measure_usage", "model_at",
-    "models_at", "no_attribute", "open_backend", "open_dataset", "open_model", "open_view",
-    "pack_history", "parse_keep", "plan_collection", "plan_expiry", "plan_kept", "plan_purge",
-    "promote", "pull", "purge", "purge_request", "push", "repack_models", "repack_worn",
-    "repository_table", "row_documents", "row_lines", "row_selection", "shortened", "sql",
-    "view_at", "worn_packs", "write_report",
+    "METHODS",
+    "AllowedOutside",
+    "CollectionRules",
+    "DatasetChange",
+    "DatasetMergeDriver",
+    "Lineage",
+    "ModelMergeDriver",
+    "Owners",
+    "PinnedRepository",
+    "Registry",
+    "RepackOptions",
+    "Run",
+    "Runs",
+    "Selection",
+    "add_changed",
+    "begin_transaction",
+    "blame",
+    "bundle",
+    "catalog_of",
+    "checkpointer_of",
+    "collect_garbage",
+    "compare",
+    "compare_contents",
+    "compare_entry",
+    "condition_rows",
+    "dataset_at",
+    "decoded_bytes",
+    "describe_entry",
+    "every_tree",
+    "expire",
+    "expire_kept",
+    "fetch",
+    "fetch_data",
+    "files_in_place",
+    "files_text",
+    "handles",
+    "here_of",
+    "measure_owners",
+    "measure_trees",
+    "measure_usage",
+    "model_at",
+    "models_at",
+    "no_attribute",
+    "open_backend",
+    "open_dataset",
+    "open_http",
+    "pack_history",
+    "parse_keep",
+    "plan_collection",
+    "plan_expiry",
+    "plan_kept",
+    "plan_purge",
+    "promote",
+    "pull",
+    "purge",
+    "purge_request",
+    "push",
+    "repack_models",
+    "repack_worn",
+    "repository_table",
+    "row_documents",
+    "row_lines",
+    "row_selection",
+    "shortened",
+    "sql",
+    "stored_token",
+    "view_at",
+    "worn_packs",
+    "write_report",
 ]  # fmt: skip
 
 # module: names of the package, and verbs that handles offer
 _NAMES: Final = {
     "catalog.catalog": "Catalog catalog_of",
+    "credentials": "stored_token",
     "catalog.lineage": "Lineage",
     "catalog.registry": "Registry",
     "catalog.sql": "sql",
@@ -104,7 +162,7 @@ _NAMES: Final = {
     "datasets.draft": "DatasetDraft",
     "datasets.selection": "Selection",
     "datasets.sql_edit": "row_selection",
-    "describe": "describe_entry repository_table",
+    "describe": "repository_table",
     "datasets.stream": "Mix Stream",
     "formats.common.summaries": "decoded_bytes",
     "formats.dataset.external.outside_read": "AllowedOutside",
@@ -119,7 +177,6 @@ _NAMES: Final = {
     "formats.dataset.selecting.select_rows": "condition_rows",
     "formats.dataset.streaming.collate.decode": "Decode",
     "formats.dataset.streaming.options": "Loading Ranks Sampling",
-    "formats.model.comparison": "diff_models",
     "formats.model.graph.trace": "trace_module",
     "formats.model.maintenance.repack": "RepackOptions repack_models",
     "formats.model.maintenance.usage": "every_tree measure_usage models_at",
@@ -127,14 +184,16 @@ _NAMES: Final = {
     "formats.model.maintenance.worn_packs": "repack_worn worn_packs",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
-    "formats.model.stored_model": "open_model",
-    "formats.views": "diff_views open_view",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at",
     "pinned": "PinnedRepository handles",
+    "query.compare.contents": "DatasetChange compare_contents row_documents row_lines",
+    "query.compare.descriptions": "describe_entry",
+    "query.compare.entry_change": "shortened",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.backends.registry": "open_backend",
+    "repo.backends.service": "open_http",
     "repo.changes.disk_usage": "measure_trees",
     "repo.changes.expire": "expire expire_kept parse_keep plan_expiry plan_kept",
     "repo.changes.gc_packs": "pack_history",
@@ -152,9 +211,7 @@ _NAMES: Final = {
     "sdk": "init open_repository",
     "sharing": "bundle clone fetch fetch_data here_of promote pull push",
     "transaction": "begin_transaction",
-    "verbs.compare_contents": "DatasetChange compare_contents row_documents row_lines",
     "verbs.comparison": "compare compare_entry",
-    "verbs.entry_change": "shortened",
     "verbs.exchange": "export read",
     "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",

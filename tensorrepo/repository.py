@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tensorrepo.models.checkpointer import Checkpointer, RetentionPolicy, Saved
     from tensorrepo.models.model import Model
     from tensorrepo.pinned import EntryHandles, PinnedRepository
+    from tensorrepo.query.compare.comparison import Comparison
     from tensorrepo.query.sql.duck import Params
     from tensorrepo.query.sql.results import Result
     from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from tensorrepo.runs.record import Runs
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
-    from tensorrepo.verbs.comparison import Comparison
     from tensorrepo.verbs.purge import PurgePlan, PurgeReport
 
 

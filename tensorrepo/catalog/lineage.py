@@ -16,8 +16,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from tensorrepo.catalog.catalog import catalog_of
-from tensorrepo.catalog.drawing import Drawing, draw_steps
-from tensorrepo.catalog.sql import SELF, sql
+from tensorrepo.catalog.sql import sql
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, counted, flag, listed, text, whole
 from tensorrepo.formats.common.dtypes import Ints
@@ -51,7 +50,9 @@ from tensorrepo.formats.dataset.streaming.order.items import RowSelection
 from tensorrepo.formats.views import open_view, physical_rows
 from tensorrepo.query import lineage as core
 from tensorrepo.query.catalog import database
+from tensorrepo.query.drawing.lineage import Drawing, draw_steps
 from tensorrepo.query.lineage import LineageNode, LineageStep
+from tensorrepo.query.sql.repository_tables import SELF
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.ids import Digest, parse_digest

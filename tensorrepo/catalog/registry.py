@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import msgspec
-
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import check_instance, counted, flag, mapping, text
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.registry.cards import (
     BRANCH,
     Card,
@@ -23,12 +20,13 @@ from tensorrepo.repo.registry.cards import (
     check_registered_name,
     described,
     edit_card,
+    with_words,
 )
 from tensorrepo.repo.registry.versions import (
+    MODELS,
     SPACE,
     Registered,
     RegisteredVersion,
-    Shelf,
     VersionList,
     alias_history,
     delete_alias,
@@ -46,8 +44,6 @@ from tensorrepo.repo.registry.versions import (
 from tensorrepo.repo.tables import Cell, RecordList, RecordTable, Shown, moment_text
 
 __all__ = ["AliasMove", "RegisteredModel", "RegisteredVersion", "Registry"]
-
-MODELS = Shelf(Kind.MODEL, "model", "models/")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -250,14 +246,7 @@ class Registry(Shown):
         if description is not None:
             text("description", description)
 
-        def change(about: Card) -> Card:
-            if number is None:
-                words = about.entry.with_changes(description, changes)
-                return msgspec.structs.replace(about, entry=words, gone=False)
-            words = about.of(number).with_changes(description, changes)
-            versions = {**about.versions, str(number): words}
-            return msgspec.structs.replace(about, versions=versions, gone=False)
-
+        change = with_words(number, description, changes)
         edit_card(self.context.core, name, change, author=self.context.author)
         return self.get(name)
 

@@ -1,133 +1,33 @@
-"""SQL tables of a repository: datasets and views of commits, and the catalog.
-
-Datasets and views of one commit by their names, as ``fashion`` or ``datasets.fashion``; of any
-other commit as ``"fashion@v1"``; and the tables of the catalog, as ``catalog.model_version``.
-"""
+"""SQL of the SDK: a query over the tables of a repository, its own or one that others wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import contextmanager
 
 from tensorrepo.catalog.catalog import catalog_of
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import byte_size, check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.views import open_rows, open_view
-from tensorrepo.query.sql.catalog_tables import PagesTable
-from tensorrepo.query.sql.duck import MEMORY, DuckSession, Params, Settings
-from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.purged import refuse_purged_words, telling_purged
+from tensorrepo.query.sql.duck import MEMORY, DuckSession, DuckSettings, Params
+from tensorrepo.query.sql.pushdown import ROW_ID
+from tensorrepo.query.sql.repository_tables import RepositoryTables
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
-from tensorrepo.repo.changes.refs import BRANCHES
-from tensorrepo.repo.changes.revisions import Revision, split_at
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.envelope import Kind
-
-SPACES = {"datasets": Kind.DATASET, "views": Kind.VIEW}
-SELF, CATALOG, PAGES = "self", "catalog", "pages"
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
-    """A dataset that a query read, and where it was."""
-
-    path: str
-    commit: Digest
-    stored: StoredDataset
-
-
-@dataclass(slots=True)
-class RepositoryTables:
-    """The tables of a repository; names without a commit are of `ref`."""
-
-    context: Context
-    ref: str
-    this: StoredDataset | None = None  # what a query calls ``self``
-    used: list[Used] = field(default_factory=list)  # as they are found
-    _revisions: dict[str, Revision | None] = field(default_factory=dict)  # of one query
-
-    def begin(self) -> None:
-        self._revisions.clear()
-
-    def find(self, path: tuple[str, ...], scanned: Scanned) -> ScannedTable | None:
-        if path == (SELF,) and self.this is not None:
-            return DatasetTable(self.this, scanned)
-        if len(path) == 2 and path[0] == CATALOG:
-            return self._of_catalog(path[1], scanned)
-        if len(path) == 2 and path[0] in SPACES:
-            return self._entry(f"{path[0]}/{path[1]}", scanned)
-        if len(path) != 1:
-            return None
-        if path[0].partition("/")[0] in SPACES and "/" in path[0]:
-            return self._entry(path[0], scanned)
-        found = {space: self._entry(f"{space}/{path[0]}", scanned) for space in SPACES}
-        there = [table for table in found.values() if table is not None]
-        if len(there) > 1:
-            both = " or ".join(f'"{space}/{path[0]}"' for space in found)
-            raise InvalidInputError(f"SQL: {path[0]} is both a dataset and a view: write {both}")
-        return there[0] if there else None
-
-    def known(self) -> Iterator[str]:
-        """Names of datasets, and of all of the catalog's tables."""
-        yield from (f"{CATALOG}.{name}" for name in (*catalog_of(self.context).names(), PAGES))
-        revision = self._revision(self.ref)
-        if revision is None:
-            return
-        for space, kind in SPACES.items():
-            for path, entry in self.context.core.entries(revision.commit.tree, f"{space}/"):
-                if entry.kind is kind:
-                    yield path.removeprefix(f"{space}/")
-
-    def _of_catalog(self, name: str, scanned: Scanned) -> ScannedTable | None:
-        """A table of the catalog; the pages of datasets are those of one commit."""
-        pages, at, ref = name.partition("@")
-        if pages != PAGES or (at and not ref):
-            return catalog_of(self.context).table(name, scanned)
-        core, revision = self.context.core, self._revision(ref or self.ref)
-
-        def datasets() -> Iterator[tuple[str, Digest]]:
-            found = () if revision is None else core.entries(revision.commit.tree, "datasets/")
-            return ((path, entry.digest) for path, entry in found if entry.kind is Kind.DATASET)
-
-        return PagesTable(datasets, partial(open_dataset, core.objects), scanned)
-
-    def _entry(self, path: str, scanned: Scanned) -> ScannedTable | None:
-        found, split = self._at(path, self.ref, scanned), split_at(path)
-        return self._at(*split, scanned) if found is None and split is not None else found
-
-    def _at(self, path: str, ref: str, scanned: Scanned) -> ScannedTable | None:
-        core = self.context.core
-        try:
-            revision = self._revision(ref)
-            entry = None if revision is None else core.entry(revision.commit.tree, path)
-        except InvalidInputError:  # a word of the query that no entry can be called
-            return None
-        if revision is None or entry is None or entry.kind not in SPACES.values():
-            return None
-        if entry.kind is Kind.DATASET:
-            stored = open_dataset(core.objects, entry.digest, self.context.outside)
-            self.used.append(Used(path, revision.digest, stored))
-        else:
-            view = open_view(core.objects, entry.digest)
-            whole, stored = open_rows(core.objects, view, self.context.outside)
-            self.used.append(Used(view.path, view.commit, whole))
-        return DatasetTable(stored, scanned)
-
-    def _revision(self, ref: str) -> Revision | None:
-        """None where there is no commit yet: SQL without tables is SQL, too."""
-        if ref not in self._revisions:  # each word of a query may be a table
-            try:
-                self._revisions[ref] = self.context.resolve(ref)
-            except NotFoundError:
-                refs = self.context.core.log.refresh().state.refs
-                if ref != "main" or any(name.startswith(BRANCHES) for name in refs):
-                    raise
-                self._revisions[ref] = None
-        return self._revisions[ref]
+def tables_of(context: Context, ref: str, this: StoredDataset | None = None) -> RepositoryTables:
+    """The tables that queries of `context` see; `this` is the dataset that is called ``self``."""
+    return RepositoryTables(
+        context.core,
+        ref,
+        context.resolve,
+        lambda: catalog_of(context),
+        context.outside,
+        this,
+    )
 
 
 def sql(
@@ -141,15 +41,28 @@ def sql(
     untrusted: QueryLimits | None = None,
 ) -> Result:
     """See `Repository.sql`. `this` is the dataset that the query calls ``self``."""
-    found = RepositoryTables(context, ref, this)
+    found = tables_of(context, ref, this)
     text("a query", query)
     ref_text(ref)
     given = checked_params(params)
     if untrusted is not None:
         check_instance("untrusted", untrusted, QueryLimits, "tr.QueryLimits(seconds=..., ...)")
-        return query_sandboxed(found, query, untrusted, given)
     size_bytes = byte_size("memory", memory, 1)
-    return DuckSession(found, Settings(memory=f"{size_bytes}B")).query(query, given)
+    with _telling_purged(found, query, given):
+        if untrusted is not None:
+            return query_sandboxed(found, query, untrusted, given)
+        return DuckSession(found, DuckSettings(memory=f"{size_bytes}B")).query(query, given)
+
+
+@contextmanager
+def _telling_purged(tables: RepositoryTables, query: str, params: Params) -> Iterator[None]:
+    """Say what of a query was purged: ids of rows, and columns of what it reads."""
+    objects = tables.core.objects
+    if ROW_ID in query:
+        given = params.values() if isinstance(params, Mapping) else params or ()
+        refuse_purged_words(objects, f"{query} {' '.join(map(str, given))}")
+    with telling_purged(objects, (used.path for used in tables.used), [query]):
+        yield
 
 
 def checked_params(params: Params) -> Params:

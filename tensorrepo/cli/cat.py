@@ -19,7 +19,7 @@ from tensorrepo.cli.options import (
 from tensorrepo.describe import file_json
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.dataset.schema.cells import value_text
-from tensorrepo.json_values import value_json
+from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.preview import PreviewRequest, preview
 from tensorrepo.workspace.session import find_staged

@@ -20,9 +20,9 @@ from tensorrepo.cli.options import (
     pair,
 )
 from tensorrepo.datasets.draft import DatasetDraft
-from tensorrepo.describe import EntryDescription, describe_entries
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
+from tensorrepo.query.compare.descriptions import EntryDescription, describe_entries
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.workspace.change import (

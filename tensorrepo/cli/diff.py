@@ -25,18 +25,19 @@ from tensorrepo.cli.options import (
     sides,
     split_words,
 )
+from tensorrepo.query.compare.comparison import Comparison, is_under
+from tensorrepo.query.compare.entry_change import shortened
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import PathChange
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.verbs.comparison import Comparison, compare, compare_entry, is_under
-from tensorrepo.verbs.entry_change import shortened
+from tensorrepo.verbs.comparison import compare, compare_entry
 from tensorrepo.workspace.session import WorkspaceSession, base_entry
 from tensorrepo.workspace.status import status
 
 if TYPE_CHECKING:
     from tensorrepo.formats.dataset.read import StoredDataset
-    from tensorrepo.verbs.compare_contents import DatasetChange
+    from tensorrepo.query.compare.contents import DatasetChange
 
 _T = TypeVar("_T")
 _Wanted = tuple[list[str] | None, list[str] | None]  # columns and key that were asked for

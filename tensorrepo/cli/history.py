@@ -15,7 +15,6 @@ from typer import Argument, Option
 
 from tensorrepo import lazy
 from tensorrepo.cli import output
-from tensorrepo.cli.commit_graph import ASCII, graph_lines
 from tensorrepo.cli.options import (
     CommandCall,
     RepoCall,
@@ -24,6 +23,7 @@ from tensorrepo.cli.options import (
     sides,
     split_words,
 )
+from tensorrepo.query.drawing.commit_graph import ASCII, graph_lines
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.moments import moment_text, parse_moment
 from tensorrepo.repo.changes.transaction import tree_of
@@ -36,7 +36,7 @@ from tensorrepo.repo.transfer.origins import origin_of
 from tensorrepo.workspace.session import SPACES, WorkspaceSession
 
 if TYPE_CHECKING:
-    from tensorrepo.verbs.comparison import Comparison
+    from tensorrepo.query.compare.comparison import Comparison
 
 RefNames = dict["Digest", list[str]]
 

@@ -30,7 +30,13 @@ from typer.core import TyperCommand, TyperGroup
 from tensorrepo._version import VERSION
 from tensorrepo.cli import output
 from tensorrepo.cli.pager import paged
-from tensorrepo.repo.errors import Error, NotFoundError, PermissionDenied, StorageError
+from tensorrepo.repo.errors import (
+    Error,
+    NotFoundError,
+    PermissionDenied,
+    StorageError,
+    UnsupportedError,
+)
 from tensorrepo.repo.suggest import did_you_mean
 
 DONE = 0
@@ -46,13 +52,17 @@ EXIT_CODES: Mapping[str, int] = MappingProxyType(
         "not-found": 3,
         "no-such-row": 3,
         "collected": 3,
+        "missing-objects": 3,
         "expired": 3,  # was there once; to a script it is gone alike
         "purged": 3,
         "conflict": 4,
         "corrupt": 5,
         "rewound": 5,  # the log is not what it was: nothing read from it can be trusted
         "permission": 6,
+        "unauthenticated": 6,
+        "too-large": USAGE,
         "storage": 7,
+        "rate-limited": 7,
         "unsupported": 8,
         "outcome-unknown": 9,
     }
@@ -165,6 +175,28 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "signer add": ("List a public key as one that counts.", CARE, "rules"),
     "signer rm": ("Forget a key.", CARE, "rules"),
     "verify-signatures": ("Check the signature of each commit.", CARE, "rules"),
+    "serve": ("Serve repositories to others: REST, clones, pages.", SHARE, "serve"),
+    "ui": ("Look at the repository in the browser.", SHARE, "ui"),
+    "login": ("Log in to a server.", SHARE, "login"),
+    "logout": ("Log out of a server.", SHARE, "login"),
+    "token ls": ("List your tokens at a server.", SHARE, "login"),
+    "token create": ("Make a token, for what it has to do alone.", SHARE, "login"),
+    "token revoke": ("Make a token worthless.", SHARE, "login"),
+    "user ls": ("List the users of a server.", SHARE, "accounts"),
+    "user add": ("Make an account.", SHARE, "accounts"),
+    "user change": ("Change an account, or disable it.", SHARE, "accounts"),
+    "user rm": ("Remove an account.", SHARE, "accounts"),
+    "user password": ("Set a password.", SHARE, "accounts"),
+    "group ls": ("List groups and their members.", SHARE, "accounts"),
+    "group add": ("Make a group.", SHARE, "accounts"),
+    "group rm": ("Remove a group.", SHARE, "accounts"),
+    "group join": ("Let a user join a group.", SHARE, "accounts"),
+    "group leave": ("Let a user leave a group.", SHARE, "accounts"),
+    "grant ls": ("List who may do what.", SHARE, "accounts"),
+    "grant set": ("Let a user or group do something.", SHARE, "accounts"),
+    "grant rm": ("Take a grant back.", SHARE, "accounts"),
+    "audit export": ("Print a server's audit log.", SHARE, "audit"),
+    "audit verify": ("Prove that an audit log is whole.", SHARE, "audit"),
     "du": ("Show what entries take in the store, alone and shared.", CARE, "usage"),
     "gc": ("Delete what no branch, tag or run leads to.", CARE, "keep"),
     "expire": ("Give up the old commits of a branch for good.", CARE, "keep"),
@@ -181,28 +213,37 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 MODULE_OF = {name: f"tensorrepo.cli.{module}" for name, (_, _, module) in COMMANDS.items()}
 
+# name: extra that it needs
+EXTRA_OF = dict.fromkeys(("serve", "ui", "audit export", "audit verify"), "server")
+
 # name: (one line of help, panel)
 GROUPS: dict[str, tuple[str, str]] = {
+    "audit": ("Who did what at a server, and the proof of it.", SHARE),
     "bundle": ("Commits and all their data in one file.", SHARE),
     "catalog": ("Look after the SQL catalog, which is a cache.", CARE),
     "dataset": ("Adopt, describe, compact and stream datasets; change their columns.", DATA),
+    "grant": ("Who may do what with repositories of a server.", SHARE),
+    "group": ("Users of a server who may do the same.", SHARE),
     "model": ("Describe, compare, cut and combine models.", MODELS),
     "runs": ("Look at trainings: metrics, parameters, inputs, outputs.", MODELS),
     "view": ("Choose rows of datasets by queries, and keep which.", DATA),
     "remote": ("Name other repositories.", SHARE),
     "registry": ("Number versions of models, and name them by aliases.", MODELS),
     "rule": ("Protect branches: who moves them, what is kept.", CARE),
+    "token": ("What programs prove themselves with at a server.", SHARE),
+    "user": ("Accounts of a server.", SHARE),
     "signer": ("Look after the keys whose signatures count.", CARE),
 }
 
-_SERVICE = "There is no service yet: open the store by its URL, from the shell or in Python."
 _DATASETS = (
     "`tensorrepo dataset` has what is done to datasets; `add`, `cat` and `sql` stand at the top."
 )
 
 # What people type that is called otherwise here, or is not there yet.
 ABSENT: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(("serve", "ui", "web", "server"), _SERVICE)
+    dict.fromkeys(
+        ("web", "server"), "`tensorrepo serve` is the service, `tensorrepo ui` its pages."
+    )
     | dict.fromkeys(("datasets", "data"), _DATASETS)
     | {
         word: f"`tensorrepo dataset {word}` does that."
@@ -303,6 +344,23 @@ class PlainFlags:
             if inspect.ismethod(judge):  # typer before 0.29 reads words with click's types
                 param.get_runtime_param = functools.partial(PlainWords, judge)
         return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [usage_piece(piece) for piece in pieces]
+
+
+def usage_piece(piece: str) -> str:
+    """How the usage line shows an argument, by what typer makes of it: no braces but around
+    alternatives, and brackets and dots once.
+    """
+    name, dots = piece.removesuffix("..."), "..." if piece.endswith("...") else ""
+    if name.startswith("{") and name.endswith("}") and "|" not in name:
+        name = name[1:-1]
+    if name.startswith("[[") and name.endswith("]]"):
+        name = name[1:-1]
+    inner, end = (name[:-1], name[-1:]) if name.endswith(("]", "}")) else (name, "")
+    return (inner.removesuffix("...") if dots else inner) + end + dots
 
 
 class PlainCommand(PlainFlags, TyperCommand):
@@ -419,8 +477,7 @@ def load_group(name: str) -> Any:
 @functools.cache
 def load_command(name: str) -> Any:
     """The real command, from its module. Its docstring is its help, "Examples:" its end."""
-    module = importlib.import_module(MODULE_OF[name])
-    function: Callable[..., None] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
+    function = _function_of(name)
     text, _, examples = cleandoc(function.__doc__ or "").partition("Examples:")
     paragraphs = [" ".join(part.split()) for part in text.strip().split("\n\n")]
     lines = [line.strip() for line in examples.strip().splitlines()]
@@ -433,6 +490,32 @@ def load_command(name: str) -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )(guarded(injected(function), is_paged=name in PAGED))
     return typer.main.get_command(single)
+
+
+def _function_of(name: str) -> Callable[..., None]:
+    try:
+        module = importlib.import_module(MODULE_OF[name])
+    except ModuleNotFoundError as error:
+        if name not in EXTRA_OF or (error.name or "").startswith("tensorrepo"):
+            raise
+        return _without_extra(name, error)
+    function: Callable[..., None] = getattr(module, f"{re.sub('[ -]', '_', name)}_command")
+    return function
+
+
+def _without_extra(name: str, error: ModuleNotFoundError) -> Callable[..., None]:
+    extra = EXTRA_OF[name]
+
+    def refuse() -> None:
+        raise UnsupportedError(
+            f"`tensorrepo {name}` needs {error.name}, which is not installed: "
+            f"pip install 'tensorrepo[{extra}]'"
+        ) from error
+
+    refuse.__doc__ = (
+        f"{COMMANDS[name][0]} Needs the extra {extra}.\n\nExamples:\n    tensorrepo {name}"
+    )
+    return refuse
 
 
 def injected(function: Callable[..., None]) -> Callable[..., None]:

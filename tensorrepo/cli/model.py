@@ -16,7 +16,6 @@ from tensorrepo.cli.options import (
     StoredModelArgument,
     complete_ref,
 )
-from tensorrepo.describe import describe_entries
 from tensorrepo.formats.model.comparison import ModelDiff, diff_models
 from tensorrepo.formats.model.description import describe_model
 from tensorrepo.formats.model.graph.source import model_graph
@@ -27,6 +26,7 @@ from tensorrepo.formats.model.maintenance.usage import (
     models_at,
 )
 from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.query.compare.descriptions import describe_entries
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.workspace.change import find_model

@@ -385,8 +385,11 @@ def report_moves(call: CommandCall, report: TransferReport, nothing: str) -> Non
         {"ref": move.ref, "old": move.old, "new": move.new, "forced": move.forced}
         for move in report.moves
     ]
-    value = {"url": report.url, "moved": moves} | totals_json(report.totals)
-    lines = _move_lines(report.moves)
+    value = {"url": report.url, "moved": moves, "purged": report.purged}
+    value |= totals_json(report.totals)
+    if report.records:
+        value["records"] = report.records
+    lines = [*_move_lines(report.moves), *(f"  {told}" for told in report.besides)]
     came = lines or report.totals.commits
     told = [f"{report.url}:", *lines, totals_line(report.totals)] if came else [f"{nothing}."]
     call.answer(value, *told)

@@ -229,7 +229,8 @@ def verify_signatures_command(
     tag = ref if ref and TAGS + ref in repository.log.refresh().state.refs else None
     found_tag = None if tag is None else tag_signatory(repository, tag)
     if found_tag is not None and call.as_json:
-        output.json_lines([_document("tag", ref or "", None, found_tag)])
+        signed_in = {"repository": found_tag.repository or repository.id}
+        output.json_lines([_document("tag", ref or "", None, found_tag) | signed_in])
     elif found_tag is not None:
         output.line(f"tag {tag}  {found_tag}")
     tip = session.resolve(both[1] if both else ref).digest

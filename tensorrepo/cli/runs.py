@@ -17,13 +17,14 @@ from tensorrepo.cli.main import NOTHING_TO_DO
 from tensorrepo.cli.options import CommandCall, RepoCall, json_pair
 from tensorrepo.cli.sdk_handle import handle_of
 from tensorrepo.formats.runs.run_record import STATUSES
+from tensorrepo.formats.runs.stored_run import STALE
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
 from tensorrepo.repo.transfer.origins import promoted_from, promoted_to
 from tensorrepo.repository import Repository
-from tensorrepo.runs.record import STALE, RunRecord
+from tensorrepo.runs.record import RunRecord
 from tensorrepo.runs.summary import (
     MOST_SHOWN,
     chart,

@@ -19,9 +19,10 @@ from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id, row_ids
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
 from tensorrepo.formats.dataset.schema.cells import cell_text
+from tensorrepo.formats.dataset.schema.json_values import named_class, value_json
 from tensorrepo.formats.dataset.schema.types import ColumnType
 from tensorrepo.formats.dataset.selecting.select_rows import choose_rows
-from tensorrepo.json_values import named_class, value_json
+from tensorrepo.formats.purged import refuse_purged_rows
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.commits import Commit, read_commit
 from tensorrepo.repo.history.trees import lookup
@@ -173,11 +174,16 @@ def blame(
     Raises:
         InvalidInputError: not exactly one of `row`, `row_id` and `key`.
         NotFoundError: no such row.
+        PurgedError: it was purged.
     """
     history = _EntryHistory(objects, path, outside)
     wanted = _row_id(history.dataset(tip), row, row_id, key)
     shown = None if columns is None else set(columns)
-    found = blame_row(history.step, tip, wanted)
+    try:
+        found = blame_row(history.step, tip, wanted)
+    except NotFoundError:
+        refuse_purged_rows(objects, wanted)
+        raise
     dataset = history.dataset(found.last)
     number = int(_number(dataset, wanted))
     values = dataset[number]

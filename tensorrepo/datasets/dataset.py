@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,11 @@ from tensorrepo.formats.dataset.streaming.order.schedule import Last
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.formats.dataset.streaming.stream import stream as open_stream
-from tensorrepo.formats.purged import refuse_purged_parts, refuse_purged_rows
+from tensorrepo.formats.purged import (
+    refuse_purged_parts,
+    refuse_purged_rows,
+    telling_purged,
+)
 from tensorrepo.formats.views import (
     StoredView,
     ViewDiff,
@@ -73,9 +77,11 @@ from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import PageDiskCache
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import note_streamed, noted
+
+T = TypeVar("T")
 
 
 class Dataset(Shown):
@@ -166,14 +172,20 @@ class Dataset(Shown):
         if isinstance(index, list) and index and all(isinstance(each, str) for each in index):
             return self.select(columns=index)
         if isinstance(index, str):
-            self._refuse_purged([index])
+            self._unpurged([index])
         return self.stored[index]
 
-    def _refuse_purged(self, columns: Sequence[str]) -> None:
-        """Raise PurgedError for a column that is not there as it was purged."""
-        missing = [name for name in columns if name not in self.columns]
-        if missing:
-            refuse_purged_parts(self.context.core, self.path, missing)
+    def _unpurged(self, columns: T) -> T:
+        """`columns`; raises PurgedError where one is not there as it was purged."""
+        names = columns if isinstance(columns, list | tuple) else ()
+        if missing := [name for name in names if name not in self.columns]:
+            refuse_purged_parts(self.stored_objects, self.path, missing)
+        return columns
+
+    @property
+    def stored_objects(self) -> ObjectSource:
+        """Where the objects of the repository are read."""
+        return self.whole.stored.objects
 
     def __getattr__(self, name: str) -> NoReturn:
         raise hints.no_attribute(self, name, hints.DATASET)
@@ -207,9 +219,7 @@ class Dataset(Shown):
         Example:
             ``ds.select(["image", "label"], where="split == 'train'").stream(batch_size=256)``
         """
-        if columns is not None and not isinstance(columns, str):
-            self._refuse_purged(columns)
-        return lazy.Selection(self, columns, where, rows)
+        return lazy.Selection(self, self._unpurged(columns), where, rows)
 
     def filter(self, where: Where) -> lazy.Selection:
         """Rows that fulfil a condition, as a dataset: ``ds.filter(tr.col("label") == "cat")``."""
@@ -243,7 +253,8 @@ class Dataset(Shown):
 
         `where` is what `DatasetDraft` says; ids and keys that no row has are passed over.
         """
-        return find_rows(self.stored, row_selection(self.stored, where))
+        with telling_purged(self.stored_objects, [self.path], [str(where)]):
+            return find_rows(self.stored, row_selection(self.stored, where))
 
     def row_ids(self, rows: Any = slice(None)) -> list[str]:
         """Lasting ids of some rows, given by number: they stay when rows move, and are valid in
@@ -259,7 +270,7 @@ class Dataset(Shown):
         """
         found = rows_of_ids(self.stored, ids)
         if (found < 0).any():
-            refuse_purged_rows(self.context.core, ids)
+            refuse_purged_rows(self.stored_objects, ids)
         return found
 
     def query(self, query: str, *, params: Params = None) -> Result:
@@ -268,7 +279,8 @@ class Dataset(Shown):
         Example:
             ``ds.query("SELECT label, count(*) FROM self GROUP BY 1").df()``
         """
-        return sql(self.context, query, ref=self.commit, params=params, this=self.stored)
+        with telling_purged(self.stored_objects, [self.path], [query]):
+            return sql(self.context, query, ref=self.commit, params=params, this=self.stored)
 
     def resolve(self, column: str, rows: Any = slice(None)) -> list[bytes | None]:
         """The bytes that links point at, under the prefixes that the repository was opened with.
@@ -285,25 +297,27 @@ class Dataset(Shown):
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as one Arrow table."""
-        return self.stored.to_arrow(columns)
+        return self.stored.to_arrow(self._unpurged(columns))
 
     def to_batches(
         self, columns: Sequence[str] | None = None, *, max_bytes: int | str = "64MB"
     ) -> Iterator[pa.RecordBatch]:
         """All rows as Arrow batches of bounded bytes."""
-        return self.stored.to_batches(columns, max_bytes=byte_size("max_bytes", max_bytes))
+        return self.stored.to_batches(
+            self._unpurged(columns), max_bytes=byte_size("max_bytes", max_bytes)
+        )
 
     def to_numpy(self, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Columns as arrays; ragged and binary ones as lists."""
-        return self.stored.to_numpy(columns)
+        return self.stored.to_numpy(self._unpurged(columns))
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
         """All rows as a pandas data frame."""
-        return pandas_frame(self.stored, columns)
+        return pandas_frame(self.stored, self._unpurged(columns))
 
     def to_polars(self, columns: Sequence[str] | None = None) -> Any:
         """All rows as a polars data frame."""
-        return polars_frame(self.stored, columns)
+        return polars_frame(self.stored, self._unpurged(columns))
 
     def to_torch(
         self, columns: Sequence[str] | None = None, *, nulls: Nulls = "raise"
@@ -312,7 +326,7 @@ class Dataset(Shown):
 
         `nulls` is as for `torch`.
         """
-        chosen = self.stored.schema.select(columns)
+        chosen = self.stored.schema.select(self._unpurged(columns))
         policy = null_policy(chosen, nulls)
         return {name: tensors_of(self.stored, name, policy) for name in chosen.names}
 
@@ -327,10 +341,11 @@ class Dataset(Shown):
                 A null elsewhere is an error. None, also of a single column, hands None on, for a
                 `collate_fn` of your own.
         """
-        chosen = self.stored.schema.select(columns)
+        chosen = self.stored.schema.select(self._unpurged(columns))
         note_streamed(self.whole, (lambda: self.told) if self.whole is not self else None)
         return TorchDataset(self, chosen.names, null_policy(chosen, nulls))
 
+    @hints.named_only(hints.STREAM)
     @described(StreamOptions)
     def stream(  # noqa: PLR0913  the one call by which people set a stream up
         self,
@@ -362,6 +377,7 @@ class Dataset(Shown):
 
     def _resolved(self, options: StreamOptions) -> StreamOptions:
         """`options` as the whole stored dataset and this process have them."""
+        self._unpurged(options.columns)
         rank, world_size = self.context.world(options.ranks.rank, options.ranks.world_size)
         ranks = replace(options.ranks, rank=rank, world_size=world_size)
         sampling = options.sampling

@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.selecting.predicate import (
 from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
 from tensorrepo.formats.dataset.streaming.checks import column_names
+from tensorrepo.formats.purged import telling_purged
 from tensorrepo.formats.views import StoredView, make_view
 from tensorrepo.query.sql.names import quoted
 from tensorrepo.query.sql.results import SHOWN_ROWS
@@ -126,7 +127,8 @@ class Selection(RowsOfDataset):
         if where is None:
             assert named is not None, "the caller looked"
             return named
-        fitting = fitting_rows(base, where, most if named is None else None)
+        with telling_purged(base.objects, [self.path], [str(where)]):
+            fitting = fitting_rows(base, where, most if named is None else None)
         return fitting if named is None else np.intersect1d(named, fitting, assume_unique=True)
 
     @property

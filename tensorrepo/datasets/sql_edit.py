@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tensorrepo.catalog.sql import SELF
 from tensorrepo.formats.common.arguments import mapping, text
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows
@@ -25,10 +24,12 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     is_condition,
 )
 from tensorrepo.formats.dataset.selecting.sql_condition import read_condition
+from tensorrepo.formats.purged import refuse_purged_words
 from tensorrepo.query.sql.columns import is_nested, row_shape
 from tensorrepo.query.sql.duck import DuckSession
 from tensorrepo.query.sql.names import quoted
-from tensorrepo.query.sql.pushdown import NUMBER, DatasetTable, Scanned, ScannedTable
+from tensorrepo.query.sql.pushdown import DatasetTable, Scanned, ScannedTable
+from tensorrepo.query.sql.repository_tables import SELF, row_numbers_query
 from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
@@ -121,11 +122,12 @@ def row_selection(dataset: StoredDataset, where: Where, most: int | None = None)
     """
     if not is_condition(where):
         return where
+    refuse_purged_words(dataset.objects, str(where))
     condition = read_condition(str(where), dataset.schema)
     if condition.expression is not None:
         return condition
     few = "" if most is None else f" LIMIT {most}"
-    rows = _one(dataset, _numbered(dataset, "", condition.sql) + few)
+    rows = _one(dataset, row_numbers_query(dataset, "", condition.sql) + few)
     numbers = (batch.column(0).to_numpy() for batch in rows.batches())
     return replace(condition, rows=bits_of(dataset.rows, numbers))
 
@@ -157,7 +159,7 @@ def expression_updates(
         for name, sql in mapping("values", values, "expressions").items()
     )
     condition = read_condition(str(where), dataset.schema) if is_condition(where) else None
-    query = _numbered(dataset, columns, None if condition is None else condition.sql)
+    query = row_numbers_query(dataset, columns, None if condition is None else condition.sql)
     answer = _one(dataset, query).arrow()
     if condition is None and where is not None:
         named = np.isin(answer.column(0).to_numpy(), find_rows(dataset, where))
@@ -165,17 +167,6 @@ def expression_updates(
     return answer.column(0).to_numpy(), dict(
         zip(values, map(_floats, answer.columns[1:]), strict=True)
     )
-
-
-def _numbered(dataset: StoredDataset, columns: str, condition: str | None) -> str:
-    """A query for row numbers, and columns, of the rows for which a condition holds."""
-    if NUMBER in {name.lower() for name in dataset.schema.names}:
-        raise UnsupportedError(
-            f"this condition is answered by SQL over {NUMBER!r}, which a column of the dataset is "
-            "called: rename the column"
-        )
-    ends = "" if condition is None else f" WHERE (\n{condition}\n)"
-    return f"SELECT {NUMBER}{columns} FROM {SELF}{ends}"  # noqa: S608
 
 
 def _kept(arrow_type: pa.DataType) -> pa.DataType:

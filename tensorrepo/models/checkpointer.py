@@ -48,7 +48,7 @@ from tensorrepo.formats.model.state.snapshot_buffer import SnapshotBuffer, bytes
 from tensorrepo.formats.model.state.state_dict import put_together, take_apart
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.model.write.model_writer import write_model
-from tensorrepo.formats.runs.run_record import check_metric_name, check_run_name
+from tensorrepo.formats.runs.run_record import RUNS, check_metric_name, check_run_name
 from tensorrepo.repo.changes.refs import BRANCHES, delete_ref
 from tensorrepo.repo.changes.transaction import (
     MOST_DROPPED,
@@ -61,7 +61,7 @@ from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.runs.run_context import RUNS, note_checkpoint
+from tensorrepo.runs.run_context import note_checkpoint
 
 
 def before_pools_end(finish: Callable[[], None]) -> None:

@@ -132,7 +132,7 @@ class Model(Shown):
     def _refuse_purged(self, name: str) -> None:
         """Raise PurgedError for a tensor that is not there as it was purged."""
         if name not in self.stored:
-            refuse_purged_parts(self.context.core, self.path, [name], "tensor")
+            refuse_purged_parts(self.context.core.objects, self.path, [name], "tensor")
 
     def spec(self, name: str) -> TensorSpec:
         """Type, shape and bytes of a tensor, without reading it."""

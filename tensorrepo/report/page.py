@@ -17,9 +17,9 @@ from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import byte_size, file_path, flag
 from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.exchange.output import new_file
+from tensorrepo.query.drawing.parts import text
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.report import sections
-from tensorrepo.report.charts import text
 
 LEAST_LIMIT: Final = 64 << 10
 _STYLE: Final = """
@@ -66,12 +66,11 @@ svg text{fill:var(--quiet);font-size:10px}svg line{stroke:var(--line)}
 .legend span{display:inline-block;margin-right:12px;font-size:12px}
 .legend i{display:inline-block;width:10px;height:10px;margin-right:5px;border-radius:2px;
 background:var(--c)}
-.shares{display:flex;height:10px;border-radius:3px;overflow:hidden;max-width:460px;
-margin:10px 0 4px}
-.shares i{background:var(--c)}
+.shares{display:block;width:100%;height:10px;border-radius:3px;max-width:460px;margin:10px 0 4px}
+.shares rect{fill:var(--c)}
 .bar{display:grid;grid-template-columns:140px 160px max-content;gap:8px;align-items:center;
 font-size:12px}.bar span{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-.bar i{height:8px;background:var(--c0);border-radius:2px;opacity:.75}
+.bar svg{width:160px;height:8px;border-radius:2px}.bar rect{fill:var(--c0);fill-opacity:.75}
 .bar b{font-weight:400;color:var(--quiet)}
 """
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

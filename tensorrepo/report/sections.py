@@ -15,7 +15,6 @@ from math import prod
 from typing import Any, Final
 
 from tensorrepo.catalog.catalog import catalog_of
-from tensorrepo.catalog.drawing import MOST_DRAWN, draw_steps
 from tensorrepo.context import Context
 from tensorrepo.describe import ENTRY_COLUMNS, TENSOR_COLUMNS
 from tensorrepo.formats.common.arguments import bytes_text, counted
@@ -28,6 +27,10 @@ from tensorrepo.formats.dataset.schema.types import ClassLabel
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import open_view
 from tensorrepo.query import lineage
+from tensorrepo.query.drawing import charts
+from tensorrepo.query.drawing.lineage import MOST_DRAWN, draw_steps
+from tensorrepo.query.drawing.parts import COLORS, text
+from tensorrepo.query.drawing.profiles import ColumnProfile, pictures, profile
 from tensorrepo.query.lineage import LineageNode, LineageStep
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import Error
@@ -35,9 +38,6 @@ from tensorrepo.repo.history.commits import walk
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordTable, moment_text
-from tensorrepo.report import charts
-from tensorrepo.report.charts import text
-from tensorrepo.report.profiles import ColumnProfile, pictures, profile
 from tensorrepo.runs.record import RunRecord, Runs
 from tensorrepo.runs.summary import common_metrics, param_text, took_text
 
@@ -257,7 +257,7 @@ def _origins(model: StoredModel, words: Sequence[str]) -> str:
 
 
 def _chart(metric: str, logged: Sequence[RunRecord]) -> str:
-    shown = logged[: charts.COLORS]
+    shown = logged[:COLORS]
     try:
         series = {run.name: _points(run, metric) for run in shown}
     except Error as error:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.arguments import chosen
 from tensorrepo.formats.common.tensors import import_library
-from tensorrepo.formats.runs.metrics import MetricPoints
+from tensorrepo.formats.runs.metrics import MetricPoints, thinned
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import printable
 
@@ -90,25 +89,6 @@ def _draw(panel: Any, metric: str, runs: Mapping[str, MetricPoints], *, x: str, 
         panel.set_yscale("log")
     if len(runs) > 1:
         panel.legend(lines, [printable(name) for name in runs], fontsize="small")
-
-
-def thinned(values: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Positions of at most `most` values that draw the same line: of each stretch the extremes.
-
-    The first and the last value are among them; what is not finite counts as no extreme.
-    """
-    if len(values) <= most:
-        return np.arange(len(values))
-    finite = np.isfinite(values)
-    starts = np.linspace(0, len(values), max((most - 2) // 2, 1) + 1).astype(np.int64)[:-1]
-    ends = np.append(starts[1:], len(values))
-    low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
-    extremes = [
-        start + at
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        for at in (int(np.argmin(low[start:end])), int(np.argmax(high[start:end])))
-    ]
-    return np.unique([0, *extremes, len(values) - 1])
 
 
 @cache

@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -32,33 +32,29 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from tensorrepo.context import Context
-from tensorrepo.formats.common.arguments import chosen, counted, listed, text
-from tensorrepo.formats.common.provenance import ProvenanceEdge
+from tensorrepo.formats.common.arguments import counted, listed, text
 from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.runs.metrics import (
     CHUNK_POINTS,
     Logbook,
-    MetricPoints,
-    cut,
-    decode_points,
-    encode_points,
-    join_points,
     joined,
 )
+from tensorrepo.formats.runs.process import this_process
 from tensorrepo.formats.runs.run_record import (
     RUNNING,
     Code,
     Metric,
-    RunAttempt,
     RunDocument,
-    RunOutput,
-    check_run_name,
-    chunk_names,
-    decode_run,
-    encode_run,
+)
+from tensorrepo.formats.runs.stored_run import (
+    StoredRun,
+    read_run,
+    recorded_runs,
+    ref_of_record,
+    store_run,
+    stored_points,
 )
 from tensorrepo.models.checkpointer import before_pools_end
-from tensorrepo.repo.changes.transaction import begin_beside, commit_beside
 from tensorrepo.repo.errors import (
     ConflictError,
     Error,
@@ -66,15 +62,12 @@ from tensorrepo.repo.errors import (
     NotFoundError,
     StorageError,
 )
-from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
-from tensorrepo.repo.objects.envelope import Kind, ObjectLink, encode_object
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, moment_text
 from tensorrepo.repo.threads import Waiting
 from tensorrepo.runs.plots import plot_metrics
-from tensorrepo.runs.run_context import RUNS
 from tensorrepo.runs.summary import common_metrics, run_table, took_text
 
 if TYPE_CHECKING:
@@ -88,7 +81,6 @@ _MOST_WHOLE: Final = 1 << 63
 _MOST_PACKAGES: Final = 500
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _PROC = Path("/proc")
-_START_FIELD: Final = 19  # of /proc/<pid>/stat, counted behind the name: when the process began
 
 
 def code_version(cwd: Path, *, timeout_seconds: float = _GIT_SECONDS) -> Code | None:
@@ -125,28 +117,6 @@ def imported_packages() -> dict[str, str]:
     found = {name: _version(name) for name in sorted(names) if not name.startswith("_")}
     told = [(name, version) for name, version in found.items() if version is not None]
     return dict(told[:_MOST_PACKAGES])
-
-
-def this_process() -> str | None:
-    """A text that no other process has, neither here nor elsewhere, before or after."""
-    with suppress(OSError):
-        return f"{_place()}:{os.getpid()}:{_started(os.getpid())}"
-    return None
-
-
-def is_alive(process: str) -> bool | None:
-    """Whether the process of `this_process` still runs; None when it is not of this machine."""
-    place, _, rest = process.partition(":")
-    pid, _, started = rest.partition(":")
-    try:
-        if place != _place() or not pid.isdecimal():
-            return None
-    except OSError:
-        return None
-    try:
-        return _started(int(pid)) == started
-    except OSError:
-        return False
 
 
 def _git(folder: Path, timeout_seconds: float, *arguments: str) -> str | None:
@@ -206,111 +176,14 @@ def _line(file: Path, key: str) -> str | None:
     return None
 
 
-def _place() -> str:
-    """The kernel that was booted, and the processes that see each other."""
-    boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    space = (_PROC / "self" / "ns" / "pid").readlink().name  # pid:[4026531836]
-    return f"{boot}/{''.join(filter(str.isdecimal, space))}"
-
-
-def _started(pid: int) -> str:
-    told = (_PROC / str(pid) / "stat").read_text()
-    state, *fields = told.rpartition(")")[2].split()
-    return "" if state == "Z" else fields[_START_FIELD - 1]
-
-
-STALE: Final = "stale"
 SHOWN_RUNS: Final = 40  # that are printed
 MOST_PLOTTED: Final = 12  # panels of one run, runs in one panel
-_RECORD: Final = "/record"
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class RunRecord(Shown):
+class RunRecord(StoredRun, Shown):
     """A run as it was last written. Points of metrics are read when they are asked for."""
 
-    context: Context
-    commit: Digest
-    document: RunDocument
-
-    @property
-    def name(self) -> str:
-        return self.document.name
-
-    @property
-    def id(self) -> str:
-        """What lineage names it by."""
-        return self.document.id
-
-    @property
-    def status(self) -> str:
-        """As it was written: "running", "finished", "failed" or "interrupted"."""
-        return self.document.status
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return self.document.params
-
-    @property
-    def inputs(self) -> tuple[ProvenanceEdge, ...]:
-        """What it read."""
-        return self.document.inputs
-
-    @property
-    def outputs(self) -> tuple[RunOutput, ...]:
-        """What it wrote."""
-        return self.document.outputs
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last value of each metric."""
-        return {one.name: one.last.value for one in self.document.metrics}
-
-    @property
-    def seconds(self) -> float:
-        """From its start to its end, or to when it was last written."""
-        ended = self.document.ended_ns or self.document.written_ns
-        return (ended - self.document.started_ns) / 1e9
-
-    def state(self, now_ns: int | None = None) -> str:
-        """`status`, or "stale" where it says "running" and nobody writes it any more: its time to
-        be written anew is over, or it ran on this machine and its process is gone.
-        """
-        process = self.document.attempts[-1].environment.get("process", "")
-        return state_of(self.status, self.document.due_ns, process, now_ns)
-
-    def summary(self, metric: str) -> Metric:
-        """How many points it has, the last, the smallest and the largest.
-
-        Raises:
-            NotFoundError: it was never logged; says which were.
-        """
-        found = self.document.metric(text("metric", metric))
-        if found is None:
-            there = ", ".join(one.name for one in self.document.metrics[:8])
-            raise NotFoundError(
-                f"run {self.name!r} has no metric {metric!r}"
-                + (f"; there are {there}" if there else ": none was logged")
-            )
-        return found
-
-    def best(self, metric: str, mode: str = "min") -> float | None:
-        """The smallest finite value of a metric, or the largest with mode "max"; None: no value is
-        finite, or it was never logged.
-        """
-        chosen("mode", mode, ("min", "max"))
-        found = self.document.metric(text("metric", metric))
-        at = None if found is None else (found.min if mode == "min" else found.max)
-        return None if at is None else at.value
-
-    def points(self, metric: str) -> MetricPoints:
-        """All points of a metric, in the order in which they were logged.
-
-        Raises:
-            NotFoundError: it was never logged; says which were.
-        """
-        self.summary(metric)
-        return join_points(part[metric] for part in self._parts(metric) if metric in part)
+    __slots__ = ()
 
     def to_table(self) -> RecordTable:
         """Its facts, above its metrics."""
@@ -340,35 +213,10 @@ class RunRecord(Shown):
         told = ", ".join(f"{name} {value:.4g}" for name, value in [*self.metrics.items()][:4])
         return f"<run {self.name}: {self.state()}{f', {told}' if told else ''}>"
 
-    def _parts(self, metric: str) -> Iterator[dict[str, MetricPoints]]:
-        objects = self.context.core.objects
-        for digest in self.document.points_in():
-            yield decode_points(objects.get(digest).payload, digest, metric)
-
-
-def state_of(status: str, due_ns: int, process: Any, now_ns: int | None = None) -> str:
-    """See `RunRecord.state`. `process` is what the environment of the run says of it."""
-    if status != RUNNING:
-        return status
-    if isinstance(process, str) and is_alive(process) is False:
-        return STALE
-    late = (time.time_ns() if now_ns is None else now_ns) > due_ns
-    return STALE if late else RUNNING
-
-
-def ref_of_record(run: str) -> str:
-    """Where a run's document is to be found."""
-    return f"{RUNS}{check_run_name(run)}{_RECORD}"
-
 
 def read_record(context: Context, commit: Digest, name: str) -> RunRecord:
     """The run whose document `commit` holds."""
-    core = context.core
-    entry = core.entry(context.resolve(commit).commit.tree, f"{RUNS}{name}")
-    if entry is None or entry.kind is not Kind.RUN:
-        raise NotFoundError(f"commit {commit:.12} has no document of run {name!r}")
-    document = decode_run(core.objects.get(entry.digest).payload, entry.digest)
-    return RunRecord(context, commit, document)
+    return RunRecord(context.core, commit, read_run(context.core, commit, name).document)
 
 
 def find_record(context: Context, name: str) -> RunRecord | None:
@@ -384,11 +232,7 @@ class Runs(Shown, Mapping[str, RunRecord]):
         """Made by `Repository.runs`."""
         self._context = context
         self._read: dict[str, RunRecord] = {}
-        self._commits = {
-            ref.removeprefix(RUNS).removesuffix(_RECORD): commit
-            for ref, commit in sorted(context.core.log.refresh().state.refs.items())
-            if ref.startswith(RUNS) and ref.endswith(_RECORD)
-        }
+        self._commits = recorded_runs(context.core.log.refresh())
 
     def __getitem__(self, name: str) -> RunRecord:
         if isinstance(cast("object", name), int | slice):
@@ -519,7 +363,6 @@ _AGE_SHARE: Final = 1 / 20
 _GRACE_NS: Final = 60 * 10**9
 MOST_WAITING: Final = 1 << 20  # points in memory, of 24 bytes
 _NS: Final = 10**9
-_MOST_ATTEMPTS: Final = 50
 
 
 class RunWriter:
@@ -550,7 +393,7 @@ class RunWriter:
         self._told = told
         self._clock = clock
         self._writing = threading.Lock()
-        self._full, self._held = _kept(context, document)
+        self._points = stored_points(context.core.objects, document)
         self._held_points = 0
         self._lock = threading.Lock()
         self._drained = Waiting()
@@ -592,14 +435,14 @@ class RunWriter:
         """
         with self._writing:
             taken, metrics = self.logbook.take()
-            self._held = joined(self._held, taken)
+            self._points = replace(self._points, held=joined(self._points.held, taken))
             try:
                 self._store(status, error, metrics)
             except ConflictError:
                 self._is_over = True
                 raise
             finally:
-                self._held_points = sum(map(len, self._held.values()))
+                self._held_points = sum(map(len, self._points.held.values()))
         self._say(None)
 
     def end(self, status: str, error: str | None) -> None:
@@ -620,34 +463,16 @@ class RunWriter:
             self.write(*self._outcome)
 
     def _store(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> None:
-        ref, name = ref_of_record(self.document.name), self.document.name
-        parts = list(cut(self._held))
-        with begin_beside(self._context.core, ref) as transaction:
-            objects = transaction.objects
-            stored = [objects.put(Kind.METRICS, encode_points(part)) for part in parts]
-            document = self._document(status, error, metrics, [*self._full, *stored])
-            # Not `put` with digests: it would ask the store for each of them, at every write.
-            links = {one.digest: one for one in (*self._full, *stored)}
-            encoded = encode_object(Kind.RUN, encode_run(document), list(links.values()))
-            link = objects.put_encoded(encoded)
-            transaction.stage(f"{RUNS}{name}", Entry(Kind.RUN, link.digest))
-            made = commit_beside(
-                transaction,
-                None,
-                f"Run {name}: {status}",
-                author=self._context.author,
-                metadata={"run": name},
-                drops=self._refuse_others,
-            )
-        self._before, self.document = made.digest, document
-        last = sum(map(len, parts[-1].values())) if parts else 0
-        whole = len(parts) if last in {0, CHUNK_POINTS} else len(parts) - 1
-        self._full += stored[:whole]
-        self._held = parts[whole] if whole < len(parts) else {}
+        made, self.document, self._points = store_run(
+            self._context.core,
+            self._document(status, error, metrics),
+            self._points,
+            author=self._context.author,
+            refuse=self._refuse_others,
+        )
+        self._before = made.digest
 
-    def _document(
-        self, status: str, error: str | None, metrics: tuple[Metric, ...], chunks: list[ObjectLink]
-    ) -> RunDocument:
+    def _document(self, status: str, error: str | None, metrics: tuple[Metric, ...]) -> RunDocument:
         now = self._clock()
         running = status == RUNNING
         return msgspec.structs.replace(
@@ -659,20 +484,17 @@ class RunWriter:
             ended_ns=None if running else now,
             error=error,
             metrics=metrics,
-            chunks=chunk_names(chunk.digest for chunk in chunks),
         )
 
-    def _refuse_others(self, view: LogView) -> tuple[str, ...]:
-        """No ref goes with the record; but it is made only where the run is as this left it."""
-        ref = ref_of_record(self.document.name)
-        found = view.state.refs.get(ref)
+    def _refuse_others(self, view: LogView) -> None:
+        """Raises ConflictError unless the run is as this process left it."""
+        found = view.state.refs.get(ref_of_record(self.document.name))
         if found != self._before and not (found is not None and self._is_own(found)):
             raise ConflictError(
                 f"run {self.document.name!r} was {'deleted' if found is None else 'taken over'} "
                 "by another process: this one writes it no more. Give runs that go on at the same "
                 "time different names."
             )
-        return ()
 
     def _is_own(self, commit: Digest) -> bool:
         """Whether this attempt wrote it: a commit whose outcome was unknown had landed."""
@@ -728,29 +550,6 @@ class RunWriter:
         )
         made.__cause__ = self._failure
         return made
-
-
-def new_attempt(
-    started_ns: int, code: Any, environment: dict[str, Any], earlier: tuple[RunAttempt, ...] = ()
-) -> tuple[RunAttempt, ...]:
-    """The attempts of a run that starts now; of many earlier ones the first and the newest."""
-    if len(earlier) >= _MOST_ATTEMPTS:
-        earlier = (earlier[0], *earlier[2 - _MOST_ATTEMPTS :])
-    return (*earlier, RunAttempt(started_ns, code, environment))
-
-
-def _kept(
-    context: Context, document: RunDocument
-) -> tuple[list[ObjectLink], dict[str, MetricPoints]]:
-    """Objects of points that stay as they are, and the points of the last, if it has room."""
-    objects = context.core.objects
-    chunks = [objects.describe(digest) for digest in document.points_in()]
-    if not chunks:
-        return [], {}
-    last = decode_points(objects.get(chunks[-1].digest).payload, chunks[-1].digest)
-    if sum(map(len, last.values())) >= CHUNK_POINTS:
-        return chunks, {}
-    return chunks[:-1], last
 
 
 def _table_of(documents: Sequence[dict[str, Any]]) -> pa.Table:

@@ -38,6 +38,7 @@ from tensorrepo.formats.runs.run_record import (
     RunDocument,
     check_metric_name,
     check_run_name,
+    new_attempt,
 )
 from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
@@ -50,7 +51,6 @@ from tensorrepo.runs.record import (
     code_version,
     environment,
     find_record,
-    new_attempt,
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
 from tensorrepo.transaction import begin_transaction

@@ -22,11 +22,9 @@ from tensorrepo.formats.common.provenance import (
     ProvenanceEdge,
     check_edge,
 )
-from tensorrepo.formats.runs.run_record import MAX_EDGES, RunOutput
+from tensorrepo.formats.runs.run_record import MAX_EDGES, RUNS, RunOutput
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
-
-RUNS: Final = "runs/"
 
 
 class CommittedEntry(Protocol):

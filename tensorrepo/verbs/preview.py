@@ -18,11 +18,12 @@ from tensorrepo import lazy
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset, read_live
 from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.json_values import named_class
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import condition_rows
 from tensorrepo.formats.model.stored_model import StoredModel, open_model
+from tensorrepo.formats.purged import telling_purged
 from tensorrepo.formats.views import open_rows, open_view
-from tensorrepo.json_values import named_class
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -67,12 +68,17 @@ def preview(
     Raises:
         InvalidInputError: an entry without rows, or a condition that does not fit the columns.
         NotFoundError: a column that is not there.
+        PurgedError: a column, or a row named by its id, was purged.
     """
+    asked = [*(request.columns or ()), request.where or ""]
     if entry.kind is Kind.DATASET:
-        return preview_rows(open_dataset(objects, entry.digest, outside), request)
+        with telling_purged(objects, [path], asked):
+            return preview_rows(open_dataset(objects, entry.digest, outside), request)
     if entry.kind is Kind.VIEW:
-        _, dataset = open_rows(objects, open_view(objects, entry.digest), outside)
-        return preview_rows(dataset, request)
+        view = open_view(objects, entry.digest)
+        _, dataset = open_rows(objects, view, outside)
+        with telling_purged(objects, [view.path], asked):
+            return preview_rows(dataset, request)
     if request.columns is not None or request.where is not None:
         raise InvalidInputError(
             f"{path} is a {entry.kind.label}: columns and conditions are of datasets"

@@ -22,7 +22,6 @@ from tensorrepo.formats.common.arguments import path_in
 from tensorrepo.formats.common.provenance import IMPORTED_FROM, SYNCED_WITH, edges_of
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.formats.model.maintenance.erase import TensorSurvey
-from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.purging import (
     PurgeRequest,
     PurgeSurvey,
@@ -31,9 +30,8 @@ from tensorrepo.formats.purging import (
     survey_of,
 )
 from tensorrepo.repo.backends.base import PART_PREFIX
-from tensorrepo.repo.changes.gc_collect import CollectionReport, collect_garbage
+from tensorrepo.repo.changes.gc_collect import CollectionReport, CollectionRules, collect_garbage
 from tensorrepo.repo.changes.purge import (
-    HeldEntry,
     Progress,
     PurgeRecord,
 )
@@ -43,6 +41,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import RecordTable, Shown, counted
+from tensorrepo.verbs.purge_reach import ReachedNode, lineage_nodes, reached, repeating, texts_in
 
 _ELSEWHERE: Final = (
     "clones, mirrors, bundles, exports and checkouts elsewhere, and caches of other machines"
@@ -175,7 +174,9 @@ def purge(
         return PurgeReport(plans[-1], None, None, 0)
     # Also where nothing was left to erase: the purge before may have been cut off.
     core.objects.forget(view.state.purges)
-    report = collect_garbage(core, actor=actor, progress=progress)
+    # Without any grace: what a sync, or a command that was killed, left lately may hold it, too.
+    rules = CollectionRules(grace_seconds=0.0)
+    report = collect_garbage(core, actor=actor, rules=rules, progress=progress)
     cached = _drop_cached(context, view.state.purges)
     lazy.catalog_of(context).erase_purged()
     return PurgeReport(plans[-1], record, report, cached)
@@ -188,7 +189,7 @@ def _plan(context: Context, survey: PurgeSurvey | TensorSurvey, state: State) ->
             for path in sorted(survey.models[entry]):
                 versions[path] = versions.get(path, 0) + 1
         names = dict.fromkeys(name for gone in survey.holders.values() for name in gone)
-        beyond = (*_of_models(survey), _ELSEWHERE)
+        beyond = (*dict.fromkeys(_of_models(context.core, survey)), _ELSEWHERE)
         return PurgePlan(0, (), dict(sorted(versions.items())), beyond, tensors=tuple(names))
     for digest in survey.versions:
         for path in sorted(filter(None, survey.datasets[digest])) or ["(a stash or view)"]:
@@ -204,29 +205,36 @@ def _plan(context: Context, survey: PurgeSurvey | TensorSurvey, state: State) ->
     )
 
 
-def _of_models(survey: TensorSurvey) -> Iterator[str]:
-    """Models that say that they are made of one that loses tensors, and lose none themselves."""
+def _of_models(core: RepositoryCore, survey: TensorSurvey) -> Iterator[str]:
+    """What says that it is made of a model that loses tensors, and loses none itself."""
+    nodes = lineage_nodes(core, survey.held)
     erased = {entry.digest for entry in survey.holders}
-    for entry, paths in survey.models.items():
-        edges = survey.manifest(entry.digest).lineage
-        if entry not in survey.holders and any(edge.digest in erased for edge in edges):
-            yield f"{', '.join(sorted(paths))}, a model that is made of one with such tensors"
+    return _told(reached(core, nodes, erased, survey.paths), ())
 
 
 def _beyond(core: RepositoryCore, survey: PurgeSurvey, state: State) -> Iterator[str]:
     """What cannot be reached, as far as history tells."""
     erased = set(survey.versions)
     paths = {path for digest in erased for path in survey.datasets[digest] if path}
-    learned = _learned(core, survey.held, erased, paths)
-    yield from dict.fromkeys([*_sources(survey, erased), *learned, *_made(survey, paths)])
+    nodes = lineage_nodes(core, survey.held)
+    repeats = survey.erasure.repeats
+    made = _told(reached(core, nodes, erased, paths), paths)
+    yield from dict.fromkeys([*_sources(survey, erased), *made, *repeating(nodes, repeats)])
     for path, count in survey.copies.items():
         rows = counted(count, "row that equals an erased one", "rows that equal erased ones")
         yield f"{path}, with {rows}, under other ids: name them too, if they are copies"
-    repeats = survey.erasure.repeats
     for digest, commit in walk(core.objects, [*state.refs.values(), *state.retained]):
-        if repeats(commit.message) or any(map(repeats, _texts(commit.metadata))):
+        if repeats(commit.message) or any(map(repeats, texts_in(commit.metadata))):
             yield f"commit {digest:.12}, whose message or metadata repeats an erased text"
     yield _ELSEWHERE
+
+
+def _told(found: Iterable[ReachedNode], named: Collection[str]) -> Iterator[str]:
+    """In words: models at each commit, others once; views and what was named itself are erased."""
+    for each in found:
+        held = each.node.held
+        if held.path and held.path not in named and held.entry.kind is not Kind.VIEW:
+            yield str(each)
 
 
 def _sources(survey: PurgeSurvey, erased: Collection[Digest]) -> Iterator[str]:
@@ -234,40 +242,6 @@ def _sources(survey: PurgeSurvey, erased: Collection[Digest]) -> Iterator[str]:
         for edge in edges_of(survey.open(digest).root.lineage):
             if edge.relation in (IMPORTED_FROM, SYNCED_WITH):
                 yield f"{edge.path}, which rows were read from"
-
-
-def _learned(
-    core: RepositoryCore,
-    held: Collection[HeldEntry],
-    erased: Collection[Digest],
-    paths: Collection[str],
-) -> Iterator[str]:
-    for each in held:
-        if each.entry.kind is Kind.MODEL:
-            model = open_model(core.objects, core.current(each.entry))
-            if any(edge.digest in erased or edge.path in paths for edge in model.manifest.lineage):
-                yield f"{each.path} of {each.commit:.12}, a model that is made of such data"
-
-
-def _made(survey: PurgeSurvey, paths: Collection[str]) -> Iterator[str]:
-    """Datasets that say that they are made of the erased ones, and were not named themselves."""
-    for digest, own in survey.datasets.items():
-        if own and not own & set(paths):
-            edges = edges_of(survey.open(digest).root.lineage)
-            if origins := sorted({edge.path for edge in edges} & set(paths)):
-                names = ", ".join(sorted(own))
-                yield f"{names}, made of {origins[0]}: name it too, if it may hold the same"
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from (name, *_texts(each))
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
 
 
 def _drop_cached(context: Context, purged: Collection[Digest]) -> int:

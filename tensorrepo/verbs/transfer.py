@@ -23,6 +23,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Head, resolve
 from tensorrepo.repo.errors import (
     ConflictError,
+    Error,
     InvalidInputError,
     NotFoundError,
     PermissionDenied,
@@ -36,7 +37,7 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.transfer import exchange
 from tensorrepo.repo.transfer.bundle import Bundle, is_bundle
 from tensorrepo.repo.transfer.exchange import TransferReport
-from tensorrepo.repo.transfer.lazy_clone import complete, lazily, promise
+from tensorrepo.repo.transfer.lazy_clone import complete, follow_origin, lazily, promise
 from tensorrepo.repo.transfer.mirror import begin_mirror, follow
 from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
 from tensorrepo.repo.transfer.promotion import Promotion, note_at_origin
@@ -199,10 +200,12 @@ def fetch(
         if depth is not None or unshallow:
             raise InvalidInputError(f"{here.core.url} is a mirror, which has all of its origin")
         return _follow(here, url, options)
+    before = len(here.core.log.refresh().state.purges)
     if here.core.copy is not None:
         options = lazily(options)
     with opened_source(here.machine, url) as source:
-        return exchange.fetch(
+        followed = _follow_origin(here.core, source, options)
+        report = exchange.fetch(
             source,
             here.core,
             name or _name_of(url),
@@ -213,10 +216,27 @@ def fetch(
             depth=depth,
             unshallow=unshallow,
         )
+    report.totals.add(followed)
+    return replace(report, purged=len(here.core.log.refresh().state.purges) - before)
+
+
+def _follow_origin(
+    core: RepositoryCore, source: HistorySource, options: TransferOptions
+) -> TransferTotals:
+    """Where a lazy clone fetches from its origin: take over what that purged, or stored anew."""
+    if core.copy is None or core.copy.kind != "lazy" or core.copy.origin != source.id:
+        return TransferTotals()
+    return follow_origin(source, core, options)
 
 
 def fetch_data(here: Here, options: TransferOptions) -> TransferTotals:
     """Fetch all data that a lazy clone left at its origin."""
+    for url in here.remotes.urls().values() if here.core.copy is not None else ():
+        try:
+            origin = connect(url, None, here.machine)
+        except Error:
+            continue  # where it is the origin, `complete` tells that nothing comes from there
+        _follow_origin(here.core, HistorySource.of(origin), options)
     return complete(here.core, options)
 
 
@@ -501,12 +521,13 @@ def _clone_mirror(machine: Machine, request: CloneRequest, options: TransferOpti
 
 def _follow(here: Here, url: str, options: TransferOptions) -> TransferReport:
     origin = connect(url, None, here.machine)
-    before = here.core.log.refresh().state.refs
-    totals = follow(origin, here.core, options).totals
-    after = here.core.log.refresh().state.refs
+    old = here.core.log.refresh().state
+    report = follow(origin, here.core, options)
+    new = here.core.log.refresh().state
     moves = tuple(
-        MovedRef(ref, before.get(ref), after.get(ref))
-        for ref in sorted(before.keys() | after.keys())
-        if before.get(ref) != after.get(ref)
+        MovedRef(ref, old.refs.get(ref), new.refs.get(ref))
+        for ref in sorted(old.refs.keys() | new.refs.keys())
+        if old.refs.get(ref) != new.refs.get(ref)
     )
-    return TransferReport(origin.url, moves, (), totals)
+    purged = len(new.purges) - len(old.purges)
+    return TransferReport(origin.url, moves, (), report.totals, purged, report.records)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tensorrepo.catalog.sql import RepositoryTables, Used
+from tensorrepo.catalog.sql import tables_of
 from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import RowsOfDataset
 from tensorrepo.formats.common.arguments import text
@@ -18,7 +18,8 @@ from tensorrepo.formats.common.summaries import view_summary
 from tensorrepo.formats.dataset.metadata.row_ids import ROW_ID
 from tensorrepo.formats.dataset.selecting.select_rows import rows_of_ids
 from tensorrepo.formats.views import StoredView, make_view, write_view
-from tensorrepo.query.sql.duck import DuckSession, Settings
+from tensorrepo.query.sql.duck import DuckSession, DuckSettings
+from tensorrepo.query.sql.repository_tables import RepositoryTables, Used
 from tensorrepo.query.sql.results import Result
 from tensorrepo.query.untrusted.sandbox import QueryLimits, query_sandboxed
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
@@ -60,12 +61,12 @@ def create_view(
         PermissionDenied: it asks for files, extensions or settings.
     """
     _check_name(stage, path)
-    tables = RepositoryTables(context, commit)
+    tables = tables_of(context, commit)
     text("a query", query)
     if limits is not None:
         ids = _ids_of(query_sandboxed(tables, query, limits), tables)
     else:
-        session = DuckSession(tables, Settings(external=False))
+        session = DuckSession(tables, DuckSettings(external=False))
         try:
             ids = _ids_of(session.select(query), tables)
         finally:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.runs.plots import thinned
+from tensorrepo.formats.runs.metrics import thinned
 from tensorrepo.sdk import init
 from tests.support.processes.shell import ADA
 
@@ -116,6 +116,6 @@ def test_a_file_that_is_there_is_not_overwritten(trained: tr.Repository, tmp_pat
 def test_a_lineage_that_fits_no_drawing_is_refused(
     trained: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensorrepo.catalog.drawing.MOST_DRAWN", 2)
+    monkeypatch.setattr("tensorrepo.query.drawing.lineage.MOST_DRAWN", 2)
     with pytest.raises(tr.InvalidInputError, match="depth=2"):
         trained.lineage("models/net-exp1").draw()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.catalog.sql import RepositoryTables
+from tensorrepo.catalog.sql import tables_of
 from tensorrepo.cli.sql import HELP, converse
 from tensorrepo.query.sql.duck import DuckSession
 from tests.support.processes.shell import Shell, write_pictures
@@ -60,7 +60,7 @@ def test_a_word_of_the_prompt_is_a_query_too(
 
 def test_show_tables_tells_of_tables_that_the_session_made() -> None:
     repo = tr.init(f"memory://{uuid4()}", author="Ada <ada@example.org>")
-    session = DuckSession(RepositoryTables(repo.context, "main"))
+    session = DuckSession(tables_of(repo.context, "main"))
     session.query("CREATE TEMP TABLE mine AS SELECT 1 AS a")
     assert "mine" in session.query("SHOW TABLES").arrow()["name"].to_pylist()
 

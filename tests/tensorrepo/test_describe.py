@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tensorrepo.formats.dataset.schema.cells import value_text
+from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.formats.dataset.schema.types import LinkValue
-from tensorrepo.json_values import value_json
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tensorrepo.cli.main import COMMANDS, EXIT_CODES, GROUPS, guarded
+from tensorrepo.cli.main import COMMANDS, EXIT_CODES, GROUPS, guarded, load_command, usage_piece
 from tensorrepo.repo.errors import CommitOutcomeUnknown, ConflictError, Error, error_classes
 from tests.support.processes.shell import Shell
 
@@ -121,3 +121,29 @@ def test_nothing_moves_on_the_screen_when_it_is_no_terminal(full: Shell) -> None
     done = full.run("add", "a.txt", "--file", "a.txt")
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        ("{PATH_OR_URL...}...", "PATH_OR_URL..."),
+        ("{[REF:]NAME}", "[REF:]NAME"),
+        ("{A|B}", "{A|B}"),
+        ("[[VERSION]]", "[VERSION]"),
+        ("[[REF:]NAME]", "[[REF:]NAME]"),
+        ("[PATH]...", "[PATH]..."),
+        ("[OPTIONS]", "[OPTIONS]"),
+    ],
+)
+def test_usage_has_brackets_and_dots_once(piece: str, shown: str) -> None:
+    assert usage_piece(piece) == shown
+
+
+def test_no_usage_has_braces_but_around_alternatives() -> None:
+    odd = []
+    for name in COMMANDS:
+        command = load_command(name)
+        context = command.make_context(name, [], resilient_parsing=True)
+        pieces = command.collect_usage_pieces(context)
+        odd += [each for each in pieces if each[0] == "{" and "|" not in each]
+    assert odd == []

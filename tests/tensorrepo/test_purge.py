@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.repo.changes.fsck import ObjectTotals, check_objects
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ZSTD_MAGIC, expand
 from tests.support.processes.shell import ADA, Shell
@@ -69,6 +71,12 @@ def says(folder: Path, text: str = SECRET) -> set[str]:
     return found
 
 
+def problems(repo: tr.Repository) -> list[object]:
+    """What a deep check finds."""
+    core = repo.context.core
+    return [*check_objects(core.objects, core.log.refresh().state, ObjectTotals(), deep=True)]
+
+
 def test_nothing_is_left_in_store_catalog_and_caches(repo: tr.Repository, tmp_path: Path) -> None:
     repo.catalog.catch_up()
     assert says(tmp_path) == {"store", "CACHE"}
@@ -120,6 +128,93 @@ def test_readers_of_what_was_purged_are_told(repo: tr.Repository) -> None:
         fresh["knd"]
 
 
+@pytest.fixture
+def purged(repo: tr.Repository) -> tuple[tr.Repository, str]:
+    """Without a row, whose id is given, and without column ``kind``."""
+    dataset = repo.dataset("people")
+    (row,) = dataset.find(WHERE)
+    (row_id,) = dataset.row_ids([row])
+    repo.purge("people", where=WHERE, reason="request 17")
+    repo.purge("people", columns=["kind"], reason="never agreed to")
+    return repo, row_id
+
+
+ASK_ROWS: dict[str, Callable[[tr.Repository, str], Any]] = {
+    "select": lambda repo, row: len(repo.dataset("people").select(rows=[row])),
+    "filter": lambda repo, row: len(repo.dataset("people").filter(f"row_id = '{row}'")),
+    "sql": lambda repo, row: repo.sql(f"SELECT * FROM people WHERE row_id = '{row}'"),
+    "sql params": lambda repo, row: repo.sql("SELECT ? = row_id FROM people", params=[row]),
+    "query": lambda repo, row: repo.dataset("people").query(f"FROM self WHERE row_id = '{row}'"),
+    "view": lambda repo, row: len(repo.view("young").select(rows=[row])),
+    "blame": lambda repo, row: repo.blame("people", row_id=row),
+}
+
+
+@pytest.mark.parametrize("ask", ASK_ROWS)
+def test_who_asks_for_a_purged_row_by_its_id_is_told(
+    ask: str, purged: tuple[tr.Repository, str]
+) -> None:
+    with pytest.raises(tr.PurgedError, match=f"row {purged[1]} was purged"):
+        ASK_ROWS[ask](*purged)
+
+
+ASK_COLUMNS: dict[str, Callable[[tr.Repository], Any]] = {
+    "filter": lambda repo: len(repo.dataset("people").filter("kind = 'Ann'")),
+    "predicate": lambda repo: len(repo.dataset("people").filter(tr.col("kind") == "Ann")),
+    "find": lambda repo: repo.dataset("people").find("kind = 'Ann'"),
+    "sql": lambda repo: repo.sql("SELECT p.kind FROM people p"),
+    "sql of a commit": lambda repo: repo.sql('SELECT kind FROM "people@main~1"'),
+    "untrusted": lambda repo: repo.sql("SELECT kind FROM people", untrusted=tr.QueryLimits()),
+    "query": lambda repo: repo.dataset("people").query("SELECT kind FROM self"),
+    "numpy": lambda repo: repo.dataset("people").to_numpy(["kind"]),
+    "arrow": lambda repo: repo.dataset("people").to_arrow(["age", "kind"]),
+    "stream": lambda repo: repo.dataset("people").stream(batch_size=2, columns=["kind"]),
+}
+
+
+@pytest.mark.parametrize("ask", ASK_COLUMNS)
+def test_who_asks_for_a_purged_column_is_told(ask: str, purged: tuple[tr.Repository, str]) -> None:
+    with pytest.raises(tr.PurgedError, match="column 'kind' of datasets/people was purged"):
+        ASK_COLUMNS[ask](purged[0])
+
+
+def test_other_errors_stay_what_they_are(purged: tuple[tr.Repository, str]) -> None:
+    repo, row = purged
+    other = row[:-1] + "99"
+    with pytest.raises(tr.NotFoundError, match="no row has id"):
+        len(repo.dataset("people").select(rows=[other]))
+    assert list(repo.sql(f"SELECT * FROM people WHERE row_id = '{other}'")) == []
+    with pytest.raises(tr.InvalidInputError, match="syntax error"):
+        repo.sql("SELECT 'kind' FRM people")
+    with pytest.raises(tr.NotFoundError, match="no column 'knd'"):
+        repo.dataset("people").to_numpy(["knd"])
+
+
+def test_a_new_column_of_the_name_of_a_purged_one_is_no_purged_one(
+    purged: tuple[tr.Repository, str],
+) -> None:
+    repo, _ = purged
+    with repo.transaction("main", "kind") as tx:
+        tx.dataset("people").add_column("kind", "int64", default=7)
+    dataset = repo.dataset("people")
+    assert set(dataset.to_numpy(["kind"])["kind"]) == {7}
+    assert len(dataset.filter("kind = 7")) == 14
+    assert len(list(repo.sql("SELECT kind FROM people"))) == 14
+
+
+def test_cat_tells_what_was_purged(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "First")
+    found = shell("sql", "SELECT row_id FROM points LIMIT 1", "--format", "json")
+    row = json.loads(found.splitlines()[0])["row_id"]
+    shell("purge", "points", "--row", row, "-m", "request 17", "--yes")
+    shell("purge", "points", "--column", "label", "-m", "never agreed to", "--yes")
+    assert "column 'label'" in shell.fails(3, "cat", "points", "--columns", "label")
+    assert "column 'label'" in shell.fails(3, "cat", "points", "--where", "label = 1")
+    assert f"row {row}" in shell.fails(3, "cat", "points", "--where", f"row_id = '{row}'")
+    assert f"row {row}" in shell.fails(3, "sql", f"FROM points WHERE row_id = '{row}'")
+
+
 def test_copies_take_the_twins_and_do_not_bring_the_old_back(
     repo: tr.Repository, tmp_path: Path
 ) -> None:
@@ -150,10 +245,158 @@ def test_a_clone_that_changed_something_else_still_pushes(
     assert repo.file("notes.txt") == b"hello"
 
 
-def test_a_bundle_of_a_purged_repository_has_the_twins(repo: tr.Repository, tmp_path: Path) -> None:
+def test_a_bundle_of_a_purged_repository_has_the_twins_and_what_to_refuse(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    stale = tr.clone(repo.url, tmp_path / "stale", author=ADA)
     repo.purge("people", where=WHERE, reason="request 17")
     repo.bundle(tmp_path / "all.bundle")
-    assert len(tr.clone(tmp_path / "all.bundle", tmp_path / "out").dataset("people", "main")) == 14
+    made = tr.clone(tmp_path / "all.bundle", tmp_path / "out", author=ADA)
+    assert len(made.dataset("people", "main")) == 14
+    with stale.transaction("main", "late") as tx:
+        tx.dataset("people").append(people(20, 1))
+    with pytest.raises(tr.PurgedError, match="datasets/people holds 1 row"):
+        stale.push(made.url)
+
+
+def test_a_clone_of_a_clone_of_a_bundle_refuses_what_two_purges_erased(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    (row,) = repo.dataset("people").find(WHERE)
+    (purged,) = repo.dataset("people").row_ids([row])
+    stale = tr.clone(repo.url, tmp_path / "stale", author=ADA)
+    with stale.transaction("main", "late") as tx:
+        tx.dataset("people").append(people(20, 1))
+    repo.purge("people", where=WHERE, reason="request 17")
+    repo.purge("people", columns=["kind"], reason="never agreed to")
+    repo.bundle(tmp_path / "all.bundle")
+    made = tr.clone(tmp_path / "all.bundle", tmp_path / "out", author=ADA)
+    with pytest.raises(tr.PurgedError, match=r"row .* was purged"):
+        made.dataset("people").rows_by_id([purged])
+    with pytest.raises(tr.PurgedError, match="column 'kind'"):
+        made.dataset("people")["kind"]
+    onwards = tr.clone(made.url, tmp_path / "onwards", author=ADA)
+    for target in (made, onwards):
+        with pytest.raises(tr.PurgedError, match="datasets/people holds column 'kind'"):
+            stale.push(target.url)
+    assert [len(each.view("young")) for each in (repo, made, onwards)] == [4, 4, 4]
+    assert problems(onwards) == []
+
+
+def test_branches_that_are_fetched_one_by_one_all_have_their_twins(
+    repo: tr.Repository, tmp_path: Path
+) -> None:
+    repo.create_branch("old", "main~2")
+    repo.purge("people", where=WHERE, reason="request 17")
+    here = tr.init(tmp_path / "here", author=ADA)
+    here.fetch(repo.url, ["main"])
+    here.fetch(repo.url, ["old"])
+    assert [len(here.dataset("people", f"store/{name}")) for name in ("main", "old")] == [14, 9]
+
+
+LARGE = [{"name": f"{SECRET} {at}" * 3000, "age": at} for at in range(40)]
+
+
+@pytest.fixture
+def lazy(tmp_path: Path) -> tuple[tr.Repository, tr.Repository]:
+    """A repository with a dataset in chunks, and a lazy clone of it that read nothing yet."""
+    repo = tr.init(tmp_path / "store", author=ADA)
+    with repo.transaction("main", "one") as tx:
+        tx.create_dataset("people", LARGE, codec="none")
+    with repo.transaction("main", "view") as tx:
+        tx.create_view("young", "SELECT row_id FROM people WHERE age < 5")
+    return repo, tr.clone(repo.url, tmp_path / "lazy", lazy=True, author=ADA)
+
+
+def test_a_lazy_clone_of_a_purged_origin_says_to_fetch_and_goes_on_then(
+    lazy: tuple[tr.Repository, tr.Repository],
+) -> None:
+    repo, clone = lazy
+    repo.purge("people", where="age = 3", reason="request 17")
+    with pytest.raises(tr.PurgedError, match=r"lazy clone.*`tensorrepo fetch`"):
+        list(clone.dataset("people"))
+    with pytest.raises(tr.PurgedError, match=r"lazy clone.*`tensorrepo fetch`"):
+        list(tr.open(clone.url).dataset("people").stream(batch_size=8))
+    report = clone.fetch()
+    assert report.purged > 0
+    assert "purged there" in str(report)
+    for here in (clone, tr.open(clone.url)):
+        assert [row["age"] for row in here.dataset("people")] == [0, 1, 2, *range(4, 40)]
+        assert [row["age"] for row in here.view("young")] == [0, 1, 2, 4]
+        assert problems(here) == []
+    assert clone.fetch().purged == 0
+    clone.gc()
+    assert problems(clone) == []
+    clone.fetch_data()
+    assert len(tr.open(clone.url).dataset("people")) == 39
+
+
+def test_all_data_of_a_lazy_clone_comes_as_it_is_at_the_origin_now(
+    lazy: tuple[tr.Repository, tr.Repository],
+) -> None:
+    repo, clone = lazy
+    repo.purge("people", where="age = 3", reason="request 17")
+    clone.fetch_data()
+    assert len(tr.open(clone.url).dataset("people")) == 39
+
+
+def test_what_was_made_in_a_lazy_clone_of_purged_rows_is_refused_and_told(
+    lazy: tuple[tr.Repository, tr.Repository],
+) -> None:
+    repo, clone = lazy
+    with clone.transaction("main", "mine") as tx:
+        tx.dataset("people").append([{"name": "Bob", "age": 99}])
+        tx.save_file("notes.txt", b"mine")
+    repo.purge("people", where="age = 3", reason="request 17")
+    clone.fetch()
+    with pytest.raises(tr.PurgedError, match="was purged"):
+        list(clone.dataset("people"))
+    assert clone.file("notes.txt") == b"mine"
+    assert len(clone.dataset("people", "origin/main")) == 39
+    with pytest.raises(tr.PurgedError, match="was purged"):
+        clone.push("origin")
+    clone.gc()
+    with clone.transaction("main", "anew") as tx:
+        tx.remove("datasets/people")
+    clone.gc()
+    assert len(tr.open(clone.url).dataset("people", "origin/main")) == 39
+
+
+def test_a_lazy_clone_keeps_what_it_purged_itself(
+    lazy: tuple[tr.Repository, tr.Repository],
+) -> None:
+    repo, clone = lazy
+    clone.purge("people", where="age = 5", reason="ours")
+    repo.purge("people", where="age = 3", reason="request 17")
+    clone.fetch()
+    assert 5 not in [row["age"] for row in clone.dataset("people")]
+
+
+def test_a_lazy_clone_follows_models_that_were_stored_anew(
+    models: tr.Repository, tmp_path: Path
+) -> None:
+    clone = tr.clone(models.url, tmp_path / "lazy", lazy=True, author=ADA)
+    tuned = models.model("tuned")["w"].copy()
+    models.purge("net", tensors=["w"], reason="learned from request 17")
+    with pytest.raises(tr.PurgedError, match=r"lazy clone.*`tensorrepo fetch`"):
+        clone.model("tuned")["w"][:]
+    clone.fetch()
+    assert (tr.open(clone.url).model("tuned")["w"][:] == tuned).all()
+    with pytest.raises(tr.PurgedError, match="tensor 'w' of models/net was purged"):
+        tr.open(clone.url).model("net")["w"]
+
+
+def test_a_mirror_tells_that_what_came_was_a_purge(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "First")
+    shell("clone", ".", "mirror", "--mirror")
+    assert shell("fetch", "--repo", "mirror") == "Nothing new.\n"
+    shell("purge", "points", "--where", "label = 1", "-m", "request 17", "--yes")
+    told = shell("fetch", "--repo", "mirror")
+    assert "purged there, and here from now on" in told
+    assert "of the log" in told
+    value = json.loads(shell("fetch", "--repo", "mirror", "--json"))
+    assert value["purged"] == 0
 
 
 def test_packs_of_history_before_and_after_lose_the_rows(

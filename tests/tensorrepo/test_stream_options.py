@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     declared,
 )
+from tensorrepo.hints import STREAM
+from tests.support.processes.shell import ADA
 
 GROUPS = (Sampling, Ranks, Loading)
 
@@ -83,3 +86,33 @@ def test_the_command_line_has_the_words_and_defaults_of_the_options() -> None:
     same -= {"batch_size", "window"}  # one is needed, one text
     shown = {key: offered[key].default for key in same}
     assert shown == {key: default(known[key], key) for key in same}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_who_gives_an_option_of_a_group_to_the_stream_is_told_which_group(group: type) -> None:
+    assert {name for name in declared(group) if name not in STREAM} == set()
+    assert {STREAM[name].partition("=")[0] for name in declared(group)} == {group.__name__.lower()}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"where": "a > 1"}, r"no argument 'where': sampling=tr\.Sampling\(where="),
+        ({"rank": 1}, r"no argument 'rank': ranks=tr\.Ranks\(rank="),
+        ({"num_workers": 4}, r"loading=tr\.Loading\(workers="),
+        ({"drop_last": True}, 'last="drop"'),
+        ({"batchsize": 4}, "Did you mean batch_size"),
+        ({"xyz": 4}, "no argument 'xyz'$"),
+    ],
+)
+def test_an_argument_that_a_stream_has_not_says_what_there_is(
+    given: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    repo = tr.init(tmp_path / "store", author=ADA)
+    with repo.transaction("main", "one") as tx:
+        tx.create_dataset("numbers", {"a": [1, 2]})
+    dataset: typing.Any = repo.dataset("numbers")
+    with pytest.raises(TypeError, match=told):
+        dataset.stream(batch_size=1, **given)
+    with pytest.raises(TypeError, match=r"by name: batch_size="):
+        dataset.stream(["a"], batch_size=1)

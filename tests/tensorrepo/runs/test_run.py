@@ -20,9 +20,10 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.context import Context
-from tensorrepo.formats.runs import metrics
+from tensorrepo.formats.runs import metrics, stored_run
+from tensorrepo.formats.runs.process import is_alive, this_process
 from tensorrepo.runs import record
-from tensorrepo.runs.record import code_version, environment, is_alive, this_process
+from tensorrepo.runs.record import code_version, environment
 from tests.support.processes.prepared import run_program
 
 ADA = "Ada <ada@example.org>"
@@ -247,7 +248,7 @@ def test_an_end_that_was_not_stored_is_stored_by_another_call(
     run = repository.run("exp1").start()
     run.log_metric("loss", 1.0)
     with monkeypatch.context() as patched:
-        patched.setattr(record, "commit_beside", broken)
+        patched.setattr(stored_run, "commit_beside", broken)
         with pytest.raises(tr.StorageError):
             run.end("failed", "too hot")
     run.end("failed", "too hot")
@@ -314,7 +315,7 @@ def test_a_run_that_could_not_begin_begins_later(
 
     run = repository.run("exp1")
     with monkeypatch.context() as patched:
-        patched.setattr(record, "commit_beside", broken)
+        patched.setattr(stored_run, "commit_beside", broken)
         with pytest.raises(tr.StorageError):
             run.start()
     with run:
@@ -370,7 +371,7 @@ def test_whatever_fails_is_told_to_who_logs_and_storing_goes_on(
     monkeypatch.setattr(record, "CHUNK_POINTS", 4)
     monkeypatch.setattr(record, "MOST_WAITING", 8)
     with repository.run("exp1") as run, monkeypatch.context() as patched:
-        patched.setattr(record, "commit_beside", broken)
+        patched.setattr(stored_run, "commit_beside", broken)
         with (
             pytest.warns(UserWarning, match="no room"),
             pytest.raises(tr.StorageError, match="no room"),
@@ -386,7 +387,7 @@ def test_logging_does_not_wait_for_a_thread_that_is_gone(
     monkeypatch.setattr(record, "MOST_WAITING", 8)
     run = repository.run("exp1").start()
     with monkeypatch.context() as patched:
-        patched.setattr(record, "commit_beside", lambda *_, **__: {}["never"])
+        patched.setattr(stored_run, "commit_beside", lambda *_, **__: {}["never"])
         with pytest.raises(KeyError):
             run.end()
     with pytest.raises(tr.StorageError, match="its thread has ended"):
@@ -477,7 +478,8 @@ def test_points_fill_objects_and_the_last_is_written_anew(
     repository: tr.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "CHUNK_POINTS", 10)
-    monkeypatch.setattr(record, "cut", lambda held: metrics.cut(held, 10))
+    monkeypatch.setattr(stored_run, "CHUNK_POINTS", 10)
+    monkeypatch.setattr(stored_run, "cut", lambda held: metrics.cut(held, 10))
     with repository.run("exp1") as run:
         for step in range(25):
             run.log_metric("loss", step / 7, step)
@@ -496,7 +498,7 @@ def test_what_could_not_be_stored_is_stored_with_the_next_write(
     with repository.run("exp1") as run:
         run.log_metric("loss", 1.0)
         with monkeypatch.context() as patched:
-            patched.setattr(record, "commit_beside", broken)
+            patched.setattr(stored_run, "commit_beside", broken)
             with pytest.raises(tr.StorageError):
                 run.flush()
         run.log_metric("loss", 2.0)
@@ -508,7 +510,7 @@ def test_logging_waits_only_while_very_much_waits_and_says_why_storing_fails(
 ) -> None:
     broken = threading.Event()
     broken.set()
-    store = record.commit_beside
+    store = stored_run.commit_beside
 
     def unreliable(*given: Any, **options: Any) -> Any:
         if broken.is_set():
@@ -519,7 +521,7 @@ def test_logging_waits_only_while_very_much_waits_and_says_why_storing_fails(
     monkeypatch.setattr(record, "MOST_WAITING", 8)
     broken.clear()
     with repository.run("exp1") as run:
-        monkeypatch.setattr(record, "commit_beside", unreliable)
+        monkeypatch.setattr(stored_run, "commit_beside", unreliable)
         broken.set()
         with pytest.warns(UserWarning, match="was not stored"), pytest.raises(tr.StorageError):
             run.log_metrics(dict.fromkeys(map(str, range(10)), 1.0))

@@ -11,7 +11,7 @@ import pytest
 
 from tensorrepo import ClassLabel, Image, Tensor
 from tensorrepo.formats.dataset.schema.schema import Bytes, Column, ColumnType, Scalar, Text
-from tensorrepo.verbs.compare_contents import cell_text
+from tensorrepo.query.compare.contents import cell_text
 from tests.support.processes.shell import Shell
 
 

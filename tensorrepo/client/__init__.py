@@ -1,0 +1,1 @@
+"""Typed client of a service's API: `from tensorrepo.client.client import Client`."""

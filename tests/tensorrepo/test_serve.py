@@ -1,0 +1,58 @@
+"""`tensorrepo serve` as a process: it tells where it listens, answers, and ends in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.processes.shell import Shell
+
+END_SECONDS = 30
+
+
+@pytest.fixture
+def serving(empty: Shell) -> Iterator[subprocess.Popen[str]]:
+    process = empty.start("serve", "--port", "0", "--data", "service", "--json")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_it_tells_an_address_that_answers_and_a_token_that_counts(
+    serving: subprocess.Popen[str],
+) -> None:
+    assert serving.stdout is not None
+    told = json.loads(serving.stdout.readline())
+    sent = {"Authorization": f"Bearer {told['token']}"}
+    answer = httpx.get(f"{told['url']}/api/v1/repositories", headers=sent, trust_env=False)
+    assert answer.json() == {"items": [], "next": None}
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(serving: subprocess.Popen[str], how: signal.Signals) -> None:
+    assert serving.stdout is not None
+    serving.stdout.readline()
+    serving.send_signal(how)
+    _, errors = serving.communicate(timeout=END_SECONDS)
+    assert (serving.returncode, errors) == (0, "")
+
+
+def test_a_setting_that_cannot_be_is_told_without_a_traceback(empty: Shell) -> None:
+    assert "setting port" in empty.fails(2, "serve", "--port", "70000", "--data", "service")
+
+
+def test_a_token_is_shown_once(empty: Shell) -> None:
+    for_each = []
+    for _ in range(2):
+        process = empty.start("serve", "--port", "0", "--data", "service", "--json")
+        assert process.stdout is not None
+        for_each.append(json.loads(process.stdout.readline())["token"])
+        process.terminate()
+        process.communicate(timeout=END_SECONDS)
+    assert for_each[0].startswith("trp_")
+    assert for_each[1] is None
