@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq -
 KERNELS := $(wildcard formats/native/*.[ch])
 SOURCES := repo formats query migrations api tensorrepo tests benchmarks examples docs/conf.py
 
-.PHONY: help demo test lint format typecheck docs bench bench-all bench-env soak dev clean
+.PHONY: help demo test lint format typecheck reference docs bench bench-all bench-env soak dev clean
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml $(KERNELS)
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml $(KERNELS)
 	@echo "installing tensorrepo and what its tests need into $(VENV) (once, a few minutes)"
-	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,jax,images,plots,postgres,sql,hdf5,lance,lmdb,tfrecord,demo,test,lint,docs]'
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,jax,images,plots,postgres,sql,hdf5,lance,lmdb,tfrecord,server,keyring,demo,test,lint,docs]'
 	@touch $@ $(VENV)/.demo
 
 dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs need
@@ -66,6 +66,9 @@ format: $(VENV)/.dev ## let ruff format the code and fix what it can
 
 typecheck: $(VENV)/.dev ## mypy, strict, over the package as it is installed
 	PYTHON=$(CURDIR)/$(BIN)/python .ci/typecheck
+
+reference: $(VENV)/.dev ## make docs/reference/rest.md of the routes of the service
+	$(BIN)/python -c 'from pathlib import Path; from tensorrepo.api.reference import write_reference; write_reference(Path("docs/reference/rest.md"))'
 
 docs: $(VENV)/.dev ## build docs/_build/html afresh; a warning is an error
 	$(BIN)/python -m sphinx -E -W --keep-going --quiet -b html docs docs/_build/html

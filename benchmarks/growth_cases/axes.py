@@ -7,9 +7,10 @@ slope of a line through the logarithms of sizes and costs (least squares): 0 is 
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,31 @@ def _tensor(at: int) -> Any:
     return np.random.default_rng([SEED, at]).standard_normal(1024, np.float32)
 
 
+def catalog_bytes(folder: Path, options: Options) -> dict[str, Any]:
+    """What the catalog takes for each tensor of a version in which one tensor changed."""
+    count, rng = max(1, round(20_000 * options.scale)), np.random.default_rng(SEED)
+    tr.init(folder / "r")
+    repo = tr.open(folder / "r", author=ADA, catalog=f"sqlite:///{folder / 'catalog.db'}")
+    weights = {f"layers.{at}.weight": rng.standard_normal((16, 16)) for at in range(count)}
+    sizes = []
+    for step in range(2):
+        weights["layers.0.weight"] = weights["layers.0.weight"] + step
+        with repo.transaction(message=f"step {step}") as tx:
+            tx.save_model("net", weights)
+        repo.catalog.catch_up()
+        sizes.append(_used_bytes(folder / "catalog.db"))
+    found = (sizes[1] - sizes[0]) / count
+    return {"tensors": count, "first_bytes": sizes[0], "bytes_a_tensor": round(found, 1)}
+
+
+def _used_bytes(file: Path) -> int:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        asked = "PRAGMA page_count", "PRAGMA freelist_count", "PRAGMA page_size"
+        pages, free, size = (database.execute(one).fetchone()[0] for one in asked)
+    return int((pages - free) * size)
+
+
 CASES = {
     "growth_commits": measure(commits, (100, 1_000, 5_000), 0.1, least=2.0),
     "growth_history": measure(history, (100, 1_000, 5_000), 0.1, least=2.0),
@@ -290,4 +316,5 @@ CASES = {
     "growth_blame": measure(blame, (50, 100, 200, 400), 1.2),
     "growth_small_tensors": measure(small_tensors, (100, 1_000, 10_000), 1.1),
     "growth_models": measure(models, (100, 500, 2_000), 0.2, least=5.0),
+    "growth_catalog": catalog_bytes,
 }
