@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 from typing import Any, Final, TypeAlias
@@ -380,7 +380,7 @@ class Contents:
         if reader is None:
             reader = self._readers[entry.kind] = CONTENTS[entry.kind].reader()
         if entry.storage is not None:
-            entry = replace(entry, storage=self.state.resolve(entry.storage))
+            entry = msgspec.structs.replace(entry, storage=self.state.resolve(entry.storage))
         self.loader.next_owner()
         self.loader.add(reader(self.objects, entry))
 

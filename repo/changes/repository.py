@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -153,7 +153,7 @@ class RepositoryCore:
         if entry.storage is None:
             return entry
         view = self.log.latest or self.log.refresh()
-        return replace(entry, storage=view.state.resolve(entry.storage))
+        return msgspec.structs.replace(entry, storage=view.state.resolve(entry.storage))
 
     def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
         """As `history.touches`, which a filter in the log may spare from reading trees."""

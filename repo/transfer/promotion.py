@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -81,7 +81,8 @@ def promote(
         )
         receiving.copy_all(entry_digests(entry), entry_digests(before))
         target.append(receiving.superseded)
-        transaction.stage(where, replace(entry, storage=_current(entry, target)))
+        current = msgspec.structs.replace(entry, storage=_current(entry, target))
+        transaction.stage(where, current)
         told = message or f"Promote {where} from repository {source.id:.12}"
         landed = transaction.commit(
             told, author=options.actor, metadata={PROMOTED: msgspec.to_builtins(origin)},

@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
@@ -149,7 +149,7 @@ class TensorSurvey:
             where[entry.digest] = ", ".join(sorted(self.models[entry]))
             tainted |= blobs
         entries = [
-            replace(entry, digest=twins.get(entry.digest, entry.digest))
+            msgspec.structs.replace(entry, digest=twins.get(entry.digest, entry.digest))
             for entry in self.models
             if self._uses_packs(entry)
         ]

@@ -17,10 +17,12 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from tensorrepo.formats.common.arguments import bytes_text, counted
 from tensorrepo.formats.model.delta.base_choice import WrittenBase
@@ -405,7 +407,9 @@ class _Run:
     def _verify(self, entries: Sequence[Entry], new: dict[Digest, Digest]) -> None:
         """Read all tensors by their new placements: the old packs may be gone tomorrow."""
         renewed = dict.fromkeys(
-            replace(one, storage=new[one.storage]) for one in entries if one.storage is not None
+            msgspec.structs.replace(one, storage=new[one.storage])
+            for one in entries
+            if one.storage is not None
         )
         size, done = sum(open_model(self.writer, one).size_bytes for one in renewed), 0
         for entry in renewed:

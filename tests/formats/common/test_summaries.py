@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tensorrepo.formats.common.summaries import (
@@ -48,7 +48,7 @@ def test_a_file_is_as_large_as_its_content(size_bytes: int) -> None:
 def test_a_long_path_is_cut_and_said_to_be() -> None:
     summary = view_summary(rows=2, view_bytes=0, path="datasets/" + "x" * 200)
     assert len(summary) == 64
-    shown = listed(replace(VIEW, summary=summary))[1]
+    shown = listed(msgspec.structs.replace(VIEW, summary=summary))[1]
     assert shown == "2 rows of datasets/" + "x" * 39 + "..."
 
 
@@ -56,4 +56,4 @@ def test_a_long_path_is_cut_and_said_to_be() -> None:
 def test_a_summary_of_another_size_is_refused(entry: Entry) -> None:
     for summary in (b"", entry.summary[:15], bytes(65)):
         with pytest.raises(CorruptError, match="expected a summary of"):
-            listed(replace(entry, summary=summary))
+            listed(msgspec.structs.replace(entry, summary=summary))
