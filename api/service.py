@@ -99,10 +99,8 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
     database = Database(settings.database_url)
     directory = Directory(database, settings, environment)
     directory.expire()
-    known = {one.name for one in directory.listed()}
     for name, url in settings.repositories.items():
-        if name not in known:
-            directory.add(name, url)
+        directory.settle(name, url)
     callers = KnownCallers()
     accounts = Accounts(database, callers)
     audit = AuditLog(database)

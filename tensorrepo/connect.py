@@ -342,6 +342,10 @@ def create(
 
     With `log` its log is in that SQL database, which is noted in this user's settings.
     """
+    if SCHEMES.get(scheme_of(url)) == "http":
+        if log is not None:
+            raise InvalidInputError(f"{url}: a service keeps the log itself. Leave --log out.")
+        return _create_at_service(url, options, machine, pending)
     backend = open_store(url, options, machine)
     local = local_state(machine, pending or pending_folder(machine, backend.url))
     if log is not None and "{id}" in log:  # which the repository has only when it is made
@@ -354,6 +358,15 @@ def create(
     if database is not None:
         note_log(machine, made.id, database)
     return made
+
+
+def _create_at_service(
+    url: str, options: Mapping[str, str] | None, machine: Machine, pending: Path | None
+) -> RepositoryCore:
+    token = partial(lazy.stored_token, machine)
+    backend = lazy.create_http(url, options, environment=machine.environment, stored_token=token)
+    local = local_state(machine, pending or pending_folder(machine, backend.url))
+    return open_repository(backend, drivers=_Drivers(machine), local=local)
 
 
 def note_log(machine: Machine, repository_id: str, database: str) -> None:

@@ -36,10 +36,17 @@ class SecretStore(Protocol):
 
 
 class StoredLogin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A login of this user; `token` is None where the keyring has it."""
+    """A login of this user.
+
+    Attributes:
+        user: who the server says that it is.
+        token: None where the keyring has it.
+        is_own: the login made the token, so nobody else uses it.
+    """
 
     user: str
     token: str | None = None
+    is_own: bool = False
 
     def __repr__(self) -> str:
         return f"StoredLogin({self.user!r})"
@@ -105,8 +112,8 @@ def stored_logins(machine: Machine) -> dict[str, StoredLogin]:
         raise InvalidInputError(f"{path} is damaged: delete it, and log in again") from None
 
 
-def store_token(machine: Machine, url: str, user: str, token: str) -> str:
-    """Keep a token for a server; gives where it is kept, in words."""
+def store_token(machine: Machine, url: str, user: str, token: str, *, is_own: bool = False) -> str:
+    """Keep a token for a server; gives where it is kept, in words. See `StoredLogin.is_own`."""
     server = server_url(url)
     keyring = system_keyring()
     if keyring is not None:
@@ -115,22 +122,22 @@ def store_token(machine: Machine, url: str, user: str, token: str) -> str:
         except Exception:  # noqa: BLE001  each keyring has failures of its own; the file remains
             keyring = None
     with _changing(machine) as logins:
-        logins[server] = StoredLogin(user, token if keyring is None else None)
+        logins[server] = StoredLogin(user, token if keyring is None else None, is_own)
     return str(credentials_file(machine)) if keyring is None else "the system's keyring"
 
 
-def forget_token(machine: Machine, url: str) -> str | None:
-    """Forget the login of a server; gives its token, None where there was none."""
+def forget_token(machine: Machine, url: str) -> StoredLogin | None:
+    """Forget the login of a server; gives it, its token too. None: there was none."""
     server = server_url(url)
     with _changing(machine) as logins:
         login = logins.pop(server, None)
         if login is None or login.token is not None:
-            return None if login is None else login.token
+            return login
         token = _of_keyring(server)
         keyring = system_keyring()
         if keyring is not None and token is not None:
             keyring.delete_password(KEYRING_SERVICE, server)
-        return token
+        return msgspec.structs.replace(login, token=token)
 
 
 def credentials_file(machine: Machine) -> Path:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tensorrepo.query.compare.descriptions import describe_entry
     from tensorrepo.query.compare.entry_change import shortened
     from tensorrepo.repo.backends.registry import open_backend
-    from tensorrepo.repo.backends.service import open_http
+    from tensorrepo.repo.backends.service import create_http, open_http
     from tensorrepo.repo.changes.disk_usage import measure_trees
     from tensorrepo.repo.changes.expire import (
         expire,
@@ -104,6 +104,7 @@ __all__ = [
     "compare_contents",
     "compare_entry",
     "condition_rows",
+    "create_http",
     "dataset_at",
     "decoded_bytes",
     "describe_entry",
@@ -193,7 +194,7 @@ _NAMES: Final = {
     "query.compare.entry_change": "shortened",
     "query.untrusted.sandbox": "QueryLimits",
     "repo.backends.registry": "open_backend",
-    "repo.backends.service": "open_http",
+    "repo.backends.service": "create_http open_http",
     "repo.changes.disk_usage": "measure_trees",
     "repo.changes.expire": "expire expire_kept parse_keep plan_expiry plan_kept",
     "repo.changes.gc_packs": "pack_history",

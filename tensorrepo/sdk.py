@@ -24,7 +24,8 @@ def init(
 
     Args:
         url: a folder, ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://name``, or any URL
-            that fsspec knows.
+            that fsspec knows; ``https://host/team/name`` of a service, which makes it for admins of
+            the name.
         storage_options: credentials, endpoint and the like; else the usual environment variables.
         author: ``Name <email>`` of commits; else TENSORREPO_AUTHOR, tensorrepo's or git's config.
         log: the SQL database that its log is to be in, ``postgresql://user@host/database`` or

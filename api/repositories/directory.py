@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -17,8 +18,9 @@ from tensorrepo.api.database.connection import Database
 from tensorrepo.api.repositories.opening import FRESH_SECONDS, ServedRepository, erase, open_served
 from tensorrepo.api.settings import Settings
 from tensorrepo.repo.changes.repository import RepositoryCore
-from tensorrepo.repo.errors import ConflictError, NotFoundError
+from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
 
+_LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
 UNDELETE_NS: Final = UNDELETE_DAYS * 86400 * 10**9
 
@@ -100,8 +102,8 @@ class Directory:
             raise
         with self._lock:
             known = self._open.get(name)
-            if known is None or self._cores[url] is not known.core:
-                core = self._cores.get(url) or self._core(url)
+            if known is None or self._cores.get(url) is not known.core:
+                core = self._cores.get(url) or self._core_of(name, url)
                 self._cores[url] = core
                 known = ServedRepository(name, core)
                 self._open[name] = known
@@ -223,12 +225,46 @@ class Directory:
             )
         return made
 
+    def settle(self, name: str, url: str) -> None:
+        """List what settings name: `name` is what lies at `url`.
+
+        One that was renamed or deleted since stays so. One that was elsewhere is at `url` now.
+
+        Raises:
+            ConflictError: another was deleted, and keeps the name for a while.
+        """
+        table = tables.repositories
+        with self._database.read() as connection:
+            row = connection.execute(select(table).where(table.c.name == name)).mappings().first()
+        if row is None:
+            new_name = self.renamed(name)
+            if new_name is None or self.find(new_name).url != url:
+                self.add(name, url)
+        elif row["url"] != url:
+            if row["deleted_ns"] is not None:
+                self._refuse_taken(name)
+            _LOGGER.warning(
+                "repository %s was at %s, and by the settings is at %s", name, row["url"], url
+            )
+            with self._database.write() as connection:
+                connection.execute(update(table).where(table.c.name == name).values(url=url))
+
     def close(self) -> None:
         with self._lock:
             for core in self._cores.values():
                 core.close()
             self._cores.clear()
             self._open.clear()
+
+    def _core_of(self, name: str, url: str) -> RepositoryCore:
+        try:
+            return self._core(url)
+        except NotFoundError as error:
+            _LOGGER.error("repository %s cannot be served: %s", name, error)  # noqa: TRY400  no bug
+            raise StorageError(
+                f"the service has no repository where {name!r} should lie. Whoever runs it finds "
+                "the place in its log."
+            ) from error
 
     def _core(self, url: str, *, create: bool = False) -> RepositoryCore:
         return open_served(

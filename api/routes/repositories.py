@@ -8,12 +8,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content import history
 from tensorrepo.api.content.history import CommitRecord
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
+from tensorrepo.api.service import Service
 
 router: Final = APIRouter(prefix="/api/v1/repositories", tags=["repositories"])
 removed_router: Final = APIRouter(tags=["repositories"])
@@ -75,9 +77,16 @@ def list_repositories(
 @router.post("", status_code=201, summary="Make a repository")
 def create_repository(service: ServiceOf, caller: CallerOf, new: NewRepository) -> RepositoryInfo:
     """Takes the right to administer that name."""
+    return make_repository(service, caller, new.name, new.description)
+
+
+def make_repository(
+    service: Service, caller: Caller, name: str, description: str = ""
+) -> RepositoryInfo:
+    """Make one for a caller who may administer the name."""
     caller.require_known()
-    service.require_admin(caller, new.name)
-    made = service.directory.create(new.name, description=new.description)
+    service.require_admin(caller, name)
+    made = service.directory.create(name, description=description)
     return RepositoryInfo(name=made.name, description=made.description, may="admin")
 
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse
 
-from tensorrepo.api.requests import AccessOf, ServiceOf
+from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.byte_ranges import ByteRangeResponse
 from tensorrepo.api.routes.pagination import (
     Cursor,
@@ -20,6 +20,11 @@ from tensorrepo.api.routes.pagination import (
     ListPage,
     decode_cursor,
     encode_cursor,
+)
+from tensorrepo.api.routes.repositories import (
+    RepositoryInfo,
+    RepositoryPath,
+    make_repository,
 )
 from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.reading import identity_of, log_tail, open_key, some_keys
@@ -67,6 +72,16 @@ async def discover(access: AccessOf, request: Request) -> Response:
     api = f"{prefix}{_BASE.replace('{repository:repository}', access.name)}"
     headers = {API_HEADER: api, ACCESS_HEADER: "all" if access.reads_all else "part"}
     return Response(identity_of(access), headers=headers, media_type="application/json")
+
+
+@router.put(
+    "/{repository:repository}/repo.json",
+    status_code=201,
+    summary="What `tensorrepo init URL` asks",
+)
+def make(service: ServiceOf, caller: CallerOf, repository: RepositoryPath) -> RepositoryInfo:
+    """Make a repository of that name. Takes the right to administer it."""
+    return make_repository(service, caller, repository)
 
 
 @router.get(_BASE + "/state", summary="Refs and state of the repository")

@@ -3,7 +3,8 @@
 Discovery: ``GET URL/repo.json``. A service answers it with a header that says where its API is; a
 repository that a web server publishes has none, and is read as before. Values are read by obstore,
 small calls go by httpx. The service writes the log, and judges what it is sent: objects are
-uploads that it verifies, entries go to it in one call (`AppendsEntries`).
+uploads that it verifies, entries go to it in one call (`AppendsEntries`). ``PUT URL/repo.json``
+has it make a repository.
 
 A token goes to the origin of the URL only, in a header, and to no message or repr. Over plain HTTP
 it goes to this machine alone, unless somebody said that the network is safe.
@@ -63,6 +64,7 @@ from tensorrepo.repo.backends.service_format import (
     way_text,
 )
 from tensorrepo.repo.errors import (
+    ConflictError,
     Error,
     InvalidInputError,
     NotFoundError,
@@ -106,24 +108,13 @@ def open_http(
         UnauthenticatedError: a service asks for a token, and there is none that it takes.
         PermissionDenied: a token would go over plain HTTP to another machine.
     """
-    given = dict(options or {})
-    told = given.pop("token", None)
-    place = find_place(url, given, environment)
-    origin = _origin(place.url)
-    token, answer = None, _ask_what_it_is(place, None)
-    if answer.status_code == httpx.codes.UNAUTHORIZED and "tensorrepo" in answer.headers.get(
-        "WWW-Authenticate", ""
-    ):
-        token = told or stored_token(place.url)
-        if token is None:
-            raise error_of(answer.status_code, answer.content, place.url)
-        _refuse_plain(origin, environment, given)
-        answer = _ask_what_it_is(place, token)
-        if answer.is_error:
-            raise error_of(answer.status_code, answer.content, place.url)
+    place, given, token, answer = _discover(url, options, environment, stored_token)
+    if token is not None and answer.is_error:
+        raise error_of(answer.status_code, answer.content, place.url)
     api = answer.headers.get(API_HEADER)
     if api is None or answer.is_error:
         return open_backend(url, given, environment=environment)
+    origin = _origin(place.url)
     address = urljoin(place.url, api)
     if _origin(address) != origin:
         raise UnsupportedError(
@@ -134,11 +125,70 @@ def open_http(
     return kind(place.url, address, token, dict(place.client))
 
 
-def _ask_what_it_is(place: StoreLocation, token: str | None) -> httpx.Response:
+def create_http(
+    url: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    environment: Mapping[str, str],
+    stored_token: Callable[[str], str | None] = lambda _: None,
+) -> Backend:
+    """Have a service make a repository at `url`; arguments and errors as of `open_http`.
+
+    Raises:
+        ConflictError: there is one already, or was one that can still be brought back.
+        PermissionDenied: the token is not that of an admin of the name.
+        UnsupportedError: no service answers there, so nothing can be written.
+    """
+    place, _, token, answer = _discover(url, options, environment, stored_token)
+    if answer.is_success:
+        raise ConflictError(
+            f"there is a repository at {place.url} already. Use it as it is, or name another URL."
+        )
+    if token is None:
+        raise UnsupportedError(
+            f"{place.url}: a repository can be made there by a tensorrepo service alone, and none "
+            "answers. Check the URL."
+        )
+    if answer.status_code == httpx.codes.NOT_FOUND:
+        answer = _call(place, "PUT", token)
+    if answer.is_error:
+        raise error_of(answer.status_code, answer.content, place.url)
+    return open_http(url, {**(options or {}), "token": token}, environment=environment)
+
+
+def _discover(
+    url: str,
+    options: Mapping[str, str] | None,
+    environment: Mapping[str, str],
+    stored_token: Callable[[str], str | None],
+) -> tuple[StoreLocation, dict[str, str], str | None, httpx.Response]:
+    """The place, settings of its client, the token that a service asked for, and what it says."""
+    given = dict(options or {})
+    told = given.pop("token", None)
+    place = find_place(url, given, environment)
+    answer = _call(place, "GET", None)
+    if answer.status_code != httpx.codes.UNAUTHORIZED or "tensorrepo" not in answer.headers.get(
+        "WWW-Authenticate", ""
+    ):
+        return place, given, None, answer
+    token = told or stored_token(place.url)
+    if token is None:
+        raise error_of(answer.status_code, answer.content, place.url)
+    _refuse_plain(_origin(place.url), environment, given)
+    if not urlsplit(place.url).path.strip("/"):
+        raise NotFoundError(
+            f"{place.url} is a service and no repository: name one of it, such as "
+            f"{place.url.rstrip('/')}/team/name. Its page in a browser lists them."
+        )
+    return place, given, token, _call(place, "GET", token)
+
+
+def _call(place: StoreLocation, method: str, token: str | None) -> httpx.Response:
+    """What a service says of a repository there, or what became of making one."""
     headers = _authorization(token, place.url)
     try:
         with httpx.Client(headers=headers, timeout=_SECONDS) as client:
-            return client.get(f"{place.url}/repo.json")
+            return client.request(method, f"{place.url}/repo.json")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise StorageError(
             f"cannot reach {place.url}: {type(error).__name__}. Check the URL and the network.",

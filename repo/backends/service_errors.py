@@ -25,6 +25,7 @@ _KINDS: Final = {
     for one in error_classes()
     if not issubclass(one, (CommitOutcomeUnknown, StorageError))
 } | {CommitExpired.kind: CommitExpired}
+_LOGIN: Final = "`tensorrepo login URL`"  # as a service says it, which need not know its address
 _MOST_CHARACTERS: Final = 2000
 
 
@@ -48,10 +49,10 @@ def error_of(status: int, body: bytes, url: str) -> Error:
         return _error_without_words(status, url)
     if status == HTTPStatus.UNAUTHORIZED:
         parts = urlsplit(url)
-        return UnauthenticatedError(
-            f"{url}: {detail} Run `tensorrepo login {parts.scheme}://{parts.netloc}`, or set "
-            "TENSORREPO_SERVER and TENSORREPO_TOKEN."
-        )
+        login = f"`tensorrepo login {parts.scheme}://{parts.netloc}`"
+        if _LOGIN not in detail:
+            detail = f"{detail.removesuffix('.')}. {_LOGIN} gets a token."
+        return UnauthenticatedError(f"{url}: {detail.replace(_LOGIN, login)}")
     if kind == RateLimitedError.kind:
         return RateLimitedError(f"{url}: {detail}")
     # An append whose outcome the service itself does not know is asked for once more.

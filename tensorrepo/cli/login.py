@@ -53,7 +53,7 @@ def login_command(
     token = typed if user is None else _token_by_password(server, user, typed, expires)
     with Server(server, token) as asked:
         me = asked.ask("GET", "/me")
-    kept_in = store_token(call.machine, server, me["name"], token)
+    kept_in = store_token(call.machine, server, me["name"], token, is_own=user is not None)
     call.answer(
         {"server": server, "user": me["name"], "kept_in": kept_in},
         f"Logged in to {server} as {me['name']}. The token is kept in {kept_in}.",
@@ -63,21 +63,27 @@ def login_command(
 def logout_command(
     call: CommandCall,
     url: Annotated[str, Argument(metavar="URL", help="The server.")],
-    keep: Annotated[
-        bool, Option("--keep-token", help="Forget the token here, and do not revoke it.")
-    ] = False,
+    revoke: Annotated[
+        bool | None,
+        Option("--revoke/--keep-token", help="End the token everywhere, or leave it good."),
+    ] = None,
 ) -> None:
-    """Log out of a server: the token is revoked and forgotten.
+    """Log out of a server: the token is forgotten here.
+
+    One that `login` made by your password is revoked, too. One that you gave may be in use
+    elsewhere, and is revoked only where you say so.
 
     Examples:
         tensorrepo logout https://example.org
     """
     server = server_url(url)
-    token = forget_token(call.machine, server)
-    if token is None:
+    login = forget_token(call.machine, server)
+    if login is None:
         raise InvalidInputError(f"you are not logged in to {server}")
-    revoked = not keep and _is_revoked(server, token)
-    told = f"Logged out of {server}."
+    wanted = login.is_own if revoke is None else revoke
+    revoked = wanted and login.token is not None and _is_revoked(server, login.token)
+    state = "revoked" if revoked else "still good elsewhere"
+    told = f"Logged out of {server}. The token is {state}."
     call.answer({"server": server, "revoked": revoked}, told)
 
 

@@ -18,7 +18,9 @@ from tensorrepo.api.settings import make_settings
 from tensorrepo.api.workers import run_workers
 from tensorrepo.cli import output
 from tensorrepo.cli.options import CommandCall
-from tensorrepo.connect import is_url
+from tensorrepo.connect import connect, is_url
+from tensorrepo.remotes import whole_url
+from tensorrepo.repo.errors import StorageError
 from tensorrepo.repo.tables import counted
 
 
@@ -124,11 +126,20 @@ def _announce(call: CommandCall, url: str, token: str | None, code: str | None) 
 
 
 def _named(call: CommandCall, text: str) -> tuple[str, str]:
-    """Name and URL of a repository: ``NAME=URL``, or a URL whose last part is the name."""
-    name, equals, url = text.partition("=")
+    """Name and URL of a repository: ``NAME=URL``, or a URL whose last part is the name.
+
+    A workspace stands for its repository.
+
+    Raises:
+        NotFoundError: no repository is there.
+    """
+    name, equals, place = text.partition("=")
     if not equals or ("/" in name.removeprefix("/") and is_url(name)):
-        name, url = Path(text.rstrip("/")).name, text
-    if not is_url(url):
-        url = str(call.path(url))
-        name = name if equals else Path(url).name
+        end = text.rstrip("/") if is_url(text) else str(call.path(text))
+        name, place = Path(end).name, text
+    url = whole_url(call.machine, place)
+    try:
+        connect(url, None, call.machine).close()
+    except StorageError as error:
+        output.warning(f"{error}. It is served all the same, for when it answers.")
     return check_repository_name(name), url

@@ -77,6 +77,7 @@ def init_command(
         tensorrepo init
         tensorrepo init s3://bucket/team --log postgresql://user@host/database
         tensorrepo init s3://bucket/team
+        tensorrepo init https://example.org/team/photos
         tensorrepo init /mnt/data/repository
     """
     made = start_workspace(call.machine, url, force=force, log=log)

@@ -6,6 +6,8 @@ known, is named here, and thought about.
 
 from __future__ import annotations
 
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -95,10 +97,18 @@ def ask(service: RunningService, token: str, method: str, url: str, body: Any = 
 
 
 def answers(service: RunningService, token: str, path: str) -> dict[tuple[str, str], int]:
-    """Statuses of every method and spelling of a path."""
-    with service.client(token) as client:
+    """Statuses of every method and spelling of a path, which is sent as it is written."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with closing(HTTPConnection(service.url.removeprefix("http://"))) as connection:
+
+        def status(method: str, url: str) -> int:
+            connection.request(method, url, headers=headers)
+            with connection.getresponse() as answer:
+                answer.read()
+            return answer.status
+
         return {
-            (method, name): client.request(method, f"{service.url}{url}").status_code
+            (method, name): status(method, url)
             for method in METHODS
             for name, url in spellings(path).items()
         }

@@ -71,12 +71,23 @@ def test_a_password_makes_a_token(admin: Shell, service: RunningService, ann: st
     assert token["expires_ns"] is not None
 
 
-def test_a_logout_revokes_the_token(admin: Shell, service: RunningService) -> None:
+def test_a_logout_revokes_a_token_that_was_given_when_told_to(
+    admin: Shell, service: RunningService
+) -> None:
     made = admin.json("token", "create", "short", "--expires", "1h")
-    replace(admin, piped=made["token"].encode())("login", service.url, "--with-token")
-    assert admin.json("logout", service.url)["revoked"] is True
     piped = replace(admin, piped=made["token"].encode())
+    piped("login", service.url, "--with-token")
+    assert admin.json("logout", service.url)["revoked"] is False
+    piped("login", service.url, "--with-token")
+    assert admin.json("logout", service.url, "--revoke")["revoked"] is True
     piped.fails(6, "login", service.url)
+
+
+def test_a_logout_revokes_the_token_that_the_login_made(
+    admin: Shell, service: RunningService, ann: str
+) -> None:
+    replace(admin, piped=WORD)("login", service.url, "--user", ann)
+    assert admin.json("logout", service.url)["revoked"] is True
 
 
 def test_a_token_has_the_scope_that_was_asked_for(admin: Shell) -> None:

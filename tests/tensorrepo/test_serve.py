@@ -16,8 +16,9 @@ END_SECONDS = 30
 
 
 @pytest.fixture
-def serving(empty: Shell) -> Iterator[subprocess.Popen[str]]:
-    process = empty.start("serve", "--port", "0", "--data", "service", "--json")
+def serving(shell: Shell) -> Iterator[subprocess.Popen[str]]:
+    """A service of the repository of a workspace."""
+    process = shell.start("serve", "here=.", "--port", "0", "--data", "service", "--json")
     yield process
     process.kill()
     process.communicate()
@@ -29,8 +30,10 @@ def test_it_tells_an_address_that_answers_and_a_token_that_counts(
     assert serving.stdout is not None
     told = json.loads(serving.stdout.readline())
     sent = {"Authorization": f"Bearer {told['token']}"}
-    answer = httpx.get(f"{told['url']}/api/v1/repositories", headers=sent, trust_env=False)
-    assert answer.json() == {"items": [], "next": None}
+    at = f"{told['url']}/api/v1/repositories"
+    with httpx.Client(headers=sent, trust_env=False) as client:
+        assert [one["name"] for one in client.get(at).json()["items"]] == ["here"]
+        assert [ref["name"] for ref in client.get(f"{at}/here/-/refs").json()["items"]] == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -44,6 +47,12 @@ def test_it_ends_when_it_is_told_to(serving: subprocess.Popen[str], how: signal.
 
 def test_a_setting_that_cannot_be_is_told_without_a_traceback(empty: Shell) -> None:
     assert "setting port" in empty.fails(2, "serve", "--port", "70000", "--data", "service")
+
+
+def test_a_place_without_a_repository_is_not_served(empty: Shell) -> None:
+    (empty.folder / "pictures").mkdir()
+    for place in ("pictures", "nowhere", "pics=nowhere"):
+        assert "tensorrepo init" in empty.fails(3, "serve", place, "--data", "service")
 
 
 def test_a_token_is_shown_once(empty: Shell) -> None:

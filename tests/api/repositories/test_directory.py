@@ -129,3 +129,30 @@ def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
     assert tr.open(elsewhere.url).url == elsewhere.url
     with service.client() as client:
         assert client.post(PATH, json={"name": "brief"}).status_code == 201
+
+
+def test_what_settings_name_stays_renamed_and_deleted_and_moves(service: RunningService) -> None:
+    running = service.service
+    url = _made(service, "settled")
+    directory = Directory(running.database, running.settings, {})
+    directory.settle("settled", url)
+    directory.rename("settled", "other")
+    directory.settle("settled", url)
+    assert directory.renamed("settled") == "other"
+    directory.remove("other")
+    directory.settle("other", url)
+    with pytest.raises(tr.NotFoundError):
+        directory.find("other")
+    with pytest.raises(tr.ConflictError, match="was deleted"):
+        directory.settle("other", f"{url}-moved")
+    directory.undelete("other")
+    directory.settle("other", f"{url}-moved")
+    assert directory.find("other").url == f"{url}-moved"
+    with service.client() as client:
+        answer = client.get(f"{PATH}/other/-/refs")
+    assert answer.status_code == 503
+    assert "moved" not in answer.text  # where it should be is nobody's business
+    directory.settle("other", url)
+    with service.client() as client:
+        assert client.get(f"{PATH}/other/-/refs").status_code == 200
+    directory.close()

@@ -13,16 +13,46 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.repo.backends.local import LocalBackend
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.errors import UnauthenticatedError
 from tests.support.servers.service import RunningService
+from tests.support.servers.web import web_server
 
 Open = Callable[..., tr.Repository]
 
 
 def place(service: RunningService) -> str:
     return service.service.directory.find("team/photos").url
+
+
+def test_a_repository_is_made_at_a_service(service: RunningService) -> None:
+    url = f"{service.url}/team/made"
+    options = {"token": service.token}
+    tr.init(url, storage_options=options)
+    made = tr.open(url, storage_options=options, author="A <a@b.c>")
+    with made.transaction(message="first") as tx:
+        tx.create_dataset("numbers", {"x": [1, 2]})
+    assert len(made.dataset("numbers")) == 2
+    with pytest.raises(tr.ConflictError, match="already"):
+        tr.init(url, storage_options=options)
+    reader = {"token": service.user("onlooker", Grant("team/*", Action.WRITE))}
+    with pytest.raises(tr.PermissionDenied):
+        tr.init(f"{service.url}/team/another", storage_options=reader)
+    with pytest.raises(tr.InvalidInputError):
+        tr.init(f"{service.url}/team/no..t", storage_options=options)
+    for act in (tr.init, tr.open):
+        with pytest.raises((tr.NotFoundError, tr.InvalidInputError), match="no repository"):
+            act(service.url, storage_options=options)
+
+
+def test_nobody_makes_a_repository_at_a_plain_web_server(tmp_path: Path) -> None:
+    with (
+        web_server(tmp_path) as plain,
+        pytest.raises(tr.UnsupportedError, match="service alone"),
+    ):
+        tr.init(f"{plain.url}/new")
 
 
 def test_a_dataset_is_read_through_the_service(fresh: RunningService, opened: Open) -> None:

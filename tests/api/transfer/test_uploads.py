@@ -22,6 +22,10 @@ def whole(encoded: EncodedObject) -> bytes:
     return b"".join(encoded.parts)
 
 
+def flipped_end(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
 def path(encoded: EncodedObject, offset: int = 0) -> str:
     return f"{API}/uploads/{encoded.link.digest}/{encoded.link.bytes}/{offset}"
 
@@ -53,7 +57,7 @@ def test_an_upload_that_was_cut_off_goes_on(fresh: RunningService) -> None:
 
 def test_bytes_of_another_object_are_forgotten(fresh: RunningService) -> None:
     with fresh.client() as client:
-        answer = client.put(path(CHUNK), content=whole(CHUNK)[:-1] + b"x")
+        answer = client.put(path(CHUNK), content=flipped_end(whole(CHUNK)))
         left = asked(client, CHUNK)
     assert (answer.status_code, left) == (400, NOTHING)
     assert not is_there(fresh, CHUNK)
