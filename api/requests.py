@@ -142,8 +142,9 @@ async def access_of(
 def _renamed_path(request: Request, old: str, new: str) -> str:
     """Path and query of a request, with another repository's name."""
     path, query = request.url.path, request.url.query
-    head, parted, tail = path.partition(f"/{old}/-/")
-    moved = f"{head}/{new}/-/{tail}" if parted else path.removesuffix(old) + new
+    route: str = request.scope["route"].path
+    before = request.scope.get("root_path", "") + route.partition("{repository")[0]
+    moved = f"{before}{new}{path[len(before) + len(old) :]}"
     return f"{moved}?{query}" if query else moved
 
 

@@ -93,11 +93,20 @@ class Settings(BaseSettings):
     )
     tls_certificate: Path | None = Field(default=None, description="File of a certificate.")
     tls_key: Path | None = Field(default=None, description="File of the certificate's key.")
+    oldest_client: int = Field(
+        default=1,
+        ge=1,
+        description="Oldest revision of the protocol whose clients are served; others are told to "
+        "install a newer one.",
+    )
     requests_per_second: float | None = Field(
         default=None, gt=0, description="Most requests of one token, on average."
     )
     bytes_per_second: float | None = Field(
         default=None, gt=0, description="Most bytes to and from one token, on average."
+    )
+    repository_bytes: int | None = Field(
+        default=None, ge=1, description="Most bytes that a repository may take in its store."
     )
     max_connections: int = Field(
         default=8192, ge=1, description="Connections of each process; more are answered 503."

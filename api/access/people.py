@@ -204,6 +204,8 @@ class People:
 
     def grant(self, kind: HolderKind, holder: str, grant: Grant) -> None:
         """Let somebody do something; what stood for the same refs is replaced."""
+        if grant.action is Action.MIRROR:
+            raise InvalidInputError("mirror is for the scope of a token: grant write, and make one")
         table = _TABLES[kind]
         with self._database.write() as connection:
             _found(connection, tables.users if kind == "user" else tables.groups, holder)

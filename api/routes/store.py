@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse
 
+from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
 from tensorrepo.api.routes.byte_ranges import ByteRangeResponse
 from tensorrepo.api.routes.pagination import (
@@ -122,6 +123,7 @@ def read_key(
 def _answer(value: StoredValue, service: Service, request: Request, asked: str | None) -> Response:
     signed = signed_address(value, service.settings.presigned_bytes)
     if signed is not None and request.method == "GET":
+        note(request, "download", f"by an address of the store, {value.size_bytes} bytes")
         return RedirectResponse(signed, 307, {"Cache-Control": "no-store"})
     headers = {"Cache-Control": "private", "Content-Disposition": "attachment"}
     return ByteRangeResponse(value, method=request.method, asked=asked, headers=headers)

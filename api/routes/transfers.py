@@ -16,12 +16,14 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.appending import Appending, LandedEntries, appender_of, appending_of
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
+from tensorrepo.api.transfer.quotas import require_room
 from tensorrepo.api.transfer.uploads import PartialUpload, require_writer, store_objects
 from tensorrepo.repo.backends.service_format import (
     MAX_MESSAGE_BYTES,
@@ -77,10 +79,19 @@ async def put_objects(access: AccessOf, service: ServiceOf, request: Request) ->
 
 def _store(access: RepositoryAccess, service: Service, body: bytearray) -> StoredObjects:
     _, objects = decode_message(body)
+    _require_room(access, service, objects)
     store_objects(access, check_objects(objects))
     receipts = {digest: _receipt(access, service, digest) for digest, _ in objects}
     told = {str(digest): receipt for digest, receipt in receipts.items() if receipt is not None}
     return StoredObjects(objects=len(objects), receipts=told)
+
+
+def _require_room(
+    access: RepositoryAccess, service: Service, objects: list[tuple[Digest, memoryview]]
+) -> None:
+    if objects:  # else it may be what makes room
+        size = sum(data.nbytes for _, data in objects)
+        require_room(access, size, service.settings.repository_bytes)
 
 
 def _receipt(access: RepositoryAccess, service: Service, digest: Digest) -> str | None:
@@ -97,7 +108,7 @@ def get_upload(
 ) -> UploadState:
     """Of the caller's own upload of a large object."""
     require_writer(access)
-    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
     return UploadState(received=upload.received, stored=upload.is_stored)
 
 
@@ -111,7 +122,11 @@ async def put_piece(
     offset: Annotated[int, Path(ge=0, le=MOST_OBJECT_BYTES, description="Where this begins.")],
 ) -> UploadState:
     """The last piece is answered when the object was verified, and is durable."""
-    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
+    require_writer(access)
+    if offset == 0:
+        quota = service.settings.repository_bytes
+        await run_in_threadpool(require_room, access, size, quota)
     received = await upload.receive(offset, _pieces(request))
     stored = received == size
     receipt = None
@@ -147,6 +162,7 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
 
 def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> Appending:
     head, objects = decode_message(body)
+    _require_room(access, service, objects)
     return appending_of(
         access, head.entries, head.generation, check_objects(objects), merges=head.merges,
         receipts={Digest(name): receipt for name, receipt in head.receipts.items()},

@@ -49,14 +49,16 @@ from tensorrepo.repo.backends.remote import (
     find_place,
     open_store,
 )
-from tensorrepo.repo.backends.service_errors import error_of, problem_in
+from tensorrepo.repo.backends.service_errors import error_of, moved_url, problem_in
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
+    CLIENT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
     MEDIA_TYPE,
     PIECE_BYTES,
+    REVISION,
     SMALL_BYTES,
     Landed,
     MessageHead,
@@ -86,6 +88,8 @@ _SENDERS: Final = 4
 _IN_FLIGHT_BYTES: Final = 128 << 20
 _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
+_IDENTITY: Final = "repo.json"
+_REVISION: Final = {CLIENT_HEADER: str(REVISION)}
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,512}")
 
 
@@ -180,15 +184,22 @@ def _discover(
             f"{place.url} is a service and no repository: name one of it, such as "
             f"{place.url.rstrip('/')}/team/name. Its page in a browser lists them."
         )
+    answer = _call(place, "GET", token)
+    asked = f"{place.url}/{_IDENTITY}"
+    moved = moved_url(asked, answer.status_code, answer.headers.get("Location"))
+    if moved is None or not moved.endswith(f"/{_IDENTITY}"):
+        return place, given, token, answer
+    # It was renamed: once, for a service leads from each old name to the newest.
+    place = find_place(moved.removesuffix(f"/{_IDENTITY}"), given, environment)
     return place, given, token, _call(place, "GET", token)
 
 
 def _call(place: StoreLocation, method: str, token: str | None) -> httpx.Response:
     """What a service says of a repository there, or what became of making one."""
-    headers = _authorization(token, place.url)
+    headers = _REVISION | _authorization(token, place.url)
     try:
         with httpx.Client(headers=headers, timeout=_SECONDS) as client:
-            return client.request(method, f"{place.url}/repo.json")
+            return client.request(method, f"{place.url}/{_IDENTITY}")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise StorageError(
             f"cannot reach {place.url}: {type(error).__name__}. Check the URL and the network.",
@@ -367,7 +378,7 @@ class ServiceBackend(RemoteReader):
                 answer = self._http.request(
                     method, self._api + path, content=content, headers=headers, **more
                 )
-                if not answer.is_error:
+                if answer.is_success:
                     return answer
                 failure: Error = error_of(answer.status_code, answer.content, self.url)
             except httpx.HTTPError as error:
@@ -385,7 +396,7 @@ class ServiceBackend(RemoteReader):
     @cached_property
     def _http(self) -> httpx.Client:
         limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
-        headers = _authorization(self._token, self.url)
+        headers = _REVISION | _authorization(self._token, self.url)
         client = httpx.Client(headers=headers, timeout=_SECONDS, limits=limits)
         weakref.finalize(self, client.close)  # many never close a repository
         return client

@@ -190,6 +190,53 @@ def test_metrics_arrive_as_they_are_logged_until_the_run_ends(client: httpx.Clie
     assert events[0]["data"]["metrics"]["loss"]["values"] == [1.0, "Infinity"]
 
 
+def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
+    runs: RunningService, client: httpx.Client
+) -> None:
+    _begun(client, "live9")
+    token = runs.user("watcher", Grant("team/runs", Action.READ))
+    with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/live9/events") as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        runs.service.accounts.revoke(token)
+        _logged(client, "live9", _points("loss", [1.0]))
+        (event,) = _events(lines, 1)
+    assert event["event"] == "end"
+    assert "metrics" not in str(event["data"])
+
+
+def test_points_that_wait_go_along_when_a_repository_is_renamed(service: RunningService) -> None:
+    client = service.client()
+    client.post("/api/v1/repositories", json={"name": "team/old"}).raise_for_status()
+    base = "/api/v1/repositories/team/{}/-/runs"
+    client.post(base.format("old"), json={"name": "r"}).raise_for_status()
+    logged = {"points": _points("loss", [1.0, 2.0])}
+    client.post(f"{base.format('old')}/r/points", json=logged).raise_for_status()
+    renamed = {"name": "team/renamed"}
+    client.patch("/api/v1/repositories/team/old", json=renamed).raise_for_status()
+    service.service.live.writer._tried(RunKey("team/old", "r"))
+    seen = client.get(f"{base.format('renamed')}/r").json()["summaries"][0]["points"]
+    more = {"points": _points("loss", [3.0], 2)}
+    client.post(f"{base.format('renamed')}/r/points", json=more).raise_for_status()
+    ended = client.post(f"{base.format('renamed')}/r/end", json={}).json()
+    assert (seen, ended["summaries"][0]["points"]) == (2, 3)
+
+
+def test_points_that_wait_outlast_that_their_repository_was_deleted(
+    service: RunningService,
+) -> None:
+    client, path = service.client(), "/api/v1/repositories/team/passing"
+    client.post("/api/v1/repositories", json={"name": "team/passing"}).raise_for_status()
+    client.post(f"{path}/-/runs", json={"name": "r"}).raise_for_status()
+    logged = {"points": _points("loss", [1.0, 2.0])}
+    client.post(f"{path}/-/runs/r/points", json=logged).raise_for_status()
+    client.delete(path).raise_for_status()
+    service.service.live.writer._tried(RunKey("team/passing", "r"))
+    client.post(f"{path}/-/undelete").raise_for_status()
+    ended = client.post(f"{path}/-/runs/r/end", json={}).json()
+    assert ended["summaries"][0]["points"] == 2
+
+
 def test_who_comes_back_misses_nothing(client: httpx.Client) -> None:
     _begun(client, "live8")
     _logged(client, "live8", _points("loss", [1.0]))

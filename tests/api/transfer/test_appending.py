@@ -185,6 +185,40 @@ def test_no_push_sets_what_the_service_writes(fresh: RunningService, ref: str) -
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize("ref", ["registry/models/a/1", "meta/requests", "requests/1/head"])
+def test_a_mirror_token_copies_what_the_service_writes(fresh: RunningService, ref: str) -> None:
+    scope = [{"repository": "team/photos", "action": "mirror"}]
+    with fresh.client() as client:
+        made = client.post("/api/v1/tokens", json={"label": "copy", "scope": scope})
+        me = client.get("/api/v1/tokens").json()["items"][-1]["scope"]
+    commit = good_commit()
+    entry = moving(ref, commit.link.digest, kind="ref-create")
+    answer = send(fresh, [entry], [FILE, commit], token=made.json()["token"])
+    assert answer.status_code == 200
+    assert me == [{"repository": "team/photos", "action": "mirror", "refs": "*"}]
+
+
+def test_a_mirror_token_is_for_the_refs_that_it_names(fresh: RunningService) -> None:
+    scope = (Grant("team/photos", Action.MIRROR, "meta/*"), Grant("team/photos", Action.ADMIN))
+    token = fresh.service.accounts.add_token("admin", "copy", scope=scope)
+    commit = good_commit()
+    entry = moving("requests/1/head", commit.link.digest, kind="ref-create")
+    assert send(fresh, [entry], [FILE, commit], token=token).status_code == 403
+
+
+def test_only_who_runs_the_service_makes_mirror_tokens(fresh: RunningService) -> None:
+    token = fresh.user("adele", Grant("team/photos", Action.ADMIN))
+    scope = [{"repository": "team/photos", "action": "mirror"}]
+    grant = {"holder": "adele", "repository": "team/photos", "action": "mirror"}
+    with fresh.client(token) as client, fresh.client() as operator:
+        statuses = [
+            client.post("/api/v1/tokens", json={"label": "x", "scope": scope}).status_code,
+            client.put("/api/v1/grants", json=grant).status_code,
+            operator.put("/api/v1/grants", json=grant).status_code,
+        ]
+    assert statuses == [403, 400, 400]
+
+
 @pytest.mark.parametrize("kind", ["gc-condemn", "gc-end", "gc-merge", "purge"])
 def test_no_client_collects_or_purges(fresh: RunningService, kind: str) -> None:
     answer = send(fresh, [LogEntry("t1", kind, "Eve <eve@example.org>", 1)])

@@ -77,5 +77,8 @@ def test_large_values_come_straight_from_the_store(
     signed = answer.headers["Location"]
     assert (answer.status_code, head.status_code) == (307, 200)
     assert over_s3.token not in signed
+    told = [one for one in over_s3.audited() if one["kind"] == "download"]
+    assert told[-1]["paths"] == [path]
+    assert "by an address of the store" in told[-1]["detail"]
     assert httpx.get(signed).content == whole
     assert bytes(remote.backend.read_range(key, 5, 1 << 20)) == whole[5 : 1 << 20]
