@@ -126,8 +126,8 @@ def create_app(
     # From the inside out.
     app.add_middleware(MemoryReads)
     app.add_middleware(Idempotency)
-    app.add_middleware(Authentication)
     app.add_middleware(ClientVersions, oldest=chosen.oldest_client)
+    app.add_middleware(Authentication)
     app.add_middleware(Limits, settings=chosen)
     app.add_middleware(Auditing)
     app.add_middleware(Observing, metrics=app.state.metrics)

@@ -86,6 +86,8 @@ def _check(access: RepositoryAccess, entry: LogEntry, read_bulk: ReadBulk) -> No
     elif kind in {"noop", "lease-open", "lease-close", "supersede", "shallow"}:
         if access.caller.level(access.name) in {None, Action.READ}:
             access.require(Action.WRITE)
+        if kind == "supersede":  # its answer tells whether a placement is stored
+            access.require(Action.READ)
     elif kind in _HERE_ALONE:
         raise PermissionDenied(
             f"{kind}: the service collects and purges by itself. Ask whoever runs it."

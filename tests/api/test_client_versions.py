@@ -9,7 +9,7 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.routes.health import FEATURES
-from tensorrepo.client import Client
+from tensorrepo.client.client import Client
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tests.support.servers.service import RunningService, running_service
@@ -35,6 +35,6 @@ def test_a_client_that_is_too_old_is_told_what_to_install(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("said", ["", "-1", "x", "\u00b2", "9" * 400])
 def test_what_is_no_revision_is_no_reason_to_refuse(service: RunningService, said: str) -> None:
-    headers = {CLIENT_HEADER: said.encode("latin-1").decode("latin-1")}
+    headers = {CLIENT_HEADER.encode(): said.encode("latin-1")}
     with service.client() as client:
         assert client.get("/api/v1/me", headers=headers).status_code == 200

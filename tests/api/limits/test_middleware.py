@@ -85,10 +85,14 @@ def _session(browser: httpx.Client) -> str:
     return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
 
 
+def _asked_with(running: RunningService, token: str) -> httpx.Response:
+    with running.client(token) as client:
+        return client.get(REPOSITORIES)
+
+
 def test_who_makes_up_tokens_is_limited_by_address(tmp_path: Path) -> None:
     with running_service(tmp_path, requests_per_second=0.2) as running:
-        made_up = [make_token() for _ in range(4)]
-        answers = [running.client(token).get(REPOSITORIES) for token in made_up]
+        answers = [_asked_with(running, make_token()) for _ in range(4)]
     assert [one.status_code for one in answers] == [401, 401, 429, 429]
 
 

@@ -11,7 +11,7 @@ import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory
 from tensorrepo.api.repositories.opening import erase
-from tensorrepo.client import Client
+from tensorrepo.client.client import Client
 from tests.support.servers.service import RunningService
 
 PATH = "/api/v1/repositories"

@@ -193,20 +193,21 @@ def test_metrics_arrive_as_they_are_logged_until_the_run_ends(client: httpx.Clie
 def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
     runs: RunningService, client: httpx.Client
 ) -> None:
-    _begun(client, "live9")
+    _begun(client, "watched")
     token = runs.user("watcher", Grant("team/runs", Action.READ))
-    with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/live9/events") as stream:
+    with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/watched/events") as stream:
         lines = stream.iter_lines()
         next(lines)
         runs.service.accounts.revoke(token)
-        _logged(client, "live9", _points("loss", [1.0]))
+        _logged(client, "watched", _points("loss", [1.0]))
         (event,) = _events(lines, 1)
     assert event["event"] == "end"
     assert "metrics" not in str(event["data"])
 
 
-def test_points_that_wait_go_along_when_a_repository_is_renamed(service: RunningService) -> None:
-    client = service.client()
+def test_points_that_wait_go_along_when_a_repository_is_renamed(
+    service: RunningService, client: httpx.Client
+) -> None:
     client.post("/api/v1/repositories", json={"name": "team/old"}).raise_for_status()
     base = "/api/v1/repositories/team/{}/-/runs"
     client.post(base.format("old"), json={"name": "r"}).raise_for_status()
@@ -223,9 +224,9 @@ def test_points_that_wait_go_along_when_a_repository_is_renamed(service: Running
 
 
 def test_points_that_wait_outlast_that_their_repository_was_deleted(
-    service: RunningService,
+    service: RunningService, client: httpx.Client
 ) -> None:
-    client, path = service.client(), "/api/v1/repositories/team/passing"
+    path = "/api/v1/repositories/team/passing"
     client.post("/api/v1/repositories", json={"name": "team/passing"}).raise_for_status()
     client.post(f"{path}/-/runs", json={"name": "r"}).raise_for_status()
     logged = {"points": _points("loss", [1.0, 2.0])}
