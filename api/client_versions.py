@@ -10,18 +10,19 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tensorrepo.api.errors import answer_error
+from tensorrepo.api.requests import CALLER
 from tensorrepo.repo.backends.service_format import CLIENT_HEADER
 from tensorrepo.repo.errors import UnsupportedError
 
 
 class ClientVersions:
-    """Middleware that refuses clients of revisions before `oldest`."""
+    """Middleware, within `Authentication`, that refuses clients of revisions before `oldest`."""
 
     def __init__(self, app: ASGIApp, oldest: int) -> None:
         self._app, self._oldest = app, oldest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == "http" and CALLER in scope:  # who is unknown is asked for a token first
             request = Request(scope)
             said = request.headers.get(CLIENT_HEADER, "")
             if said.isascii() and said.isdigit() and int(said[:9]) < self._oldest:

@@ -1,7 +1,8 @@
 """Housekeeping of a running service: what is to be forgotten some day, by a thread of its own.
 
-Every hour: repositories that were deleted a fortnight ago are erased, and uploads that nobody went
-on with for as long. Processes share it without words, for all of it may be done twice.
+Every hour: repositories that were deleted a fortnight ago are erased, uploads that nobody went on
+with for as long are dropped, and what was put into a store a day ago and not taken in. Processes
+share it without words, for all of it may be done twice.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from tensorrepo.api.repositories.directory import Directory
-from tensorrepo.repo.backends.base import PART_PREFIX, KeepsParts
+from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
 from tensorrepo.repo.errors import Error
 
 EVERY_SECONDS: Final = 3600.0
+INCOMING: Final = "incoming/"  # where clients put objects straight into a store
+INCOMING_SECONDS: Final = 24 * 3600
 UPLOADS: Final = "uploads"  # folder of unfinished uploads whose store has no place for them
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,8 +50,17 @@ class Housekeeping:
     def turn(self) -> None:
         """Forget what is to be forgotten by now."""
         self._directory.expire()
+        for core in self._directory.opened():
+            if isinstance(core.backend, SignsRequests):
+                self._drop_incoming(core.backend)
         for folder in (self._data / UPLOADS, *self._part_folders()):
             self._drop_parts(folder)
+
+    def _drop_incoming(self, backend: Backend) -> None:
+        before = self._clock() - INCOMING_SECONDS
+        for stored in backend.list(INCOMING):
+            if stored.modified_seconds is not None and stored.modified_seconds < before:
+                backend.delete(stored.key)
 
     def _part_folders(self) -> list[Path]:
         backends = [core.backend for core in self._directory.opened()]

@@ -21,6 +21,7 @@ from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.appending import Appending, LandedEntries, appender_of, appending_of
+from tensorrepo.api.transfer.direct_uploads import DirectUpload
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
 from tensorrepo.api.transfer.quotas import require_room
@@ -31,7 +32,7 @@ from tensorrepo.repo.backends.service_format import (
     Landed,
     decode_message,
 )
-from tensorrepo.repo.errors import TooLargeError
+from tensorrepo.repo.errors import NotFoundError, TooLargeError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import canonical_json
 
@@ -59,6 +60,28 @@ class UploadState(BaseModel):
     receipt: str | None = Field(
         default=None, description="Of an object that is stored, for callers of some refs."
     )
+
+
+class WantedAddress(BaseModel):
+    """What is to be put."""
+
+    bytes: int = Field(ge=1, le=MOST_OBJECT_BYTES, description="As it is stored.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of all of these.")
+
+
+class UploadPlace(BaseModel):
+    """An address that is good for these headers alone."""
+
+    name: str = Field(description="What the service is told when it is there.")
+    url: str
+    headers: dict[str, str]
+
+
+class PutObject(BaseModel):
+    """What was put."""
+
+    bytes: int = Field(ge=1, le=MOST_OBJECT_BYTES)
+    name: str = Field(pattern=r"^[0-9a-f]{32}$", description="The one that came with the address.")
 
 
 class LandedAppend(BaseModel):
@@ -110,6 +133,38 @@ def get_upload(
     require_writer(access)
     upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
     return UploadState(received=upload.received, stored=upload.is_stored)
+
+
+@router.post(_BASE + "/uploads/{digest}/address", summary="Where a large object may be put")
+def make_address(
+    access: AccessOf, service: ServiceOf, digest: DigestPath, wanted: WantedAddress
+) -> UploadPlace:
+    """In the store itself, for 15 minutes. 404 where this store gives no addresses."""
+    require_writer(access)
+    require_room(access, wanted.bytes, service.settings.repository_bytes)
+    upload = _direct(access, service, digest, wanted.bytes)
+    found = None
+    if service.settings.presigned_bytes is not None:
+        found = upload.address(bytes.fromhex(wanted.sha256))
+    if found is None:
+        raise NotFoundError("the store of this repository gives no addresses: send it in pieces")
+    return UploadPlace(name=found.name, url=found.url, headers=found.headers)
+
+
+@router.post(_BASE + "/uploads/{digest}/incoming", summary="Take in what was put there")
+async def adopt_upload(
+    access: AccessOf, service: ServiceOf, digest: DigestPath, put: PutObject
+) -> UploadState:
+    """Verified, and durable, when answered; then it is gone from where it was put."""
+    upload = _direct(access, service, digest, put.bytes)
+    await upload.adopt(put.name)
+    receipt = await run_in_threadpool(_receipt, access, service, Digest(digest))
+    return UploadState(received=put.bytes, stored=True, receipt=receipt)
+
+
+def _direct(access: RepositoryAccess, service: Service, digest: str, size: int) -> DirectUpload:
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
+    return DirectUpload.of(upload, service.database)
 
 
 @router.put(_BASE + "/uploads/{digest}/{size}/{offset}", summary="Send a piece of an object")

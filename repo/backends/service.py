@@ -15,6 +15,7 @@ Source:
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import weakref
@@ -54,6 +55,7 @@ from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
     CLIENT_HEADER,
+    DIRECT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
     MEDIA_TYPE,
@@ -83,8 +85,10 @@ _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SECONDS: Final = httpx.Timeout(60.0, connect=10.0)
 _TRIES: Final = 5
 _PIECE_SECONDS: Final = 600.0
+_PUT_SECONDS: Final = httpx.Timeout(600.0, connect=10.0)
 _BATCH_BYTES: Final = 4 << 20
 _SENDERS: Final = 4
+_BLOCK_BYTES: Final = 1 << 20
 _IN_FLIGHT_BYTES: Final = 128 << 20
 _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
@@ -126,7 +130,9 @@ def open_http(
             "Use the URL that the service calls its own."
         )
     kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
-    return kind(place.url, address, token, dict(place.client))
+    told = answer.headers.get(DIRECT_HEADER, "")
+    direct = int(told) if told.isascii() and told.isdigit() else None
+    return kind(place.url, address, token, dict(place.client), direct)
 
 
 def create_http(
@@ -238,10 +244,18 @@ class ServiceBackend(RemoteReader):
         api: URL of its API.
         token: what the caller is known by.
         client: settings of the HTTP client, as obstore calls them.
+        direct_bytes: objects of so many bytes and more may go straight to its store; None: none.
     """
 
-    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
-        self._api, self._token = api.rstrip("/"), token
+    def __init__(
+        self,
+        url: str,
+        api: str,
+        token: str | None,
+        client: Mapping[str, Any],
+        direct_bytes: int | None = None,
+    ) -> None:
+        self._api, self._token, self._direct_bytes = api.rstrip("/"), token, direct_bytes
         settings = {**client, "allow_http": "true"}
         if token is not None:
             settings["default_headers"] = _authorization(token, url)
@@ -253,7 +267,8 @@ class ServiceBackend(RemoteReader):
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.url, self._api, self._token, self._client)
+        told = (self.url, self._api, self._token, self._client, self._direct_bytes)
+        return type(self), told
 
     def read(self, key: str) -> bytes:
         waiting = self._waiting.get(key)
@@ -349,10 +364,38 @@ class ServiceBackend(RemoteReader):
         total = sum(view.nbytes for view in views)
         known = self.call("GET", f"/uploads/{digest}", params={"bytes": total}).json()
         start = total if known["stored"] else int(known["received"])
+        if not start and self._is_sent_past(digest, views, total):
+            return
         while start < total:
             stop = min(start + PIECE_BYTES, total)
             self._send_piece(digest, f"{total}/{start}", _cut(views, start, stop))
             start = stop
+
+    def _is_sent_past(self, digest: Digest, views: Sequence[memoryview], total: int) -> bool:
+        """Put an object straight into the store; False: it has to go through the service."""
+        if self._direct_bytes is None or total < self._direct_bytes:
+            return False
+        hashed = hashlib.sha256()
+        for view in views:
+            hashed.update(view)
+        path = f"/uploads/{digest}"
+        wanted = {"bytes": total, "sha256": hashed.hexdigest()}
+        try:
+            place = self.call("POST", f"{path}/address", json=wanted).json()
+            answer = httpx.put(
+                place["url"], content=_blocks(views), headers=place["headers"], timeout=_PUT_SECONDS
+            )
+        except (NotFoundError, httpx.HTTPError):  # the network may lead to the service alone
+            return False
+        if answer.is_error:
+            return False
+        put = {"bytes": total, "name": place["name"]}
+        self._note_receipt(digest, self.call("POST", f"{path}/incoming", json=put, tries=1).json())
+        return True
+
+    def _note_receipt(self, digest: Digest, state: Mapping[str, Any]) -> None:
+        if state["receipt"] is not None:
+            self.receipts[digest] = state["receipt"]
 
     def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
         with self._asking("upload", f"object {digest:.12}"):
@@ -438,8 +481,15 @@ class PartialBackend(ServiceBackend):
     A way is the names of the objects that lead to one, from a commit on; the service checks it.
     """
 
-    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
-        super().__init__(url, api, token, client)
+    def __init__(
+        self,
+        url: str,
+        api: str,
+        token: str | None,
+        client: Mapping[str, Any],
+        direct_bytes: int | None = None,
+    ) -> None:
+        super().__init__(url, api, token, client, direct_bytes)
         self._parents: dict[bytes, bytes] = {}
 
     def read_state(self) -> ToldState:
@@ -449,9 +499,8 @@ class PartialBackend(ServiceBackend):
 
     def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
         path, body = f"/uploads/{digest}/{place}", b"".join(views)
-        answer = self.call("PUT", path, content=body, timeout=_PIECE_SECONDS).json()
-        if answer["receipt"] is not None:
-            self.receipts[digest] = answer["receipt"]
+        answer = self.call("PUT", path, content=body, timeout=_PIECE_SECONDS)
+        self._note_receipt(digest, answer.json())
 
     def note_links(self, digest: str, children: Iterable[str]) -> None:
         """See `TellsState`."""
@@ -514,6 +563,12 @@ def _cut(views: Sequence[memoryview], start: int, stop: int) -> list[memoryview]
             cut.append(piece)
         at += view.nbytes
     return cut
+
+
+def _blocks(views: Sequence[memoryview]) -> Iterator[bytes]:
+    for view in views:
+        for at in range(0, view.nbytes, _BLOCK_BYTES):
+            yield bytes(view[at : at + _BLOCK_BYTES])
 
 
 class ServiceUploads(FlyingUploads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,9 +207,8 @@ def _probe(shared: RunningService, token: str, one: EncodedObject) -> list[tuple
     for _, body in parts:
         body.pop("request_id", None)
         body.pop("receipts", None)
-    return [
-        (status, str(body).replace(digest, "").replace(digest[:12], "")) for status, body in parts
-    ]
+    names = re.compile(f"{digest}|{digest[:16]}|{digest[:12]}")
+    return [(status, names.sub("", str(body))) for status, body in parts]
 
 
 def test_nobody_branches_off_a_hidden_commit(shared: RunningService, contributor: str) -> None:
