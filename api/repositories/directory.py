@@ -79,7 +79,9 @@ class Directory:
         self._timer = timer
         self._open: dict[str, ServedRepository] = {}
         self._fresh_until: dict[str, float] = {}
-        self._cores: dict[str, RepositoryCore] = {}  # by URL: a renamed repository keeps its own
+        # By URL, which a renamed repository keeps, and by the time when it was made: at the URL of
+        # one that was erased there may be another one, of which the old one's log knows nothing.
+        self._cores: dict[tuple[str, int], RepositoryCore] = {}
         self._lock = threading.Lock()
 
     def listed(self) -> list[Listed]:
@@ -115,15 +117,16 @@ class Directory:
         if known is not None:
             return known
         try:
-            url = self.find(name).url
+            listed = self.find(name)
         except NotFoundError:
             self._open.pop(name, None)  # renamed or deleted, by whichever process
             raise
         with self._lock:
             known = self._open.get(name)
-            if known is None or self._cores.get(url) is not known.core:
-                core = self._cores.get(url) or self._core_of(name, url)
-                self._cores[url] = core
+            key = (listed.url, listed.created_ns)
+            if known is None or self._cores.get(key) is not known.core:
+                core = self._cores.get(key) or self._core_of(name, listed.url)
+                self._cores[key] = core
                 known = ServedRepository(name, core)
                 self._open[name] = known
             self._fresh_until[name] = self._timer() + FRESH_SECONDS
@@ -213,6 +216,10 @@ class Directory:
                 connection.execute(delete(table).where(table.c.name == one.name))
                 for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
                     connection.execute(delete(owned).where(owned.c.repository == one.name))
+            with self._lock:
+                core = self._cores.pop((one.url, one.created_ns), None)
+            if core is not None:
+                core.close()
         return [one.name for one in gone]
 
     def _mark(self, name: str, deleted_ns: int | None) -> None:

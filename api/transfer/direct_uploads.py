@@ -52,7 +52,7 @@ class DirectUpload:
 
     @classmethod
     def of(cls, upload: PartialUpload, database: Database) -> DirectUpload:
-        return cls(upload, secret_key(database, _KEY).encode())
+        return cls(upload, secret_key(database, _KEY))
 
     def address(self, sha256: bytes) -> UploadAddress | None:
         """Where the object may be put; None: this store gives no such addresses.

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import tensorrepo as tr
 from tensorrepo.api.housekeeping import UPLOADS, Housekeeping
 from tensorrepo.api.repositories.directory import UNDELETE_NS
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
@@ -22,11 +23,19 @@ def test_what_was_deleted_long_ago_is_erased_while_the_service_runs(
     with service.client() as client:
         client.post(PATH, json={"name": "brief"}).raise_for_status()
         url = running.directory.find("brief").url
+        before = client.get(f"{PATH}/brief").json()["id"]
+        with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
+            tx.create_dataset("x", {"x": [1]})
+        assert client.get(f"{PATH}/brief/-/refs").json()["items"]
         client.delete(f"{PATH}/brief").raise_for_status()
         running.directory._mark("brief", time.time_ns() - UNDELETE_NS)
         running.housekeeping.turn()
-        assert client.post(PATH, json={"name": "brief"}).status_code == 201
+        client.post(PATH, json={"name": "brief"}).raise_for_status()
+        again = client.get(f"{PATH}/brief").json()["id"]
+        refs = client.get(f"{PATH}/brief/-/refs").json()["items"]
     assert running.directory.find("brief").url == url
+    assert again != before
+    assert refs == []
 
 
 def _part(folder: Path, name: str, age_seconds: float) -> Path:
