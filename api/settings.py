@@ -77,8 +77,8 @@ class Settings(BaseSettings):
     presigned_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Values of so many bytes and more are read by clients straight from an S3 "
-        "store, by URLs good for 15 minutes; none: all goes through the service.",
+        description="Values of so many bytes and more go straight between clients and an S3 store, "
+        "by URLs good for 15 minutes; none: all goes through the service.",
     )
     path_prefix: str = Field(
         default="",

@@ -83,6 +83,7 @@ async def about(service: ServiceOf) -> About:
     by_settings = {
         "openid": settings.oidc_issuer is not None,
         "presigned-downloads": settings.presigned_bytes is not None,
+        "presigned-uploads": settings.presigned_bytes is not None,
     }
     features = [*FEATURES, *(name for name, is_on in by_settings.items() if is_on)]
     return About(

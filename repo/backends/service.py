@@ -382,15 +382,17 @@ class ServiceBackend(RemoteReader):
         wanted = {"bytes": total, "sha256": hashed.hexdigest()}
         try:
             place = self.call("POST", f"{path}/address", json=wanted).json()
-            answer = httpx.put(
-                place["url"], content=_blocks(views), headers=place["headers"], timeout=_PUT_SECONDS
-            )
-        except (NotFoundError, httpx.HTTPError):  # the network may lead to the service alone
-            return False
-        if answer.is_error:
-            return False
-        put = {"bytes": total, "name": place["name"]}
-        self._note_receipt(digest, self.call("POST", f"{path}/incoming", json=put, tries=1).json())
+            httpx.put(
+                place["url"],
+                content=_blocks(views),
+                headers=place["headers"],
+                timeout=_PUT_SECONDS,
+            ).raise_for_status()
+            put = {"bytes": total, "name": place["name"]}
+            state = self.call("POST", f"{path}/incoming", json=put).json()
+        except (NotFoundError, StorageError, httpx.HTTPError):
+            return False  # this network may lead to the service alone
+        self._note_receipt(digest, state)
         return True
 
     def _note_receipt(self, digest: Digest, state: Mapping[str, Any]) -> None:
