@@ -43,7 +43,8 @@ class Limits:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        proof = _proof(request, self._settings)
+        is_limited = self._requests is not None or self._bytes is not None
+        proof = _proof(request, self._settings) if is_limited else ""
         key = _hashed(b"proof:" + proof.encode() if proof else _address(scope))
         if wait := self._wait(key, scope, proof):
             headers = {"Retry-After": str(max(1, math.ceil(wait)))}
