@@ -35,7 +35,7 @@ _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
 UNDELETE_NS: Final = UNDELETE_DAYS * 86400 * 10**9
 # What belongs to a repository by its name, and by what else each row is told from others.
-_OF_NAMES: Final = (
+_OF_NAMES: Final[tuple[tuple[Table, tuple[str, ...]], ...]] = (
     (tables.grants, ("user", "refs")),
     (tables.group_grants, ("group", "refs")),
     (tables.live_runs, ("run",)),
@@ -241,8 +241,13 @@ class Directory:
         self._refuse_taken(name)
         url = place_of(self._settings.storage_url, name)
         if self._is_used(url):  # by one that was called so before
-            url = f"{url}.{secrets.token_hex(4)}"
-        self._core(url, create=True).close()
+            url = _beside(url)
+        try:
+            self._core(url, create=True).close()
+        except ConflictError:  # of a process that was killed before it listed what it made
+            self._refuse_taken(name)
+            url = _beside(url)
+            self._core(url, create=True).close()
         return self.add(name, url, description=description)
 
     def add(self, name: str, url: str, *, description: str = "") -> Listed:
@@ -332,6 +337,10 @@ class Directory:
             )
         if taken is not None:
             raise ConflictError(f"there is a repository {name!r} already; choose another name")
+
+
+def _beside(url: str) -> str:
+    return f"{url}.{secrets.token_hex(4)}"
 
 
 def place_of(storage_url: str, name: str) -> str:

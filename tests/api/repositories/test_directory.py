@@ -9,8 +9,8 @@ import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
-from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory
-from tensorrepo.api.repositories.opening import erase
+from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory, place_of
+from tensorrepo.api.repositories.opening import erase, open_served
 from tensorrepo.client.client import Client
 from tests.support.servers.service import RunningService
 
@@ -122,6 +122,17 @@ def test_no_repository_lies_within_another_one(service: RunningService) -> None:
     erase(outer, environment={})
     with service.client() as client:
         assert client.get(f"{PATH}/outer/objects/-/refs").json()["items"]
+
+
+def test_what_a_killed_process_made_and_did_not_list_keeps_no_name(
+    service: RunningService,
+) -> None:
+    running = service.service
+    url = place_of(running.settings.storage_url, "team/half")
+    open_served(url, data=running.settings.data, environment={}, create=True).close()
+    assert _made(service, "team/half").startswith(f"{url}.")
+    with service.client() as client:
+        assert client.get(f"{PATH}/team/half/-/refs").json()["items"]
 
 
 def test_of_many_who_make_the_same_one_does(service: RunningService) -> None:

@@ -11,8 +11,11 @@ import httpx
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.live.store import RunKey
+from tensorrepo.api.repositories.opening import ServedRepository, open_served
+from tensorrepo.repo.errors import ConflictError
 from tests.support.servers.service import RunningService
 
 BASE = "/api/v1/repositories/team/runs/-/runs"
@@ -221,6 +224,24 @@ def test_points_that_wait_go_along_when_a_repository_is_renamed(
     client.post(f"{base.format('renamed')}/r/points", json=more).raise_for_status()
     ended = client.post(f"{base.format('renamed')}/r/end", json={}).json()
     assert (seen, ended["summaries"][0]["points"]) == (2, 3)
+
+
+def test_who_begins_a_run_too_late_takes_no_points_from_who_was_first(
+    runs: RunningService, client: httpx.Client
+) -> None:
+    service = runs.service
+    url = service.directory.find("team/runs").url
+    core = open_served(url, data=service.settings.data, environment={})
+    late = ServedRepository("team/runs", core, timer=lambda: 0.0)  # as of now, for ever
+    assert late.view.generation > 0
+    _begun(client, "raced")
+    _logged(client, "raced", _points("loss", [1.0, 2.0])).raise_for_status()
+    access = RepositoryAccess(late, service.accounts.caller(runs.token))
+    with pytest.raises(ConflictError, match="begun by somebody else"):
+        service.live.begin(access, "raced", params={}, environment={})
+    ended = client.post(f"{BASE}/raced/end", json={}).json()
+    core.close()
+    assert ended["summaries"][0]["points"] == 2
 
 
 def test_points_that_wait_outlast_that_their_repository_was_deleted(
