@@ -137,6 +137,8 @@ class People:
         with self._database.write() as connection:
             _found(connection, tables.users, name)
             connection.execute(delete(tables.users).where(tables.users.c.name == name))
+            kept = tables.idempotent_answers  # whoever is called so next gets no answers of theirs
+            connection.execute(delete(kept).where(kept.c.user == name))
             _require_operator_left(connection)
         self._callers.forget()
 
