@@ -97,11 +97,12 @@ class People:
         """A new account without grants. Raises ConflictError when the name is taken."""
         check_name(name, "user")
         _check_email(email)
+        made = User(name, email, is_operator, is_disabled=False, created_ns=self._clock())
         with self._database.write() as connection:
             _refuse_taken(connection, tables.users, name)
             values = {"name": name, "email": email, "is_operator": is_operator}
-            connection.execute(insert(tables.users).values(**values, created_ns=self._clock()))
-        return User(name, email, is_operator, is_disabled=False)
+            connection.execute(insert(tables.users).values(**values, created_ns=made.created_ns))
+        return made
 
     def change_user(
         self,
