@@ -6,14 +6,14 @@ import pytest
 
 from tensorrepo.repo.backends.service_errors import moved_url
 
-ASKED = "https://host.example/team/old/repo.json"
+ASKED = "https://example.org/team/old/repo.json"
 
 
 @pytest.mark.parametrize(
-    "location", ["/team/new/repo.json", "https://host.example/team/new/repo.json"]
+    "location", ["/team/new/repo.json", "https://example.org/team/new/repo.json"]
 )
 def test_a_new_name_on_the_same_origin_is_followed(location: str) -> None:
-    assert moved_url(ASKED, 308, location) == "https://host.example/team/new/repo.json"
+    assert moved_url(ASKED, 308, location) == "https://example.org/team/new/repo.json"
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ def test_a_new_name_on_the_same_origin_is_followed(location: str) -> None:
         (302, "/team/new/repo.json"),
         (307, "/team/new/repo.json"),
         (308, None),
-        (308, "https://evil.example/team/new/repo.json"),
-        (308, "http://host.example/team/new/repo.json"),
-        (308, "https://host.example:8443/team/new/repo.json"),
-        (308, "//evil.example/repo.json"),
-        (308, "https://host.example@evil.example/repo.json"),
+        (308, "https://example.com/team/new/repo.json"),
+        (308, "http://example.org/team/new/repo.json"),
+        (308, "https://example.org:8443/team/new/repo.json"),
+        (308, "//example.com/repo.json"),
+        (308, "https://example.org@example.com/repo.json"),
     ],
 )
 def test_a_token_goes_to_no_other_origin(status: int, location: str | None) -> None:
