@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tensorrepo.repo.errors import UnsupportedError
+from tests.support.architecture.sources import ROOT
 from tests.support.golden.declared import DECLARED, DeclaredFormat
 from tests.support.golden.others import GOLDEN, golden_files
 
@@ -30,6 +33,15 @@ def test_a_newer_version_is_refused_and_says_to_update(declared: DeclaredFormat)
 def test_what_is_written_today_was_declared(declared: DeclaredFormat) -> None:
     versions = {one.version for one in DECLARED if one.name == declared.name}
     assert declared.written == max(versions)
+
+
+def test_the_page_on_stability_has_every_declared_format() -> None:
+    page = (ROOT / "docs/design/stability.md").read_text()
+    rows = dict(re.findall(r"^\| ([a-zA-Z ]+) \| ([0-9, ]+) \| \{doc\}", page, re.MULTILINE))
+    versions: dict[str, list[str]] = {}
+    for one in DECLARED:
+        versions.setdefault(one.name, []).append(str(one.version))
+    assert rows == {name: ", ".join(found) for name, found in versions.items()}
 
 
 @pytest.mark.parametrize("name", golden_files())
