@@ -6,7 +6,9 @@ One commit is `with repo.transaction(branch) as tx: tx.save_file(name, content)`
 has the repository open: one of its four files of 1 KiB anew, durable when it returns, as are its
 two objects and its record. Sides take turns: each round measures all of them, for two seconds
 times `--scale`. What no log can go beyond is measured beside it: eight clients that insert rows of
-a record's size in transactions of their own, and eight that write, sync and link files.
+a record's size in transactions of their own, eight that write, sync and link files, and eight
+(`floor`) that do what a commit asks of server and disk and nothing else: its four statements
+through psycopg, one after the other in a queue, and its two files with their folders.
 
 PostgreSQL is as Debian installs it: it syncs each commit (synchronous_commit on, fsync on).
 """
@@ -61,6 +63,7 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
             sides = {
                 "inserts": (_inserts, database),
                 "linked_files": (_linked_files, str(place / "linked")),
+                "floor": (_floor, server.database(), str(place / "floor")),
                 "postgres": (_commits, str(place / "postgres"), database),
                 "sqlite": (_commits, str(place / "sqlite"), f"sqlite:///{place}/log.db"),
                 "files": (_commits, str(place / "files"), None),
@@ -77,6 +80,7 @@ def _measured(folder: Path, options: Options, branch: Callable[[int], str]) -> d
         a["per_s"] / b["per_s"] for a, b in zip(found["postgres"], found["inserts"], strict=True)
     ]
     goal = "postgres 500 per_s"
+    told["postgres_to_floor"] = round(told["postgres"]["per_s"] / told["floor"]["per_s"], 2)
     return told | {"postgres_to_inserts": round(statistics.median(ratios), 2), "goal": goal}
 
 
@@ -164,6 +168,43 @@ def _inserts(database: str, branch: str, writer: int = 0, *, make: bool = False)
         return 1
 
     return insert
+
+
+def _floor(database: str, folder: str, branch: str, writer: int = 0, *, make: bool = False) -> Step:
+    """What a commit asks of server and disk: statements as of `sql_log`, files as of `local`."""
+    files = _linked_files(folder, branch, writer)
+    connection = psycopg.connect(database, autocommit=True)
+    if make:
+        connection.execute(
+            'CREATE TABLE log (repository TEXT, key TEXT COLLATE "C", value BYTEA, '
+            "written DOUBLE PRECISION, PRIMARY KEY (repository, key))"
+        )
+        connection.execute("INSERT INTO log VALUES ('r', %s, '', 0)", (f"{0:020d}",))
+    newest = 0
+
+    def refresh() -> None:
+        nonlocal newest
+        while True:
+            rows = connection.execute(
+                "SELECT key, value FROM log WHERE repository = %s AND key BETWEEN %s AND %s",
+                ("r", f"{newest:020d}", f"{newest + 12:020d}"),
+            ).fetchall()
+            newest = max(int(key) for key, _ in rows)
+            if len(rows) < 13:
+                return
+
+    def commit(number: int) -> int:
+        refresh()
+        files(2 * number)
+        files(2 * number + 1)
+        connection.execute("BEGIN; SELECT pg_advisory_xact_lock(1)", prepare=False)
+        refresh()
+        cursor = psycopg.ClientCursor(connection)
+        row = ("r", f"{newest + 1:020d}", b"x" * RECORD_BYTES, 0.0)
+        cursor.execute("INSERT INTO log VALUES (%s, %s, %s, %s) RETURNING 1; COMMIT", row)
+        return 1
+
+    return commit
 
 
 def _linked_files(folder: str, branch: str, writer: int = 0, **_: bool) -> Step:

@@ -5,11 +5,34 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from tensorrepo.repo.errors import InvalidInputError
+import msgspec
+
+from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.ids import Buffer
 
 MAX_JSON_NESTING: Final = 64
 _INT64: Final = range(-(1 << 63), 1 << 64)  # as signed or unsigned
 _PLAIN: Final = (bool, int, float, str)
+
+
+class _Versioned(msgspec.Struct):
+    version: int = 0
+
+
+def refuse_newer(data: Buffer, known: int, where: str) -> None:
+    """Look at the member `version` of a file of JSON before anything else of it is read.
+
+    Raises:
+        UnsupportedError: it is above `known`. What is no such file is for its parser to refuse.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return
+    if version > known:
+        raise UnsupportedError(
+            f"{where}: version {version}, this tensorrepo reads {known}. Update."
+        )
 
 
 def check_json(

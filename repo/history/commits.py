@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,7 @@ from tensorrepo.repo.history.trees import EMPTY_TREE, PathChange, diff, root_lin
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes, digest_from_bytes, parse_digest
 from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.names import check_path, check_text, path_key
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import (
     EnvelopeReader,
     Kind,
@@ -105,6 +106,8 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER = msgspec.msgpack.Decoder(_Stored)
 _ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_KNOWN_BYTES: Final = 4 << 20
+_KNOWN_EACH_BYTES: Final = 1000  # that a commit takes beside twice its payload
 
 
 def commit_lines(digest: Digest, commit: Commit) -> tuple[str, ...]:
@@ -112,6 +115,10 @@ def commit_lines(digest: Digest, commit: Commit) -> tuple[str, ...]:
     subject, *body = commit.message.split("\n")
     author, when = commit.author.partition(" <")[0], moment_text(commit.time_ns)
     return (f"commit {digest:.12} by {author}, {when}: {subject}", *body)
+
+
+# Who commits asks for the parent three times. By digest, which names the same bytes everywhere.
+_KNOWN: Final = LimitedCache[Commit](_KNOWN_BYTES)
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -195,7 +202,11 @@ def read_commit(objects: EnvelopeReader, digest: Digest) -> Commit:
     if envelope.kind is not Kind.COMMIT:
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a commit")
     try:
-        return as_known(objects, digest, decode_commit(envelope.payload))
+        commit = _KNOWN.get(digest)
+        if commit is None:
+            commit = decode_commit(envelope.payload)
+            _KNOWN.put(digest, commit, _KNOWN_EACH_BYTES + 2 * envelope.payload.nbytes)
+        return as_known(objects, digest, commit)
     except (CorruptError, UnsupportedError) as error:
         raise type(error)(f"commit {digest:.12}: {error}") from error
 

@@ -147,8 +147,8 @@ def append(
     if log.read_only is not None:
         raise PermissionDenied(f"{log.backend.url}: {log.read_only}")
     patience = Patience(clock() + deadline_seconds, attempts, rng or random.Random(), sleep, clock)
-    if isinstance(log.backend, AppendsEntries):
-        return _append_at_service(log, log.backend, decide, patience, merges=merges)
+    if log.service is not None:
+        return _append_at_service(log, log.service, decide, patience, merges=merges)
     queue = turn_of(
         log.backend,
         prepare=lambda: _prepare(log, decide),
@@ -462,8 +462,8 @@ def resolve(
     Raises:
         RepositoryRewound: the log ends before the slot could have been tried.
     """
-    if isinstance(log.backend, AppendsEntries):
-        outcome = _outcome_at_service(log, log.backend, txn, generation, actor if settle else None)
+    if log.service is not None:
+        outcome = _outcome_at_service(log, log.service, txn, generation, actor if settle else None)
     else:
         if settle and log.slots.read(slot_key(generation)) is None:
             _fill(log, generation, actor)

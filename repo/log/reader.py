@@ -28,7 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tensorrepo.repo.backends.base import Backend, TellsState, TellsTail, ToldState
+from tensorrepo.repo.backends.base import (
+    AppendsEntries,
+    Backend,
+    TellsState,
+    TellsTail,
+    ToldState,
+)
 from tensorrepo.repo.errors import CorruptError, Error, NotFoundError, RepositoryRewound
 from tensorrepo.repo.ids import Digest, record_digest, state_digest
 from tensorrepo.repo.log.apply import Folding
@@ -126,6 +132,8 @@ class RepositoryLog:
     ) -> None:
         """Nothing is read yet.
 
+        `service` is the backend where that appends for its clients, else None.
+
         Args:
             backend: where it lies.
             identity: all bytes of `repo.json`.
@@ -160,10 +168,16 @@ class RepositoryLog:
         self._remembered = 0  # generation
         self._encoded: tuple[State, EncodedState] | None = None
         self._folding = threading.local()
+        # Whether a class has a protocol's methods is asked of each by name: too slow for each call.
+        backend = self.backend
+        self.service = backend if isinstance(backend, AppendsEntries) else None
+        self._told_by = backend if isinstance(backend, TellsState) else None
+        self._tail_of = backend if isinstance(backend, TellsTail) else None
 
     def __getstate__(self) -> dict[str, object]:
         left_behind = {
             "slots", "_lock", "_tip", "_told_state", "_remembered", "_encoded", "_folding",
+            "service", "_told_by", "_tail_of",
         }  # fmt: skip
         return {name: value for name, value in vars(self).items() if name not in left_behind}
 
@@ -194,8 +208,8 @@ class RepositoryLog:
         unfinished = self._unfinished()
         if unfinished is not None:
             return unfinished
-        if isinstance(self.backend, TellsState):
-            return self._told(self.backend.read_state())
+        if self._told_by is not None:
+            return self._told(self._told_by.read_state())
         known = self._tip
         return self.accept(
             self._open() if known is None else self._follow(known), remember=remember
@@ -355,8 +369,8 @@ class RepositoryLog:
     def _follow(self, tip: Tip) -> Tip:
         """The newest tip from an older one; also reads its slot again, to notice a rewind."""
         gen = tip.view.generation
-        if isinstance(self.backend, TellsTail):
-            tail = self.backend.log_tail(gen)
+        if self._tail_of is not None:
+            tail = self._tail_of.log_tail(gen)
             if tail is not None and tail.digest == tip.view.digest:
                 slots = self.slots.chain(gen + 1, tip.view.digest, tail.records)
                 return self._add_all(tip, slots)[0] if slots else tip

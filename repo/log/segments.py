@@ -141,7 +141,9 @@ def decode_segment(data: Buffer, where: str = "segment", *, commits: bool = True
     if magic != MAGIC:
         raise CorruptError(f"{where}: expected magic {MAGIC!r}, found {magic!r}")
     if version > VERSION:
-        raise UnsupportedError(f"{where}: version {version}, this tensorrepo reads {VERSION}")
+        raise UnsupportedError(
+            f"{where}: version {version}, this tensorrepo reads {VERSION}. Update it."
+        )
     body = view[HEADER.size : -TAG_BYTES]
     if body.nbytes != body_bytes or content_tag(view[:-TAG_BYTES]) != view[-TAG_BYTES:]:
         raise CorruptError(f"{where}: its {view.nbytes} bytes do not match their tag")

@@ -24,6 +24,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundErro
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import iterate, lookup
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.json_rules import refuse_newer
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_path, check_ref, check_text
 from tensorrepo.repo.objects.envelope import ObjectSource
@@ -191,7 +192,10 @@ def encode_request(request: MergeRequest) -> bytes:
 
 
 def decode_request(data: bytes | memoryview, where: str) -> MergeRequest:
-    """Raises CorruptError, which names `where`, for what is no such file."""
+    """Raises CorruptError, which names `where`, for what is no such file; for a newer one
+    UnsupportedError.
+    """
+    refuse_newer(data, VERSION, where)
     try:
         request = msgspec.json.decode(data, type=MergeRequest)
         check_request(request)

@@ -20,6 +20,7 @@ from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputErro
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry, file_entry, iterate, lookup
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.json_rules import refuse_newer
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_path, check_text
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
@@ -159,7 +160,10 @@ def encode_card(about: Card) -> bytes:
 
 
 def decode_card(data: bytes | memoryview, where: str) -> Card:
-    """Raises CorruptError, which names `where`, for what is no such file."""
+    """Raises CorruptError, which names `where`, for what is no such file; for a newer one
+    UnsupportedError.
+    """
+    refuse_newer(data, VERSION, where)
     try:
         content = msgspec.json.decode(data, type=Card)
         for words in (content.entry, *content.versions.values()):

@@ -25,6 +25,7 @@ from tensorrepo.repo.transfer.receive import (
     HistorySource,
     TransferOptions,
     both_histories,
+    has_object,
     receive,
 )
 from tensorrepo.repo.transfer.ref_rules import (
@@ -53,6 +54,8 @@ class TransferReport(Shown):
         totals: commits, objects and bytes that came, and how many objects were there already.
         purged: number of objects that are purged at the receiver from now on.
         records: number of records of the log that a mirror took over.
+        kept_purged: number of objects that were purged at the source, where twins stand for them,
+            and that the receiver still has.
     """
 
     url: str
@@ -61,6 +64,7 @@ class TransferReport(Shown):
     totals: TransferTotals
     purged: int = 0
     records: int = 0
+    kept_purged: int = 0
 
     @property
     def besides(self) -> tuple[str, ...]:
@@ -68,6 +72,12 @@ class TransferReport(Shown):
         told = []
         if self.purged:
             told.append(f"{counted(self.purged, 'object')} purged there, and here from now on")
+        if self.kept_purged:
+            objects = counted(self.kept_purged, "object")
+            told.append(
+                f"{objects} purged there, and still here: `tensorrepo purge` with the same words "
+                "erases that here"
+            )
         if self.records:
             told.append(f"{counted(self.records, 'record')} of the log")
         return tuple(told)
@@ -138,11 +148,20 @@ def fetch(
             found |= {ref: RefChange(ref, None) for ref in _gone(source, view, remote)}
         return list(found.values())
 
-    if depth is None and not unshallow:
-        return _receive(source, target, changes, kept, options, f"fetch {remote}")
     tips += tuple(source.refs[ref] for ref in source.refs if unshallow and ref.startswith(TAGS))
-    deeper = Depth(tips, None if unshallow else depth)
-    return _receive(source, target, changes, kept, options, f"fetch {remote}", depth=deeper)
+    is_near = depth is None and not unshallow
+    deeper = None if is_near else Depth(tips, depth)
+    report = _receive(source, target, changes, kept, options, f"fetch {remote}", depth=deeper)
+    return replace(report, kept_purged=_kept_purged(source, target))
+
+
+def _kept_purged(source: HistorySource, target: RepositoryCore) -> int:
+    """Number of objects with a twin at the source that the target reads and has not purged."""
+    state = target.log.refresh().state
+    purged = source.supersedes.keys() & source.purging.purges.keys()
+    return sum(
+        old not in state.purges and has_object(target.objects, old) for old in sorted(purged)
+    )
 
 
 def _near(

@@ -243,7 +243,8 @@ def pull_command(
         told = f"Branch {branch} moved forward to {outcome.forwarded:.12}."
     else:
         told = f"Branch {branch} has all of it already."
-    call.answer(value | totals_json(report.totals), *_move_lines(report.moves), told)
+    lines = [*_move_lines(report.moves), *(f"  {each}" for each in report.besides)]
+    call.answer(value | totals_json(report.totals), *lines, told)
 
 
 def promote_command(
@@ -386,6 +387,7 @@ def report_moves(call: CommandCall, report: TransferReport, nothing: str) -> Non
         for move in report.moves
     ]
     value = {"url": report.url, "moved": moves, "purged": report.purged}
+    value["kept_purged"] = report.kept_purged
     value |= totals_json(report.totals)
     if report.records:
         value["records"] = report.records

@@ -59,6 +59,7 @@ from tensorrepo.repo.changes.transaction import (
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.json_rules import refuse_newer
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_checkpoint
@@ -157,6 +158,7 @@ class RetentionPolicy:
 
 STATE_PATH: Final = "models/state"
 _MOST_STEP: Final = (1 << 63) - 1
+_HISTORY_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class MetricHistory:
 
     def encoded(self) -> bytes:
         steps = [[step, self.metrics[step]] for step in sorted(self.metrics)]
-        return json.dumps({"version": 1, "steps": steps}, sort_keys=True).encode()
+        return json.dumps({"version": _HISTORY_VERSION, "steps": steps}, sort_keys=True).encode()
 
 
 def ref_of(run: str, step: int) -> str:
@@ -268,8 +270,13 @@ def read_history(context: Context, run: str) -> MetricHistory:
     entry = context.core.entry(tree, f"{RUNS}{run}")
     if entry is None:
         return MetricHistory()
-    told = json.loads(bytes(context.core.objects.get(entry.digest).payload))
-    return MetricHistory({int(step): dict(values) for step, values in told["steps"]})
+    data, where = context.core.objects.get(entry.digest).payload, f"metrics of run {run!r:.100}"
+    refuse_newer(data, _HISTORY_VERSION, where)
+    try:
+        told = json.loads(bytes(data))
+        return MetricHistory({int(step): dict(values) for step, values in told["steps"]})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptError(f"{where}: no list of steps: {error!r:.200}") from error
 
 
 def commit_checkpoint(

@@ -399,6 +399,20 @@ def test_a_mirror_tells_that_what_came_was_a_purge(shell: Shell) -> None:
     assert value["purged"] == 0
 
 
+def test_a_clone_is_told_of_a_purge_elsewhere_until_it_is_made_there(shell: Shell) -> None:
+    shell("add", "points.npz", "--dataset", "points")
+    shell("commit", "-m", "First")
+    shell("clone", ".", "copy")
+    there = "copy/.tensorrepo/store"
+    assert shell("fetch", "--repo", there, ".") == "Nothing new.\n"
+    words = ("purge", "points", "--where", "label = 1", "-m", "request 17", "--yes")
+    shell(*words)
+    assert "purged there, and still here" in shell("fetch", "--repo", there, ".")
+    assert json.loads(shell("fetch", "--repo", there, ".", "--json"))["kept_purged"] > 0
+    shell(*words, "--repo", there)
+    assert shell("fetch", "--repo", there, ".") == "Nothing new.\n"
+
+
 def test_packs_of_history_before_and_after_lose_the_rows(
     repo: tr.Repository, tmp_path: Path
 ) -> None:

@@ -168,7 +168,9 @@ def decode_foreign(payload: Buffer, what: str) -> ForeignFile:
     try:
         version = msgspec.msgpack.decode(payload, type=_Version).version
         if version != VERSION:
-            raise UnsupportedError(f"{what}: version {version}; this tensorrepo reads {VERSION}.")
+            raise UnsupportedError(
+                f"{what}: version {version}, this tensorrepo reads {VERSION}. Update it."
+            )
         file = _DECODER.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptError(f"{what} does not describe a file: {error}") from error

@@ -152,6 +152,8 @@ def decode_footer(payload: Buffer) -> tuple[FooterColumn, ...]:
         raise UnsupportedError(
             "chunk: written by an unreleased version of tensorrepo. Write the dataset anew."
         )
+    if magic[:-1] == TRAILER_MAGIC[:-1] and magic > TRAILER_MAGIC:
+        raise UnsupportedError(f"chunk: trailer {magic!r}, this reads {TRAILER_MAGIC!r}. Update.")
     if magic != TRAILER_MAGIC or size > view.nbytes - TRAILER.size:
         raise CorruptError(f"chunk: no trailer at its end, found magic {magic!r}")
     footer = view[view.nbytes - TRAILER.size - size : view.nbytes - TRAILER.size]

@@ -17,7 +17,7 @@ import msgspec
 
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.model.layout.manifest import Manifest
-from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 
 KEY: Final = "recipe"
 METHODS: Final = ("average", "slerp", "task-arithmetic", "ties")
@@ -88,10 +88,18 @@ def make_recipe(
 
 
 def recipe_of(manifest: Manifest) -> Recipe | None:
-    """The recipe that a model was blended by, None when it was not. Raises CorruptError."""
+    """The recipe that a model was blended by, None when it was not. Raises CorruptError, and
+    UnsupportedError for a recipe of a newer version.
+    """
     found = manifest.metadata.get(KEY)
     if not isinstance(found, dict) or "method" not in found:
         return None
+    version = found.get("version", VERSION)
+    if isinstance(version, int) and version > VERSION:
+        raise UnsupportedError(
+            f"the recipe in the model's metadata: version {version}, this tensorrepo reads "
+            f"{VERSION}. Update it."
+        )
     try:
         return msgspec.convert(found, Recipe)
     except msgspec.ValidationError as error:

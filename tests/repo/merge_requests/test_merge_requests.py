@@ -270,5 +270,5 @@ def test_a_file_that_somebody_damaged_is_told() -> None:
     assert records.decode_request(data, "x").title == "t"
     with pytest.raises(CorruptError, match=r"^x: "):
         records.decode_request(data[:-9], "x")
-    with pytest.raises(CorruptError, match="version 2"):
-        records.decode_request(data.replace(b'"version": 1', b'"version": 2'), "x")
+    with pytest.raises(CorruptError, match="version 0"):
+        records.decode_request(data.replace(b'"version": 1', b'"version": 0'), "x")

@@ -360,7 +360,7 @@ def test_two_who_describe_at_once_both_have_their_say() -> None:
     [
         b"",
         b"[]",
-        b'{"version": 2}',
+        b'{"version": 0}',
         b'{"model": {"description": 3}}',
         b'{"more": 1}',
         b'{"model": {"description": "a\\u202eb"}}',
