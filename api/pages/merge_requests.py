@@ -167,6 +167,7 @@ def _shown(page: RepositoryPage, number: int, *, fault: str = "", text: str = ""
         happenings=happenings(found),
         can_write=can_write,
         may_comment=_may_write(page),
+        has_moved=page.access.refs().get(found.request.source) not in {None, found.head},
         is_author=page.caller.author == found.request.author,
         source=found.request.source.removeprefix(BRANCHES),
         target=found.request.target.removeprefix(BRANCHES),

@@ -66,11 +66,16 @@ function seriesColor(at) { return color(`--c${at % 8}`); }
 
 function plotOptions(element, names) {
   const ink = color("--quiet"), line = color("--line");
+  // Use of a machine is told from nothing up: else a hundredth of a percent looks like a cliff.
+  const fromZero = element.dataset.x === "seconds";
+  const isShare = element.dataset.chart.endsWith("_percent");
+  const top = (high) => isShare ? Math.max(high, 100) : (high || 1) * 1.1;
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 },
     font: "11px system-ui, sans-serif" };
   return {
     width: element.clientWidth, height: 220, cursor: { drag: { x: true, y: false } },
-    legend: { live: true }, scales: { x: { time: false } },
+    legend: { live: true },
+    scales: { x: { time: false }, y: fromZero ? { range: (_, low, high) => [0, top(high)] } : {} },
     axes: [axis, { ...axis, size: 62 }],
     series: [{ label: element.dataset.x }, ...names.map((name, at) => ({
       label: names.length > 1 ? name : "value", stroke: seriesColor(at), width: 1.6, spanGaps: true,
