@@ -144,10 +144,10 @@ def _compare_files(
     is_text = all(one.text is not None or one.html is not None for one in sides)
     lines: list[tuple[str, str]] | None = None
     if is_text:
-        texts = [file_bytes(one, path).decode().splitlines() for one in (before, after)]
+        old, new = (file_bytes(one, path).decode().splitlines() for one in (before, after))
         lines = [
             (_line_kind(line), line)
-            for line in islice(unified_diff(*texts, lineterm="", n=3), 2, _LINES + 3)
+            for line in islice(unified_diff(old, new, lineterm="", n=3), 2, _LINES + 3)
         ]
     return page.render(
         "_compare_files.html",

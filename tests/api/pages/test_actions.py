@@ -86,8 +86,8 @@ def test_ctrl_and_enter_run_a_query(cara: Visitor) -> None:
 def test_two_versions_are_chosen_and_compared(cara: Visitor) -> None:
     cara.visit(f"{HERE}/datasets/photos")
     cara.page.get_by_role("link", name="Compare").click()
-    cara.page.get_by_label("Before").select_option("v1")
-    cara.page.get_by_label("After").select_option("main")
+    cara.page.get_by_label("Before", exact=True).select_option("v1")
+    cara.page.get_by_label("After", exact=True).select_option("main")
     cara.page.get_by_role("button", name="Compare").click()
     expect(cara.page.get_by_text("24 rows added")).to_be_visible()
     expect(cara.page.locator("td.is").first).to_have_text("A flower, seen from above")

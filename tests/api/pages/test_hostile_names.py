@@ -29,7 +29,7 @@ PAGES = (
     f"{HERE}/datasets/cells?view=table&where=%3Cscript%3Ewindow.hostile%3D1%3C/script%3E",
     f"{HERE}/row/0/datasets/cells", f"{HERE}/files/README.md", f"{HERE}/files/page.html",
     f"{HERE}/registry", f"{HERE}/registry/net", f"{HERE}/models/net", f"{HERE}/architecture/net",
-    f"{HERE}/compare?path=datasets/cells&old=%3Cscript%3E&new=main",
+    f"{HERE}/compare?path=datasets/cells&old=%3Cscript%3E",
     f"{HERE}/compare?path=files/README.md&old=main&new=main",
     f"{HERE}/runs",
     f"{HERE}/runs/run1", f"{HERE}/sql?query=SELECT+*+FROM+%22datasets/cells%22",
