@@ -24,6 +24,7 @@ from tensorrepo.api.settings import Settings
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 FIRST_USER: Final = "admin"
+BACKLOG: Final = 2048  # connections that wait to be taken
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -114,9 +115,28 @@ def make_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
     )
 
 
+def listening_socket(settings: Settings) -> socket.socket:
+    """A socket that listens where the settings say.
+
+    Raises:
+        InvalidInputError: another program has the port, or the address is none of this machine.
+    """
+    try:
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = addresses[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidInputError(
+            f"cannot listen at {settings.host} port {settings.port}: {why}. Another server may "
+            "run there: end it, or give another port by --port (0 takes any that is free)."
+        ) from error
+
+
 def run(app: FastAPI, settings: Settings, announce: Callable[[str], None]) -> None:
     """Serve until this process is told to end; `announce` gets the URL as soon as it answers."""
     server = make_server(app, settings)
+    listening = listening_socket(settings)
 
     def tell() -> None:
         while not server.started and not server.should_exit:
@@ -126,7 +146,7 @@ def run(app: FastAPI, settings: Settings, announce: Callable[[str], None]) -> No
 
     teller = threading.Thread(target=tell, name="announce", daemon=True)
     teller.start()
-    server.run()
+    server.run(sockets=[listening])
     server.should_exit = True
     teller.join()
 

@@ -27,7 +27,7 @@ from uvicorn import Server
 
 from tensorrepo.api.app import create_app
 from tensorrepo.api.observing.logs import configure_logging
-from tensorrepo.api.server import address_of, check_listening, make_server
+from tensorrepo.api.server import address_of, check_listening, listening_socket, make_server
 from tensorrepo.api.settings import Settings, share_metrics
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
@@ -55,17 +55,12 @@ def run_workers(settings: Settings, announce: Callable[[str], None]) -> None:
         one: signal.signal(one, lambda *_: ends.set()) for one in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with _listening(settings) as listening:
+        with listening_socket(settings) as listening:
             _supervise(chosen, listening, ends, announce)
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _listening(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
 
 
 def _supervise(

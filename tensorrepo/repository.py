@@ -631,6 +631,7 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         params: Mapping[str, Any] | None = None,
         derived_from: Any = (),
         resume: bool = False,
+        system_seconds: float | None = 10.0,
     ) -> Run:
         """A training, to be used in a ``with``: notes what it reads, makes and logs.
 
@@ -641,6 +642,8 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
                 opens: one thing or several, see `Run.use`.
             resume: go on with the run of that name, if there is one. Whoever runs it still writes
                 it no more.
+            system_seconds: seconds between samples of the use of CPU, memory and GPUs, which are
+                metrics named ``system/...``; None: none are taken.
 
         Example:
             ``with repo.run("exp1", params={"lr": 0.1}) as run: run.log_metric("loss", loss, step)``
@@ -648,7 +651,14 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
         Raises:
             ConflictError: there is a run of that name, and not `resume`; when the ``with`` begins.
         """
-        return lazy.Run(self.context, name, params=params, derived_from=derived_from, resume=resume)
+        return lazy.Run(
+            self.context,
+            name,
+            params=params,
+            derived_from=derived_from,
+            resume=resume,
+            system_seconds=system_seconds,
+        )
 
     def runs(self) -> Runs:
         """All runs by name, as they were last stored: ``repo.runs()["exp1"].points("loss")``."""

@@ -19,7 +19,7 @@ from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import type_to_json
 from tensorrepo.query.drawing.profiles import profile
 
-FORM: Final = b"tensorrepo profile 1"  # another one where profiles tell something else
+FORM: Final = b"tensorrepo profile 2"  # another one where profiles tell something else
 
 
 class ProfileOfColumn(Record):

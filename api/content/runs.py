@@ -16,7 +16,13 @@ from tensorrepo.api.access.grants import Action
 from tensorrepo.api.repositories.opening import ServedRepository
 from tensorrepo.formats.common.provenance import ProvenanceEdge, relation_of
 from tensorrepo.formats.runs.metrics import MetricPoints, thinned
-from tensorrepo.formats.runs.run_record import RUNS, Metric, MetricPoint, check_run_name
+from tensorrepo.formats.runs.run_record import (
+    RUNS,
+    SYSTEM,
+    Metric,
+    MetricPoint,
+    check_run_name,
+)
 from tensorrepo.formats.runs.stored_run import StoredRun, read_run, recorded_runs, ref_of_record
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
@@ -24,7 +30,6 @@ from tensorrepo.repo.objects.cache import LimitedCache
 
 MOST_POINTS: Final = 10_000  # of one metric in an answer
 MOST_SERIES: Final = 64  # metrics in an answer
-SYSTEM: Final = "system/"  # names of metrics about the machine begin with it
 _RUNS_BYTES: Final = 64 << 20
 
 # JSON has no NaN and no infinities: they are texts.

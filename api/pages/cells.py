@@ -16,13 +16,14 @@ import numpy as np
 
 from tensorrepo.api.content.cells import CellFile
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import Bytes, Embedding, Image, Tensor
+from tensorrepo.formats.dataset.schema.types import Bytes, Embedding, Image, Scalar, Tensor
 from tensorrepo.query.drawing.heat_map import heat_map_png, heat_map_uri
 from tensorrepo.repo.tables import bounded_text, bytes_text
 
 CellKind = Literal["text", "number", "null", "image", "sound", "tensor"]
 CELL_CHARACTERS: Final = 240
 WHOLE_CHARACTERS: Final = 100_000  # of a cell on the page of its row
+TOLD_NUMBERS: Final = 6  # of a tensor of one axis that is told rather than drawn
 PNG: Final = "image/png"
 _NUMPY: Final = "application/x-npy"
 # Beginnings of files that browsers play; RIFF has more behind it.
@@ -42,12 +43,19 @@ class ShownCell:
         text: words for it.
         source: URL of its picture or sound, or a ``data:`` URI.
         href: where it is whole, as a file; "" where there is nothing more.
+        is_strip: whether the picture is a single line of colors.
     """
 
     kind: CellKind
     text: str
     source: str = ""
     href: str = ""
+    is_strip: bool = False
+
+
+def is_number(column: Column) -> bool:
+    """Whether the values of a column are numbers, which stand right in a table."""
+    return isinstance(column.type, Scalar) and column.type.dtype != "bool"
 
 
 def shown_cell(
@@ -78,6 +86,8 @@ def shown_cell(
         return ShownCell(
             "sound" if is_sound else "text", bytes_text(facts.get("bytes", 0)), link(), link()
         )
+    if isinstance(value, bool):
+        return ShownCell("text", str(value).lower())
     if isinstance(value, int | float):
         return ShownCell("number", f"{value:.6g}" if isinstance(value, float) else str(value))
     if "href" in facts:
@@ -116,9 +126,16 @@ def _tensor(facts: dict[str, Any], link: CellUrl) -> ShownCell:
     numbers = np.array(_numbers(facts["values"]), np.float64) if "values" in facts else None
     shape = facts.get("shape", () if numbers is None else numbers.shape)
     words = f"{facts.get('dtype', '')} {' × '.join(str(side) for side in shape)}"
+    is_strip = len(shape) < 2
     if numbers is None:
-        return ShownCell("tensor", words, link(small=1), link())
-    return ShownCell("tensor", words, heat_map_uri(numbers), link())
+        return ShownCell("tensor", words, link(small=1), link(), is_strip)
+    if is_strip and numbers.size <= TOLD_NUMBERS:
+        told = ", ".join(f"{one:.5g}" for one in numbers.reshape(-1).tolist())
+        return ShownCell("text", f"[{told}]" if len(shape) else told)
+    finite = numbers[np.isfinite(numbers)]
+    if finite.size:
+        words += f", {finite.min():.4g} to {finite.max():.4g}"
+    return ShownCell("tensor", words, heat_map_uri(numbers), link(), is_strip)
 
 
 def _numbers(value: Any) -> Any:

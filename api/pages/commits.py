@@ -28,7 +28,7 @@ _COMMITS: Final = 60  # of a page
 _MOST_SKIPPED: Final = 20_000
 _CHANGES: Final = 100
 _MOST_CHANGES: Final = 10_000
-_COMPARED: Final = frozenset({Kind.DATASET, Kind.MODEL})
+_COMPARED: Final = frozenset({Kind.DATASET, Kind.MODEL, Kind.BLOB})
 
 
 @dataclass(frozen=True, slots=True)

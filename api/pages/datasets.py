@@ -17,12 +17,13 @@ from starlette.responses import Response
 from tensorrepo.api.content import profiles
 from tensorrepo.api.content.cells import CellFile, mean_bytes, read_cell
 from tensorrepo.api.content.commit_content import CommitContent
-from tensorrepo.api.content.datasets import dataset_info
+from tensorrepo.api.content.datasets import DatasetInfo, dataset_info
 from tensorrepo.api.content.documents import PICTURE_TYPES
 from tensorrepo.api.content.rows import RowPage, RowRequest, chosen_columns, read_rows
 from tensorrepo.api.pages.cells import (
     WHOLE_CHARACTERS,
     ShownCell,
+    is_number,
     picture_of,
     shown_cell,
     sound_type,
@@ -84,8 +85,7 @@ def _viewer(page: RepositoryPage, path: str, query: ViewQuery) -> Response:
     ref, revision = revision_at(page, query.ref)
     content = page.service.at(page.access, revision.digest)
     info, stored = dataset_info(content, path), content.dataset(path)
-    has_pictures = any(isinstance(one.type, Image) for one in stored.schema.visible.columns)
-    kind = query.view or ("gallery" if has_pictures else "table")
+    kind = query.view or ("gallery" if _has_pictures(stored) else "table")
     values = {
         "path": path,
         "ref": ref,
@@ -93,9 +93,9 @@ def _viewer(page: RepositoryPage, path: str, query: ViewQuery) -> Response:
         "view": kind,
         "where": query.where,
         "start": query.start,
-        "has_pictures": has_pictures,
+        "is_number": is_number,
         **(
-            _NO_ROWS
+            {**_NO_ROWS, **_of_columns(stored, info)}
             if kind == "columns"
             else _rows_of(page, content, path, replace(query, view=kind))
         ),
@@ -106,6 +106,7 @@ def _viewer(page: RepositoryPage, path: str, query: ViewQuery) -> Response:
         "dataset.html",
         refs=ref_names(page.access),
         refs_to=ref_link(page, path, view=query.view),
+        views=views_of(page, path, ref, where=query.where),
         **values,
     )
 
@@ -178,6 +179,23 @@ def cell(
     )
 
 
+def views_of(
+    page: RepositoryPage, path: str, ref: str, *, where: str = ""
+) -> list[tuple[str, str, str]]:
+    """Ways to look at a dataset or a view: key, words, and where they are."""
+    _, revision = revision_at(page, ref)
+    stored = page.service.at(page.access, revision.digest).dataset(path)
+    some = [("table", "Rows"), ("columns", "Columns")]
+    if _has_pictures(stored):
+        some.insert(0, ("gallery", "Pictures"))
+    shown = [(key, words, page.here(path, ref=ref, view=key, where=where)) for key, words in some]
+    return [*shown, ("sql", "SQL", page.here("sql", dataset=path, ref=ref))]
+
+
+def _has_pictures(stored: StoredDataset) -> bool:
+    return any(isinstance(one.type, Image) for one in stored.schema.visible.columns)
+
+
 def _small(file: CellFile) -> CellFile:
     """A picture of a value, no larger than a page shows it."""
     drawn = picture_of(file)
@@ -218,6 +236,21 @@ def _rows_of(
         "more_columns": 0 if gallery else max(len(every) - _COLUMNS, 0),
         "following": found.next,
         "previous": before,
+    }
+
+
+def _of_columns(stored: StoredDataset, info: DatasetInfo) -> dict[str, Any]:
+    """Of which columns bounds are told, and of which some rows are shown as pictures."""
+    columns = stored.schema.visible.columns
+    without_nulls = {one.name for one in info.columns if not one.nulls}
+    some = sorted({0, stored.rows // 2, stored.rows - 1}) if stored.rows else []
+    return {
+        "ranged": {one.name for one in columns if is_number(one)},
+        "pictured": {
+            one.name: some
+            for one in columns
+            if isinstance(one.type, Image) and one.name in without_nulls and some
+        },
     }
 
 

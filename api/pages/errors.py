@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from tensorrepo.api.access.callers import NOBODY
+from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.errors import (
     HTTP_STATUSES,
     answer_bug,
@@ -21,6 +21,7 @@ from tensorrepo.api.errors import (
     told,
 )
 from tensorrepo.api.pages.rendering import HEADERS, WebPage
+from tensorrepo.api.requests import CALLER
 from tensorrepo.repo.errors import Error, UnauthenticatedError
 
 _NOT_PAGES: Final = ("/api/", "/health", "/metrics", "/static/")
@@ -92,13 +93,22 @@ def install_page_errors(app: FastAPI) -> None:
 
 
 def _error_page(request: Request, status: int, kind: str, detail: str) -> HTMLResponse:
-    page = WebPage(request, request.app.state.service, NOBODY)
+    caller: Caller = request.scope.get(CALLER, NOBODY)
+    page = WebPage(request, request.app.state.service, caller)
     template = "_error.html" if page.is_fragment else "error.html"
     title = _TITLES.get(HTTPStatus(status), HTTPStatus(status).phrase)
     request_id = request.scope.get("request_id", "")
     # htmx swaps errors as well: see `responseHandling` in base.html.
+    base = request.scope.get("root_path", "").rstrip("/")
+    repository, dash, _ = request.url.path.removeprefix(base).strip("/").partition("/-/")
     return page.render(
-        template, status=status, title=title, kind=kind, detail=detail, request_id=request_id
+        template,
+        status=status,
+        title=title,
+        kind=kind,
+        detail=detail,
+        request_id=request_id,
+        repository=repository if dash else "",
     )
 
 

@@ -12,7 +12,14 @@ from starlette.responses import Response
 from tensorrepo.api.content.lineage import LineageRequest, lineage_of
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
-from tensorrepo.api.pages.repository import Ref, entry_lines, ref_link, ref_names, revision_at
+from tensorrepo.api.pages.repository import (
+    Ref,
+    entry_lines,
+    nothing_yet,
+    ref_link,
+    ref_names,
+    revision_at,
+)
 from tensorrepo.query.drawing.lineage import MOST_DRAWN, draw_steps
 from tensorrepo.query.lineage import LineageNode, LineageStep
 
@@ -30,6 +37,8 @@ def lineage(
     depth: Annotated[int, Query(ge=1, le=20)] = 4,
 ) -> Response:
     """Around one thing; without a path, which things there are to begin at."""
+    if (empty := nothing_yet(page, "lineage")) is not None:
+        return empty
     if not path:
         return _choice(page, ref)
     ref, revision = revision_at(page, ref)
@@ -68,12 +77,14 @@ def _choice(page: RepositoryPage, ref: str) -> Response:
     ref, revision = revision_at(page, ref)
     lines = entry_lines(page.access, revision.commit.tree)
     some = (one for one in lines if one.kind in {"dataset", "model", "view"})
+    entries = list(islice(some, _ENTRIES + 1))
     return page.render(
         "lineage_choice.html",
         refs=ref_names(page.access),
         refs_to=ref_link(page, "lineage"),
         ref=ref,
-        entries=list(islice(some, _ENTRIES)),
+        entries=entries[:_ENTRIES],
+        more=len(entries) > _ENTRIES,
     )
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Query
+from pydantic import AfterValidator
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
@@ -21,9 +22,15 @@ from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.merge_requests.merging import Mergeability
 
+
+def plain_lines(text: str) -> str:
+    """What a box of several lines held: browsers send its lines with CR and LF."""
+    return text.replace("\r\n", "\n")
+
+
 router: Final = APIRouter(include_in_schema=False)
 State = Literal["open", "merged", "closed", "all"]
-Text = Annotated[str, Form(max_length=65_536)]
+Text = Annotated[str, Form(max_length=65_536), AfterValidator(plain_lines)]
 Title = Annotated[str, Form(max_length=1000)]
 Branch = Annotated[str, Form(max_length=1000)]
 _REQUESTS: Final = 50  # of a page
@@ -57,6 +64,7 @@ def listed(
         state=state,
         states=["open", "merged", "closed", "all"],
         following=shown[-1].request.number if len(found) > _REQUESTS else None,
+        may_propose=_may_write(page),
     )
 
 
@@ -158,12 +166,20 @@ def _shown(page: RepositoryPage, number: int, *, fault: str = "", text: str = ""
         ability=_ability(page, found) if is_open else None,
         happenings=happenings(found),
         can_write=can_write,
+        may_comment=_may_write(page),
+        has_moved=page.access.refs().get(found.request.source) not in {None, found.head},
         is_author=page.caller.author == found.request.author,
         source=found.request.source.removeprefix(BRANCHES),
         target=found.request.target.removeprefix(BRANCHES),
         fault=fault,
         text=text,
     )
+
+
+def _may_write(page: RepositoryPage) -> bool:
+    """Whether the caller may write anything here: who may, comments and proposes."""
+    level = page.caller.level(page.access.name)
+    return level is not None and level >= Action.WRITE
 
 
 def _ability(page: RepositoryPage, found: Proposal) -> Mergeability | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from tensorrepo.api.content import models
-from tensorrepo.api.content.models import TensorInfo
+from tensorrepo.api.content import models, registry
+from tensorrepo.api.content.cards import render_card
+from tensorrepo.api.content.documents import SHOWN_BYTES
+from tensorrepo.api.content.models import FoundModel, TensorInfo
 from tensorrepo.api.pages.door import RepositoryPageOf
-from tensorrepo.api.pages.rendering import RepositoryPage
+from tensorrepo.api.pages.rendering import FOREVER, RepositoryPage
 from tensorrepo.api.pages.repository import Ref, ref_link, ref_names, revision_at
+from tensorrepo.formats.model.graph.source import model_graph
+from tensorrepo.query.drawing.architecture import draw_architecture
 from tensorrepo.query.drawing.parts import COLORS, legend
 from tensorrepo.query.drawing.treemap import Tile, treemap
 from tensorrepo.repo.tables import bytes_text
@@ -23,6 +28,8 @@ from tensorrepo.repo.tables import bytes_text
 router: Final = APIRouter(include_in_schema=False)
 _TENSORS: Final = 100  # of a page
 _LAYERS: Final = 400
+_CARDS: Final = frozenset({"readme.md", "readme"})
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?^---\s*$", re.DOTALL | re.MULTILINE)  # YAML of a card
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ def model(page: RepositoryPageOf, name: str, ref: Ref = "") -> Response:
         q="",
         origins=[_origin(page, one) for one in description["lineage"]],
         files=models.list_files(found),
+        card=_card(found),
+        registered=registry.known_model(page.access, details.name),
     )
 
 
@@ -88,17 +97,33 @@ def tensors(
     )
 
 
+@router.get("/{repository:repository}/-/architecture/{name:path}")
+def architecture(page: RepositoryPageOf, name: str, ref: Ref = "") -> Response:
+    """The graph of a model's modules: a part of its page."""
+    ref, revision = revision_at(page, ref)
+    graph = model_graph(models.find_model(page.access, name, ref).model)
+    answer = page.render("_architecture.html", graph=graph, drawing=draw_architecture(graph))
+    if ref == revision.digest:
+        answer.headers["Cache-Control"] = FOREVER
+    return answer
+
+
 def compare_models(page: RepositoryPage, path: str, old: str, new: str) -> Response:
     """Two versions of a model: layers by how far they moved; it reads what changed."""
     name = path.removeprefix(models.SPACE)
     before = models.find_model(page.access, name, old)
     after = models.find_model(page.access, name, new)
-    if not page.is_fragment:
-        return page.render(
-            "compare_models.html", path=path, old=old, new=new, before=before, after=after
-        )
     told = models.diff(before, after, measure=True)
     return page.render("_compare_models.html", told=told, drawing=_ranked(told["layers"]))
+
+
+def _card(found: FoundModel) -> str:
+    """What the model says of itself in a README of its own, as safe HTML; "" where it has none."""
+    file = next((one for name, one in found.model.files.items() if name.lower() in _CARDS), None)
+    if file is None or file.size_bytes > SHOWN_BYTES:
+        return ""
+    text = found.model.file(file.name).decode("utf-8", "replace")
+    return render_card(_FRONT_MATTER.sub("", text, count=1))
 
 
 def codec_names(tensors: Sequence[TensorInfo]) -> list[str]:

@@ -70,6 +70,11 @@ def revision_at(page: RepositoryPage, ref: str) -> tuple[str, Revision]:
     return name, page.access.resolve(name)
 
 
+def nothing_yet(page: RepositoryPage, tab: str) -> Response | None:
+    """What a page shows where nothing was committed; None: something was."""
+    return None if chosen_ref(page.access, "") else page.render("nothing_yet.html", tab=tab)
+
+
 def ref_link(page: RepositoryPage, *segments: str, **query: object) -> Callable[[str], str]:
     """Where the menu of refs leads: the same page at another ref."""
     return lambda name: page.here(*segments, **query, ref=name)
@@ -109,6 +114,8 @@ def entries(
     cursor: Annotated[str | None, Query(max_length=4096)] = None,
 ) -> Response:
     """Paths of a commit, a page of them at a time."""
+    if (empty := nothing_yet(page, "entries")) is not None:
+        return empty
     name, revision = revision_at(page, ref)
     after = decode_cursor(cursor)
     every = entry_lines(page.access, revision.commit.tree, prefix)

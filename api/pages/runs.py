@@ -19,7 +19,7 @@ from tensorrepo.api.live.store import RunKey
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, EventStream
-from tensorrepo.formats.runs.run_record import RUNNING
+from tensorrepo.formats.runs.run_record import RUNNING, SYSTEM
 from tensorrepo.formats.runs.stored_run import StoredRun
 from tensorrepo.repo.errors import Error, InvalidInputError
 
@@ -28,6 +28,7 @@ _RUNS: Final = 100  # of a page
 _COMPARED: Final = 8
 _POINTS: Final = 1000
 _CHARTS: Final = 24
+_UNITS: Final = {"percent": "%", "gib": "GiB", "watts": "W"}
 _PAUSE_SECONDS: Final = 1.0  # between parts of a stream: what came meanwhile comes together
 
 
@@ -49,7 +50,7 @@ def run_list(
         "runs.html",
         runs=shown,
         q=q.strip(),
-        metrics=[name for name in metrics if not name.startswith(runs.SYSTEM)][:4],
+        metrics=[name for name in metrics if not name.startswith(SYSTEM)][:4],
         following=skip + _RUNS if len(every) > skip + _RUNS else None,
     )
 
@@ -64,7 +65,7 @@ def compare(
         raise InvalidInputError(f"choose 2 to {_COMPARED} runs to compare, got {len(names)}")
     found = [page.service.live.find(page.access, name) for name in names]
     told = runs.compare_runs(found)
-    shown = [name for name in told["metrics"] if not name.startswith(runs.SYSTEM)]
+    shown = [name for name in told["metrics"] if not name.startswith(SYSTEM)]
     return page.render("compare_runs.html", names=names, told=told, metrics=shown[:_CHARTS])
 
 
@@ -112,6 +113,8 @@ async def run_events(page: RepositoryPageOf, name: str) -> EventStream:
                 if not await _is_still_allowed(page):
                     return
                 await _either(subscription.next(HEARTBEAT_SECONDS), queue.get())
+                if subscription.ended:  # the service is ending: the browser comes back
+                    return
 
     return EventStream(parts())
 
@@ -120,15 +123,32 @@ async def run_events(page: RepositoryPageOf, name: str) -> EventStream:
 def one_run(page: RepositoryPageOf, name: str) -> Response:
     """One run: what it was given, what it read and made, how its metrics went."""
     run = runs.details_of(page.service.live.find(page.access, name))
-    own = [one for one in run.summaries if not one.name.startswith(runs.SYSTEM)]
-    system = [one for one in run.summaries if one.name.startswith(runs.SYSTEM)]
+    own = [one for one in run.summaries if not one.name.startswith(SYSTEM)]
+    system = [one for one in run.summaries if one.name.startswith(SYSTEM)]
     return page.render(
         "run.html",
         run=run,
         own=own[:_CHARTS],
         system=system[:_CHARTS],
-        is_live=run.state == "running",
+        is_live=run.state == RUNNING,
+        machine=_machine(run),
+        system_words=system_words,
     )
+
+
+def system_words(metric: str) -> str:
+    """A metric of the machine in words: its unit in brackets."""
+    name, _, unit = metric.removeprefix(SYSTEM).rpartition("_")
+    words = name.replace("_", " ").replace("cpu", "CPU").replace("gpu", "GPU ")
+    return f"{words[:1].upper()}{words[1:]} ({_UNITS.get(unit, unit)})"
+
+
+def _machine(run: runs.RunDetails) -> str:
+    """What the newest attempt ran on."""
+    told = run.attempts[-1]["environment"].get("machine", {}) if run.attempts else {}
+    cores = f"{told['cores']} cores" if told.get("cores") else ""
+    gpus = ", ".join(told.get("gpus", ()))
+    return ", ".join(filter(None, [told.get("host"), told.get("processor"), cores, gpus]))
 
 
 def _news(run: StoredRun, seen: dict[str, int]) -> dict[str, dict[str, list[float | str]]]:

@@ -11,7 +11,7 @@ import hashlib
 import secrets
 from http import HTTPStatus
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -82,7 +82,8 @@ Sign in with {{ provider }}</a>{% endif %}
             "code": """{% extends "frame" %}{% block body %}
 <p>This signs this browser in as whoever runs the service. The code is good once.</p>
 <form method="post" action="{{ base }}/login/code"><input type="hidden" name="code"
- value="{{ code }}"><button autofocus>Sign in</button></form>{% endblock %}""",
+ value="{{ code }}"><input type="hidden" name="next" value="{{ then }}">
+<button autofocus>Sign in</button></form>{% endblock %}""",
             "gone": """{% extends "frame" %}{% block body %}
 <p><a class="b" href="{{ to }}">Go on</a></p>{% endblock %}""",
         }
@@ -122,13 +123,22 @@ def login(
 
 
 @router.get("/login/code")
-def show_code(request: Request, code: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+def show_code(
+    request: Request,
+    code: Annotated[str, Query(max_length=200)] = "",
+    next: Next = "/",  # noqa: A002
+) -> HTMLResponse:
     """The button that uses a code; looking at it does not."""
-    return _page(request, "code", "Sign in to tensorrepo", code=code)
+    return _page(request, "code", "Sign in to tensorrepo", code=code, then=_local(next))
 
 
 @router.post("/login/code")
-def use_code(request: Request, service: ServiceOf, code: Code) -> Response:
+def use_code(
+    request: Request,
+    service: ServiceOf,
+    code: Code,
+    next: Annotated[str, Form(max_length=2000)] = "/",  # noqa: A002
+) -> Response:
     """Sign in by the code of a first start."""
     require_own_page(request, service.settings)
     note(request, "sign-in", "code")
@@ -137,7 +147,7 @@ def use_code(request: Request, service: ServiceOf, code: Code) -> Response:
     except Error as error:
         return _login_page(request, service, "/", error)
     note(request, "sign-in", "code", actor=user)
-    return _signed_in(request, service, session, "/")
+    return _signed_in(request, service, session, next)
 
 
 @router.get("/login/openid")
@@ -189,10 +199,10 @@ def logout(request: Request, service: ServiceOf, caller: CallerOf) -> Response:
     return response
 
 
-def code_url(url: str, code: str) -> str:
-    """Where a browser shows the button that uses a code."""
+def code_url(url: str, code: str, then: str = "") -> str:
+    """Where a browser shows the button that uses a code, and leads to `then`, a path."""
     assert CODE_SECONDS <= 600, "the code stands in an address, which browsers remember"
-    return f"{url}/login/code?code={code}"
+    return f"{url}/login/code?code={code}" + (f"&next={quote(then)}" if then else "")
 
 
 def _signed_in(request: Request, service: Service, session: str, then: str) -> Response:

@@ -31,6 +31,7 @@ from tensorrepo.repo.json_rules import check_json
 
 VERSION: Final = 1
 RUNS: Final = "runs/"
+SYSTEM: Final = "system/"  # names of metrics about the machine begin with it
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
 STATUSES: Final = (RUNNING, FINISHED, FAILED, INTERRUPTED)
 MAX_EDGES: Final = 4096

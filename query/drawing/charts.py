@@ -144,7 +144,7 @@ def _grid(across: _Scale, up: _Scale, width: int, height: int) -> Iterator[str]:
         y = up(value)
         yield f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>'
-    for value in across.ticks():
+    for value in dict.fromkeys(round(tick) for tick in across.ticks()):  # steps are whole
         x = across(value)
         yield f'<text x="{x:.1f}" y="{height - 4}" text-anchor="middle">{number(value)}</text>'
 

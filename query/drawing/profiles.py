@@ -17,7 +17,14 @@ from tensorrepo.formats.common.dtypes import is_small_float
 from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.schema.cells import cell_of, cell_text, has_pictures
 from tensorrepo.formats.dataset.schema.schema import Column
-from tensorrepo.formats.dataset.schema.types import ClassLabel, ColumnLayout, Scalar, Text
+from tensorrepo.formats.dataset.schema.types import (
+    ClassLabel,
+    ColumnLayout,
+    Embedding,
+    Scalar,
+    Tensor,
+    Text,
+)
 from tensorrepo.repo.tables import Thumbnail
 
 READ_BYTES: Final = 8 << 20  # of a column, decoded
@@ -69,6 +76,8 @@ def profile(dataset: StoredDataset, column: Column) -> ColumnProfile:
         if isinstance(kind, ClassLabel):
             return _classes(column, values, rows, nulls)
         return _histogram(column, values, rows, nulls)
+    if isinstance(kind, Tensor | Embedding):
+        return _histogram(column, *_elements(dataset, column))
     if isinstance(kind, Text):
         fit = min(_EXAMPLES, int(READ_BYTES / _row_bytes(dataset, column)))
         few = list(_some(dataset, column, fit))
@@ -129,6 +138,24 @@ def _numbers(dataset: StoredDataset, column: Column) -> tuple[NDArray[Any], int]
         array = np.asarray(values)
         parts.append(array.astype(np.float32) if is_small_float(array.dtype) else array)
     return np.concatenate(parts), nulls
+
+
+def _elements(dataset: StoredDataset, column: Column) -> tuple[NDArray[Any], int, int]:
+    """Numbers of the tensors of some rows, how many rows those are, and how many of them null."""
+    parts: list[NDArray[Any]] = []
+    rows = nulls = 0
+    for stretch in _stretches(dataset, column):
+        values: Any = dataset[column.name][stretch]
+        rows += len(values)
+        if isinstance(values, np.ma.MaskedArray):
+            mask = np.ma.getmaskarray(values).reshape(len(values), -1)
+            nulls += int(np.count_nonzero(mask[:, :1]))
+            values = [values.compressed()]
+        tensors = [values] if isinstance(values, np.ndarray) and values.dtype != object else values
+        known = [np.ravel(one) for one in tensors if one is not None]
+        nulls += sum(one is None for one in tensors)
+        parts += [one.astype(np.float32) if is_small_float(one.dtype) else one for one in known]
+    return np.concatenate(parts or [np.empty(0, np.float32)]), rows, nulls
 
 
 def _some(dataset: StoredDataset, column: Column, count: int) -> Iterator[Any]:

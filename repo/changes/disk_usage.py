@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from tensorrepo.repo.changes.reach import Reach, Root
@@ -223,6 +224,13 @@ def versions(
     """Every commit with None, then with each entry that is new in it."""
     for digest, commit in walk(store, sorted(set(tips))):
         yield digest, None
+        # A checkpoint and a registered version stand beside their parent, and hold nothing but
+        # their own: against the parent all other entries were removed, in each version anew.
+        if commit.changed is not None:
+            own = list(islice(diff(store, EMPTY_TREE, commit.tree), len(commit.changed) + 1))
+            if len(own) <= len(commit.changed):
+                yield from ((digest, change) for change in own)
+                continue
         # Each version of an entry is new in some commit: what a commit left alone is not read.
         parent = commit.parents[0] if commit.parents else None
         before = EMPTY_TREE if parent is None else read_commit(store, parent).tree

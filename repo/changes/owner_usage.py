@@ -150,7 +150,8 @@ def measure_owners(
         named, kinds = _paths(repository, state, decoded_bytes)
         shown = [path for path in named if kinds[path] is _KINDS[by]]
     # Those that are told of come first, so that what any of them leads to is known before the rest.
-    order = [*shown, *(name for name in named if name not in set(shown))]
+    told = set(shown)
+    order = [*shown, *(name for name in named if name not in told)]
     with Reach(repository.objects, state, progress) as reach:
         stored, every = [], 0
         for number, name in enumerate(order, 1):

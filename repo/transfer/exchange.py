@@ -40,7 +40,8 @@ from tensorrepo.repo.transfer.ref_rules import (
     tracking_ref,
 )
 
-_CLONED = (TAGS, "registry/")  # what a clone takes under its own name
+REGISTERED = "registry/"  # refs of registered versions and their aliases
+_CLONED = (TAGS, REGISTERED)  # what a clone takes under its own name
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -189,10 +190,12 @@ def clone(
     *,
     branch: str | None = None,
     depth: int | None = None,
+    registered: bool = True,
 ) -> tuple[str, TransferReport]:
     """Fill a new repository with all branches, tags and registered versions of another one.
 
     With a `depth`, so many commits back of its branches at most; then the branches alone.
+    Without `registered`, versions stay behind: a service writes those itself.
 
     Returns:
         The branch that was made here, and what came.
@@ -201,7 +204,7 @@ def clone(
         NotFoundError: it has no branch of that name.
     """
     first = default_branch(source.refs, branch, source.url)
-    named: tuple[str, ...] = _CLONED
+    named: tuple[str, ...] = _CLONED if registered else (TAGS,)
     if depth is not None:
         tips = [commit for ref, commit in source.refs.items() if ref.startswith(BRANCHES)]
         source, named = source.to_depth(tips, depth), ()

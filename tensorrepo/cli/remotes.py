@@ -107,13 +107,19 @@ def clone_command(
     with _moving(call, f"cloning {url}", limit_rate, somebody(call)) as options:
         made = transfer.clone(machine, request, options)
     where = str(made.workspace.root) if made.workspace else made.core.url
-    value = {"url": made.core.url, "branch": made.branch, "workspace": None}
+    value: dict[str, Any] = {"url": made.core.url, "branch": made.branch, "workspace": None}
     if made.workspace is not None:
         value["workspace"] = where
     what = "Mirrored" if mirror else "Cloned"
     on = f", on branch {made.branch}" if made.workspace and made.branch else ""
-    call.answer(value | totals_json(made.report.totals), f"{what} {url} into {where}{on}.",
-                totals_line(made.report.totals))  # fmt: skip
+    lines = [f"{what} {url} into {where}{on}.", totals_line(made.report.totals)]
+    if made.left_out:
+        lines.append(
+            f"Left out: {output.counted(made.left_out, 'ref')} of registered versions, which the "
+            "service writes itself: `tensorrepo registry register --repo URL` registers there."
+        )
+        value["left_out"] = made.left_out
+    call.answer(value | totals_json(made.report.totals), *lines)
 
 
 def fetch_command(

@@ -93,6 +93,8 @@ def serve_command(
             report = back_up(service, call.path(backup), environment)
             call.answer(_counts(report), f"Written: {_words(report)}")
             return
+        # First: a token that is made where nothing can listen would never be shown.
+        server.listening_socket(settings).close()
         token = server.first_token(service.accounts)
         code = server.first_code(service) if token or output.is_terminal() else None
         if settings.workers == 1:

@@ -65,8 +65,8 @@ def ui_command(
             code = service.sign_in.make_code(user)
 
             def announce(address: str) -> None:
-                to = code_url(address, code)
-                call.answer({"url": to}, f"The pages of {url} are at", to)
+                to = code_url(address, code, f"/{name}")
+                call.answer({"url": to}, f"The pages of {url} are at", to, "Ctrl-C ends them.")
                 if not no_browser:
                     webbrowser.open(to)
 

@@ -42,6 +42,7 @@ from tensorrepo.formats.runs.metrics import (
 from tensorrepo.formats.runs.process import this_process
 from tensorrepo.formats.runs.run_record import (
     RUNNING,
+    SYSTEM,
     Code,
     Metric,
     RunDocument,
@@ -195,7 +196,7 @@ class RunRecord(StoredRun, Shown):
         """A panel for each of these metrics, or of the first `MOST_PLOTTED`: a matplotlib figure.
 
         Args:
-            metrics: names of metrics; none: all, up to `MOST_PLOTTED`.
+            metrics: names of metrics; none: all but those of the machine, up to `MOST_PLOTTED`.
             x: what is counted to the right: "step", or "seconds" or "hours" since the first point.
             log: whether values are on a logarithmic scale.
             axes: axes of matplotlib to draw one metric into; None: a new figure.
@@ -205,7 +206,9 @@ class RunRecord(StoredRun, Shown):
             InvalidInputError: no metric was logged.
             UnsupportedError: matplotlib, of the extra `plots`, is not installed.
         """
-        names = metrics or [one.name for one in self.document.metrics[:MOST_PLOTTED]]
+        logged = [one.name for one in self.document.metrics]
+        own = [name for name in logged if not name.startswith(SYSTEM)]
+        names = metrics or (own or logged)[:MOST_PLOTTED]
         courses = {name: {self.name: self.points(name)} for name in names}
         return plot_metrics(courses, x=x, log=log, axes=axes)
 

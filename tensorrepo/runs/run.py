@@ -53,6 +53,7 @@ from tensorrepo.runs.record import (
     find_record,
 )
 from tensorrepo.runs.run_context import CURRENT, RunNotes
+from tensorrepo.runs.system_metrics import SAMPLE_SECONDS, SystemSampler, check_system_seconds
 from tensorrepo.transaction import begin_transaction
 from tensorrepo.verbs.provenance import named_edge
 
@@ -80,6 +81,7 @@ class Run:
         params: Mapping[str, Any] | None = None,
         derived_from: Any = (),
         resume: bool = False,
+        system_seconds: float | None = SAMPLE_SECONDS,
     ) -> None:
         """Made by `Repository.run`."""
         self.name = check_run_name(name)
@@ -87,12 +89,14 @@ class Run:
         self._given = _checked_params({} if params is None else params)
         self._derived_from = several(derived_from, Dataset, Model, Stream)
         self._resume = resume
+        self._system_seconds = check_system_seconds(system_seconds)
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
         self._params_lock = threading.Lock()
         self._ended = False
         self._notes: RunNotes | None = None
         self._writer: RunWriter | None = None
+        self._sampler: SystemSampler | None = None
         self._token: Token[RunNotes | None] | None = None
 
     @property
@@ -120,6 +124,7 @@ class Run:
                 writer = RunWriter(self.context, document, held, self._told)
                 writer.start()
                 self._writer = writer
+                self._sampler = self._started_sampler(writer)
         except BaseException:
             self._notes = None  # it has not begun
             raise
@@ -145,6 +150,8 @@ class Run:
             with suppress(ValueError):  # it belongs to the thread that began the run
                 CURRENT.reset(self._token)
             self._token = None
+        if self._sampler is not None:
+            self._sampler.stop()
         if not self._ended and self._writer is not None:
             self._writer.end(status, None if error is None else _public_text(error))
         self._ended = True
@@ -337,6 +344,15 @@ class Run:
         """The metrics of a checkpoint, which has them itself: it is kept when the run has ended."""
         if not self._ended:
             self._log(values, step, of_checkpoint=True)
+
+    def _started_sampler(self, writer: RunWriter) -> SystemSampler | None:
+        if self._system_seconds is None:
+            return None
+        sampler = SystemSampler(
+            writer.log, writer.document.started_ns, every_seconds=self._system_seconds
+        )
+        sampler.start()
+        return sampler
 
     def _told(self) -> dict[str, Any]:
         notes = self._begun()

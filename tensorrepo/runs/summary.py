@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.runs.metrics import MetricPoints
-from tensorrepo.formats.runs.run_record import MetricPoint, RunDocument
+from tensorrepo.formats.runs.run_record import SYSTEM, MetricPoint, RunDocument
 from tensorrepo.repo.tables import Cell, RecordTable, age_text, moment_text
 
 MOST_SHOWN: Final = 40  # metrics of one run
@@ -122,8 +122,10 @@ def metric_columns(points: Callable[[str], MetricPoints]) -> dict[str, Cell]:
 
 
 def common_metrics(runs: Iterable[RunDocument], most: int | None = 3) -> list[str]:
-    """Names of metrics, those that most runs have first."""
-    counts = Counter(one.name for run in runs for one in run.metrics)
+    """Names of metrics but those of machines, those that most runs have first."""
+    counts = Counter(
+        one.name for run in runs for one in run.metrics if not one.name.startswith(SYSTEM)
+    )
     return sorted(counts, key=lambda name: (-counts[name], name))[:most]
 
 

@@ -122,6 +122,7 @@ class Cloned:
     branch: str | None
     workspace: Workspace | None
     report: TransferReport
+    left_out: int = 0  # refs of registered versions, which a service writes itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +174,20 @@ def clone(machine: Machine, request: CloneRequest, options: TransferOptions) -> 
         if request.lazy:
             core = _reopened(here)
             options = lazily(options)
+        at_service = core.url.startswith(("http://", "https://"))
         branch, report = exchange.clone(
-            source, core, request.remote, options, branch=request.branch, depth=request.depth
+            source,
+            core,
+            request.remote,
+            options,
+            branch=request.branch,
+            depth=request.depth,
+            registered=not at_service,
         )
+        versions = sum(ref.startswith(exchange.REGISTERED) for ref in source.refs)
     if workspace is not None:
         workspace.set_head(Head(branch=branch))
-    return Cloned(core, branch, workspace, report)
+    return Cloned(core, branch, workspace, report, versions if at_service else 0)
 
 
 def fetch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -47,6 +48,20 @@ def test_it_ends_when_it_is_told_to(serving: subprocess.Popen[str], how: signal.
 
 def test_a_setting_that_cannot_be_is_told_without_a_traceback(empty: Shell) -> None:
     assert "setting port" in empty.fails(2, "serve", "--port", "70000", "--data", "service")
+
+
+def test_a_port_that_is_taken_is_told_and_takes_no_token_with_it(empty: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        told = empty.fails(2, "serve", "--port", port, "--data", "service")
+    assert "--port" in told
+    process = empty.start("serve", "--port", "0", "--data", "service", "--json")
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["token"].startswith("trp_")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_place_without_a_repository_is_not_served(empty: Shell) -> None:

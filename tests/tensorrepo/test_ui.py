@@ -30,7 +30,10 @@ def shown(empty: Shell) -> Iterator[httpx.Client]:
             base_url=base, follow_redirects=True, trust_env=False, timeout=60
         ) as client:
             code = parse_qs(url.query)["code"][0]
-            client.post("/login/code", data={"code": code}).raise_for_status()
+            then = parse_qs(url.query)["next"][0]
+            landed = client.post("/login/code", data={"code": code, "next": then})
+            landed.raise_for_status()
+            assert MESSAGE in landed.text, "the first page is the repository's"
             yield client
     finally:
         process.terminate()

@@ -33,6 +33,32 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// The tab that is shown is in sight, also where there is room for few.
+for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
+  const row = tab.parentElement;
+  row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+}
+
+// Ctrl+Enter sends the form of a box with several lines.
+document.addEventListener("keydown", (event) => {
+  const form = event.target.closest?.("[data-submit-keys]");
+  if (form && event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    form.requestSubmit();
+  }
+});
+
+// A button that needs several things ticked waits for them.
+for (const button of document.querySelectorAll("[data-least]")) {
+  const count = () => {
+    const ticked = button.form.querySelectorAll("input:checked").length;
+    button.disabled = ticked < Number(button.dataset.least);
+  };
+  button.form.addEventListener("change", count);
+  addEventListener("pageshow", count);  // going back keeps what was ticked
+  count();
+}
+
 // Charts of runs: points are fetched when a chart comes into view, and go on by server-sent events.
 const charts = new Map();  // element: its plot and its data
 
@@ -40,17 +66,26 @@ function seriesColor(at) { return color(`--c${at % 8}`); }
 
 function plotOptions(element, names) {
   const ink = color("--quiet"), line = color("--line");
+  // Use of a machine is told from nothing up: else a hundredth of a percent looks like a cliff.
+  const fromZero = element.dataset.x === "seconds";
+  const isShare = element.dataset.chart.endsWith("_percent");
+  const top = (high) => isShare ? Math.max(high, 100) : (high || 1) * 1.1;
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 },
     font: "11px system-ui, sans-serif" };
   return {
     width: element.clientWidth, height: 220, cursor: { drag: { x: true, y: false } },
-    legend: { live: true }, scales: { x: { time: false } },
+    legend: { live: true },
+    scales: { x: { time: false }, y: fromZero ? { range: (_, low, high) => [0, top(high)] } : {} },
     axes: [axis, { ...axis, size: 62 }],
-    series: [{ label: "step" }, ...names.map((name, at) => ({
-      label: name, stroke: seriesColor(at), width: 1.6, spanGaps: true,
-      value: (_, value) => value == null ? "" : Number(value.toPrecision(5)).toString(),
+    series: [{ label: element.dataset.x }, ...names.map((name, at) => ({
+      label: names.length > 1 ? name : "value", stroke: seriesColor(at), width: 1.6, spanGaps: true,
+      value: (_, value) => value == null ? "" : short(value),
     }))],
   };
+}
+
+function short(value) {
+  return typeof value === "number" ? Number(value.toPrecision(5)).toString() : String(value);
 }
 
 function joined(series) {
@@ -62,10 +97,11 @@ function draw(element) {
   const { series, names, plot } = charts.get(element);
   plot?.destroy();
   element.replaceChildren();
+  element.classList.toggle("single", names.length === 1);
   const made = new uPlot(plotOptions(element, names), joined(series), element);
   made.root.querySelector("canvas").setAttribute("role", "img");
   made.root.querySelector("canvas").setAttribute("aria-label",
-    `Chart of ${element.dataset.chart} over steps`);
+    `Chart of ${element.dataset.chart} by ${element.dataset.x}`);
   charts.get(element).plot = made;
 }
 
@@ -117,6 +153,10 @@ function follow(url, elements) {
       });
       known.plot?.setData(joined(known.series));
       element.dataset.lastStep = first.steps.at(-1);
+      for (const place of document.querySelectorAll("[data-last]")) {
+        if (place.dataset.last !== element.dataset.chart) continue;
+        place.textContent = short(first.values.at(-1));
+      }
     }
   });
   source.addEventListener("end", () => { source.close(); location.reload(); });

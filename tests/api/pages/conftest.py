@@ -31,13 +31,25 @@ def showcase(service: RunningService) -> RunningService:
     for name in ("team/photos", "empty", long):
         service.service.directory.create(name, description="Patches of photographs")
     fill_showcase(service.service.directory.find("team/photos").url)
+    with service.client() as client:
+        client.post(
+            "/api/v1/repositories/team/photos/-/requests",
+            json={
+                "source": "relabel",
+                "target": "main",
+                "title": "Labels corrected",
+                "text": "Some were *wrong*.",
+            },
+        ).raise_for_status()
     return service
 
 
-def signed_in(browser: Browser, service: RunningService, **options: object) -> Visitor:
-    """The administrator, in a window of their own."""
+def signed_in(
+    browser: Browser, service: RunningService, *, user: str = "admin", **options: object
+) -> Visitor:
+    """A user in a window of their own: the administrator, where nobody is named."""
     context = browser.new_context(reduced_motion="reduce", **options)  # type: ignore[arg-type]
-    session = service.service.sessions.begin("admin", "127.0.0.1")
+    session = service.service.sessions.begin(user, "127.0.0.1")
     context.add_cookies([{"name": _COOKIE, "value": session, "url": service.url}])
     return Visitor.of(context, service.url)
 

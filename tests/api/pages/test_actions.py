@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
-from tests.api.pages.conftest import DESKTOP
+from tests.api.pages.conftest import DESKTOP, signed_in
 from tests.support.servers.browsers import Visitor
 from tests.support.servers.service import RunningService
 
@@ -74,6 +74,92 @@ def test_histograms_come_when_they_are_seen(cara: Visitor) -> None:
     cara.visit(f"{HERE}/datasets/photos?view=columns")
     cara.page.get_by_label("Column brightness").scroll_into_view_if_needed()
     expect(cara.page.get_by_label("Column brightness").locator("rect").first).to_be_visible()
+
+
+def test_ctrl_and_enter_run_a_query(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/sql?dataset=datasets/photos")
+    cara.page.get_by_label("Query").fill('SELECT 40 + 2 AS n FROM "datasets/photos" LIMIT 1')
+    cara.page.keyboard.press("Control+Enter")
+    expect(cara.page.locator("#answer td")).to_have_text("42")
+
+
+def test_two_versions_are_chosen_and_compared(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/datasets/photos")
+    cara.page.get_by_role("link", name="Compare").click()
+    cara.page.get_by_label("Before", exact=True).select_option("v1")
+    cara.page.get_by_label("After", exact=True).select_option("main")
+    cara.page.get_by_role("button", name="Compare").click()
+    expect(cara.page.get_by_text("24 rows added")).to_be_visible()
+    expect(cara.page.locator("td.is").first).to_have_text("A flower, seen from above")
+
+
+def test_rows_that_differ_come_in_pages_without_their_heading(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/compare?path=datasets/photos&old=v1&new=main")
+    rows = cara.page.locator("table.added tbody tr")
+    expect(rows).to_have_count(19)
+    cara.page.get_by_role("link", name="More rows").click()
+    expect(rows).to_have_count(24)
+    expect(cara.page.get_by_text("24 rows added")).to_have_count(1)
+
+
+def test_an_architecture_is_drawn_when_it_is_seen(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/models/classifier")
+    cara.page.get_by_role("heading", name="Tensors", exact=True).scroll_into_view_if_needed()
+    expect(cara.page.locator("svg.architecture")).to_contain_text("layers.*.attention × 4")
+
+
+def test_a_merge_request_shows_rows_pictures_and_lines_before_and_after(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/requests/1")
+    expect(cara.page.get_by_text("3 rows added")).to_be_visible()
+    expect(cara.page.locator("td.was img")).to_be_visible()
+    expect(cara.page.locator("td.is img")).to_be_visible()
+    expect(cara.page.locator(".text-diff .added")).to_contain_text("by machine")
+    expect(cara.page.get_by_text("Layers that moved")).to_have_count(0)
+    cara.page.locator("summary", has_text="models/classifier").click()
+    expect(cara.page.get_by_text("Layers that moved")).to_be_visible()
+
+
+def test_a_comment_has_several_lines(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/requests/1")
+    cara.page.get_by_label("Comment").fill("First:\n\n- one\n- two")
+    cara.page.get_by_role("button", name="Comment").click()
+    expect(cara.page.locator(".prose li")).to_have_text(["one", "two"])
+
+
+def test_runs_are_compared_when_two_are_ticked(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/runs")
+    compare = cara.page.get_by_role("button", name="Compare the chosen")
+    cara.page.get_by_label("Choose baseline").check()
+    expect(compare).to_be_disabled()
+    cara.page.get_by_label("Choose slower").check()
+    compare.click()
+    expect(cara.page.get_by_role("heading", name="2 runs compared")).to_be_visible()
+
+
+def test_the_tab_that_is_shown_is_in_sight_on_a_phone(phone: Visitor) -> None:
+    phone.visit(f"{HERE}/storage")
+    expect(phone.page.get_by_role("link", name="Storage")).to_be_in_viewport(ratio=0.9)
+
+
+def test_who_may_only_read_is_offered_nothing_else(
+    browser: Browser, showcase: RunningService
+) -> None:
+    showcase.service.people.add_user("rita", email="rita@example.org")
+    showcase.service.accounts.grant("rita", Grant("team/photos", Action.READ))
+    rita = signed_in(browser, showcase, user="rita", viewport=DESKTOP)
+    rita.visit(f"{HERE}/requests")
+    expect(rita.page.get_by_role("link", name="Propose a branch")).to_have_count(0)
+    rita.visit(f"{HERE}/requests/1")
+    expect(rita.page.get_by_text("3 rows added")).to_be_visible()
+    expect(rita.page.locator("main button")).to_have_count(0)
+    assert rita.take_faults() == []
+
+
+def test_an_error_leads_back_to_the_repository(cara: Visitor) -> None:
+    assert cara.visit(f"{HERE}/datasets/nothing") == 404
+    cara.take_faults()
+    cara.page.get_by_role("link", name="team/photos").click()
+    expect(cara.page.get_by_role("heading", name="team/photos")).to_be_attached()
 
 
 def test_a_branch_is_proposed_discussed_and_merged(

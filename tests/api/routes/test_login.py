@@ -49,6 +49,16 @@ def test_a_password_signs_in_by_a_strict_cookie(stranger: httpx.Client) -> None:
     assert stranger.get("/api/v1/me").json()["kind"] == "session"
 
 
+@pytest.mark.parametrize("then", ["https://evil.example", "//evil.example", "/\\evil.example", ""])
+def test_a_code_leads_to_no_other_site(service: RunningService, then: str) -> None:
+    code = first_code(service.service)
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=60) as client:
+        shown = client.get("/login/code", params={"code": code, "next": then})
+        answer = client.post("/login/code", data={"code": code, "next": then})
+    assert "evil.example" not in shown.text
+    assert answer.headers["location"] == "/"
+
+
 def test_behind_https_the_cookie_is_secure(tmp_path: Path) -> None:
     with (
         running_service(tmp_path, public_url="https://example.org") as running,

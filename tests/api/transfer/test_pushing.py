@@ -26,6 +26,20 @@ def test_a_commit_through_the_service_is_a_commit(fresh: RunningService, opened:
     assert remote.log()[0].commit.message == "first"
 
 
+def test_a_repository_with_registered_versions_is_cloned_into_the_service(
+    fresh: RunningService, opened: Open, tmp_path: Path
+) -> None:
+    assert opened(fresh).branches() == {}
+    here = tr.init(tmp_path / "here", author=ANN)
+    with here.transaction(message="first") as tx:
+        tx.save_model("net", {"w": np.ones(4, np.float32)})
+    here.registry.register("net", here.model("net"), alias="champion")
+    place = f"{fresh.url}/team/copy"
+    there = tr.clone(tmp_path / "here", place, author=ANN)
+    assert there.model("net").tensor("w")[:].tolist() == [1.0] * 4
+    assert [*there.registry] == []
+
+
 def test_a_clone_pushes_to_the_service(fresh: RunningService, opened: Open, tmp_path: Path) -> None:
     remote = opened(fresh)
     with remote.transaction(message="first") as tx:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -43,7 +44,39 @@ def fill_showcase(url: str) -> None:
         photos.update("caption = 'patch 3'", {"caption": "A flower, seen from above"})
     repo.merge("sounds")
     _train(repo)
+    _measure(repo)
+    _relabel(repo)
     repo.create_branch("experiment/a-very-long-name-of-a-branch-that-nobody-should-have-chosen")
+
+
+def _measure(repo: tr.Repository) -> None:
+    """A run that says what its machine did."""
+    with repo.run("with-a-machine", params={"lr": 0.1}, system_seconds=None) as run:
+        for step in range(0, 300, 10):
+            run.log_metrics(
+                {
+                    "loss": float(np.exp(-step / 100)),
+                    "system/cpu_percent": 60 + step % 30,
+                    "system/process_memory_gib": 1 + step / 600,
+                    "system/gpu0_percent": 90.0,
+                },
+                step,
+            )
+
+
+def _relabel(repo: tr.Repository) -> None:
+    """The branch `relabel`: rows changed, removed and added, a file and a model."""
+    repo.create_branch("relabel")
+    with repo.transaction("relabel", message="Labels corrected, a picture replaced") as tx:
+        photos = tx.dataset("photos")
+        photos.update("caption = 'patch 11'", {"image": _photos(900, 1)["image"][0]})
+        photos.update("caption = 'patch 12'", {"caption": "A temple at dusk"})
+        photos.delete("caption = 'patch 9'")
+        photos.append(_photos(1000, 3))
+        tx.save_file("README.md", README.replace("by *hand*", "by machine").encode())
+        weights = {**repo.model("classifier").load()}
+        weights["head.weight"] = weights["head.weight"] * np.float32(1.01)
+        tx.save_model("classifier", weights, metrics={"accuracy": 0.95, "loss": 0.18})
 
 
 def _photo_columns() -> dict[str, object]:
@@ -58,7 +91,7 @@ def _photo_columns() -> dict[str, object]:
     }
 
 
-def _photos(start: int, count: int) -> dict[str, object]:
+def _photos(start: int, count: int) -> dict[str, Any]:
     rng = np.random.default_rng(start)
     sources: list[NDArray[np.uint8]] = load_sample_images().images
     labels = rng.integers(0, 2, count)
