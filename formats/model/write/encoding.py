@@ -254,7 +254,8 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     if way is not None:
         if planes is None:
             bases = [base.frame(index, about) for base in way.bases]
-            planes = way.codec.encode(frame, bases, about._replace(params=way.params))
+            about = about._replace(params=way.params) if way.params else about
+            planes = way.codec.encode(frame, bases, about)
         for base in way.bases:
             if isinstance(base, HeldBase):
                 base.forget(index)

@@ -31,7 +31,7 @@ from tensorrepo.formats.model.layout.fingerprints import (
     frame_digest,
 )
 from tensorrepo.formats.model.read.members import about_frame
-from tensorrepo.formats.model.write.frame_memory import FrameMemory
+from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
 from tensorrepo.repo.errors import InvalidInputError
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class TensorChunk:
     Threads may look at different frames at once.
     """
 
-    __slots__ = ("_digests", "_held", "_items", "_memory", "_whole", "part")
+    __slots__ = ("_digests", "_fingerprint", "_held", "_items", "_memory", "_whole", "part")
 
     def __init__(self, part: TensorPart, memory: FrameMemory) -> None:
         """`memory` is where frames lie while somebody looks at them."""
@@ -84,6 +84,7 @@ class TensorChunk:
         self._whole = frame_bytes(part.reader.type)
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[int, bytes] = {}
+        self._fingerprint: Fingerprint | None = None
         self._items: NDArray[np.uint8] | None = None
         element = part.reader.type
         if part.is_whole and element.block_elements == 1:
@@ -105,9 +106,9 @@ class TensorChunk:
     def forget(self, index: int, planes: Sequence[StoredPlane] = ()) -> None:
         """Let go of a frame; its memory is used again unless raw `planes` lie in it."""
         held = self._held.pop(index, None)
-        if held is not None and not any(
-            plane.codec == PlaneCodec.RAW and _lies_in(plane, held) for plane in planes
-        ):
+        if held is None or held.size < LEAST_KEPT_BYTES:
+            return
+        if not any(plane.codec == PlaneCodec.RAW and _lies_in(plane, held) for plane in planes):
             self._memory.give(held)
 
     def forget_all(self) -> None:
@@ -125,8 +126,11 @@ class TensorChunk:
 
     def fingerprint(self) -> Fingerprint:
         """The name of the tensor that the part is all of."""
-        reader = self.part.reader
-        return fingerprint(reader.type, tuple(reader.shape), b"".join(self.digests()))
+        if self._fingerprint is None:
+            reader = self.part.reader
+            digests = b"".join(self.digests())
+            self._fingerprint = fingerprint(reader.type, tuple(reader.shape), digests)
+        return self._fingerprint
 
     def digests(self) -> list[bytes]:
         """Those of all frames, in order."""
