@@ -250,7 +250,7 @@ def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> 
     """
     frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
     size = frame.nbytes
-    planes = [StoredPlane(PlaneCodec.RAW, frame)] if way is None else way.planes
+    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)] if way is None else way.planes
     if way is not None:
         if planes is None:
             bases = [base.frame(index, about) for base in way.bases]
