@@ -26,9 +26,10 @@ from tensorrepo.formats.model.layout.pack import MAX_DEPTH, PackMember
 from tensorrepo.formats.model.layout.placement import MemberEntry, Placement, decode_placement
 from tensorrepo.formats.model.read.frames import StoredFrames
 from tensorrepo.formats.model.read.members import MemberPlace, MemberReader
-from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE, TensorPart
+from tensorrepo.formats.model.write.encoding import LEAST_BYTES, WORTH_A_BASE
 from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import Location, PackSlot, locate
+from tensorrepo.formats.model.write.tensor_chunks import TensorPart
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import digest_bytes
@@ -150,12 +151,16 @@ class StoredBase:
         frames = self.members.member(self.place).frames
         return self.location.stored_bytes / max(1, sum(frame.size_bytes for frame in frames))
 
+    def digest(self, index: int) -> bytes:
+        """The digest of a frame, as its pack says it."""
+        member = self.members.member(self.place)
+        return member.frames[index - member.first_frame].digest
+
     def frame(self, index: int, about: FrameShape, memory: FrameMemory | None = None) -> memoryview:
         """The frame, verified: a delta against damage would be damage for ever."""
         if self.type_name:
             about = CAST.base_shape(about)
-        member = self.members.member(self.place)
-        expected = member.frames[index - member.first_frame].digest
+        expected = self.digest(index)
         take = FrameMemory(0).take if memory is None else memory.take
         room = take(about.size_bytes).data
         if self.held is not None:

@@ -44,12 +44,8 @@ from tensorrepo.formats.model.maintenance.usage import Reached, models_at
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.write.encoding import (
     EncodingChoice,
-    TensorChunk,
-    TensorPart,
-    each,
     encode_frame,
     member_of,
-    read_chunks,
 )
 from tensorrepo.formats.model.write.model_writer import locations_of
 from tensorrepo.formats.model.write.packing import (
@@ -58,6 +54,12 @@ from tensorrepo.formats.model.write.packing import (
     PackSlot,
     PackUploads,
     build_placement,
+)
+from tensorrepo.formats.model.write.tensor_chunks import (
+    TensorChunk,
+    TensorPart,
+    each,
+    read_chunk,
 )
 from tensorrepo.repo.changes import gc_fence
 from tensorrepo.repo.changes.repository import RepositoryCore
@@ -145,7 +147,7 @@ class Restorer:
         slots = []
         for start in range(0, holding.size_bytes, step):
             stop = min(start + step, holding.size_bytes)
-            (chunk,) = read_chunks([TensorPart(holding.name, reader, start, stop)], self._pool)
+            chunk = read_chunk(TensorPart(holding.name, reader, start, stop), self._pool)
             slots.append(self._pack(number, chunk, start // step))
         self._slots[number] = slots
 

@@ -43,13 +43,15 @@ from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     SAMPLE_ELEMENTS,
     EncodingChoice,
-    TensorChunk,
-    TensorPart,
-    read_chunks,
     shares,
     ways_with,
 )
 from tensorrepo.formats.model.write.packing import PACK_BYTES, Location
+from tensorrepo.formats.model.write.tensor_chunks import (
+    TensorChunk,
+    TensorPart,
+    read_chunk,
+)
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import DIGEST_BYTES, Digest
@@ -481,8 +483,7 @@ class Scale:
         """The first frames of a tensor."""
         reader, holding = self.stock.reader(number), self.stock.tensors[number]
         stop = min(holding.size_bytes, SAMPLED_FRAMES * frame_bytes(reader.type))
-        (chunk,) = read_chunks([TensorPart(holding.name, reader, 0, stop)], self.pool)
-        return chunk
+        return read_chunk(TensorPart(holding.name, reader, 0, stop), self.pool)
 
     def _predicted(self, chunk: TensorChunk, number: int) -> Iterator[Measured]:
         """As it is stored now, where that is by a codec of other bases, which are here."""

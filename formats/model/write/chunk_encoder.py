@@ -1,82 +1,110 @@
-"""Encoding of a model's chunks on all cores: a way for each, once for groups of like tensors.
+"""Encoding of a model's tensors on all cores: a way for each, once for groups of like tensors.
 
 Tensors of one type and shape whose names differ by numbers alone, as those of a network's layers
-do, mostly move alike. The first of a group is tried in every way; where a plain difference was
-smallest, the others are only asked whether theirs is about as small, and tried in every way if not.
-Which tensor is the first depends on the model alone, never on what thread is faster.
+do, mostly move alike. The first of a group that must be stored is tried in every way; where a plain
+difference was smallest, the others are only asked whether theirs is about as small, and tried in
+every way if not. Which tensor is the first depends on the model alone, never on what thread is
+faster.
 
-A task is a chunk of a few frames, or many small ones, or a frame of a large one. A base's frame is
-read once, for the choice and for the encoding.
+A task is a bundle of tensors of few frames, which are read, hashed, and encoded while they lie in
+the processor's cache. A larger tensor is a task that reads its samples and chooses, and one for
+each frame. Tasks are worked on in the order in which they are given, so one may wait for what an
+earlier one finds.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tensorrepo.formats.common.tensors import MemoryTensor
 from tensorrepo.formats.model.delta.base_choice import Bases
 from tensorrepo.formats.model.delta.registry import DELTA
-from tensorrepo.formats.model.delta.similarity import LEAST_ELEMENTS, signature
+from tensorrepo.formats.model.layout.fingerprints import INLINE_BYTES, Fingerprint
 from tensorrepo.formats.model.write.encoding import (
     LEAST_BYTES,
     LEAST_SAVED_BYTES,
     BaseFrames,
     EncodingChoice,
     HeldBase,
-    TensorChunk,
     choose_way,
-    each,
     encode_frame,
     member_of,
+    sampled_frames,
     shares,
     ways_with,
 )
 from tensorrepo.formats.model.write.frame_memory import FrameMemory
-from tensorrepo.formats.model.write.packing import MemberDraft, SealedFrame
+from tensorrepo.formats.model.write.packing import Locations, MemberDraft, SealedFrame
+from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, TensorPart, each
 from tensorrepo.repo.errors import CorruptError, NotFoundError, UnsupportedError
 
-_TOGETHER: Final = 4  # frames of a chunk that one task encodes, where there are many chunks
-_MANY: Final = 8  # chunks
-_BUNDLE_BYTES: Final = 1 << 20  # of small chunks that one task encodes
-_BUNDLE: Final = 256  # chunks
+_TOGETHER: Final = 2  # frames of a tensor that one task encodes
+_BUNDLE_BYTES: Final = 1 << 20  # of small tensors that one task encodes
+_BUNDLE: Final = 256  # tensors
 _ABOUT: Final = 0.1  # of the first one's share, by which others of a group may differ
 _NUMBERS: Final = re.compile(r"\d+")
 
 Group = tuple[str, tuple[int, ...], str]
 
 
-class _Encoded(NamedTuple):
-    """What a task made of a chunk. `frames` is None where each is a task of its own."""
+class GroupChoice(NamedTuple):
+    """What was chosen for the first tensor of a group; None: others are tried in every way."""
 
     way: EncodingChoice | None
-    frames: list[SealedFrame | None] | None
-    signature: NDArray[np.uint16] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """Chunks that one task looks at, each with the choice for the first one of its group."""
+@dataclass(slots=True, eq=False)
+class EncodingJob:
+    """A part of a tensor, and what tasks make of it.
 
-    chunks: tuple[TensorChunk, ...]
-    firsts: tuple[EncodingChoice | None, ...]
-    together: int
+    Attributes:
+        chunk: its frames.
+        is_new: whether it is stored whatever is known.
+        is_large: whether each frame is a task of its own.
+        first: what was chosen for the first one of its group; None: it is the first one itself.
+        before: the job before it in its group, which will know that; None: `first` says it.
+        decided: done when `first` is known to the one behind it in its group; None: there is no
+            group.
+        chosen: done when frames may be encoded; of large tensors.
+        is_known: whether it is stored already, so nothing was encoded.
+        is_read: whether it was only read, since it seems to be known.
+        way: the way that was chosen.
+        frames: frames by number, encoded.
+    """
+
+    chunk: TensorChunk
+    is_new: bool
+    is_large: bool
+    first: GroupChoice | None = None
+    before: Future[GroupChoice | None] | None = None
+    decided: Future[GroupChoice | None] | None = None
+    chosen: Future[None] | None = None
+    is_known: bool = False
+    is_read: bool = False
+    way: EncodingChoice | None = None
+    frames: dict[int, SealedFrame | None] = field(default_factory=dict)
+
+
+class EncodingTask(NamedTuple):
+    """Jobs that one thread works on: what there is to do first, or one frame of a large one."""
+
+    jobs: tuple[EncodingJob, ...]
+    frame: int | None
+    size_bytes: int
 
 
 class ChunkEncoder:
-    """Encodes chunks of one model."""
+    """Encodes the tensors of one model."""
 
     def __init__(
         self,
         bases: Bases,
         predicted: Callable[[TensorChunk], Iterable[EncodingChoice]],
+        known: Mapping[Fingerprint, Locations],
         pool: Executor,
         memory: FrameMemory,
     ) -> None:
@@ -84,85 +112,129 @@ class ChunkEncoder:
         Args:
             bases: models that tensors may be encoded against.
             predicted: gives further ways for a chunk.
-            pool: threads to work on.
-            memory: for frames of bases.
+            known: tensors that are stored already.
+            pool: threads for what is found out late.
+            memory: for frames, and for those of bases.
         """
         self.notes: dict[str, None] = {}
         self._bases = bases
         self._predicted = predicted
+        self._known = known
         self._pool = pool
         self._memory = memory
-        self._firsts: dict[Group, EncodingChoice | None] = {}
+        self._groups: dict[Group, GroupChoice | Future[GroupChoice | None]] = {}
+        self._has_groups = bases.codecs is None and bool(bases.models)
 
-    def drafts(
-        self, chunks: Sequence[TensorChunk]
-    ) -> Iterator[tuple[TensorChunk, EncodingChoice | None, MemberDraft]]:
-        """Each chunk, the way that was chosen for it, and the member that it becomes."""
-        encoded: dict[int, _Encoded] = {}
-        for numbers in self._turns(chunks):
-            self._encode_all(chunks, numbers, encoded)
-        frames = [self._frames(chunk, encoded[at]) for at, chunk in enumerate(chunks)]
-        for at, chunk in enumerate(chunks):
-            one = encoded.pop(at)
-            yield (
-                chunk,
-                one.way,
-                member_of(chunk, one.way, list(frames[at]), one.signature, self._pool),
-            )
+    def tasks(self, parts: Iterable[TensorPart], *, are_new: bool) -> Iterator[EncodingTask]:
+        """What there is to do, in the order in which `work` must begin it.
 
-    def _turns(self, chunks: Sequence[TensorChunk]) -> Iterator[list[int]]:
-        """Numbers of chunks: the first of each new group, and others, before those like them."""
-        if self._bases.codecs is not None or not self._bases.models:
-            yield list(range(len(chunks)))
-            return
-        seen = set(self._firsts)
-        first: list[int] = []
-        like: list[int] = []
-        for at, chunk in enumerate(chunks):
-            group = group_of(chunk)
-            (like if group in seen else first).append(at)
-            seen.add(group)
-        yield first
-        yield like
+        Frames of a large tensor come behind the task that follows its own first one, so that
+        threads need not wait for its choice. `are_new`: nothing is looked up among what is known.
+        """
+        frames: list[EncodingTask] = []
+        for bundle in _bundles(parts):
+            jobs = tuple([self._job(part, are_new) for part in bundle])
+            part = bundle[0]
+            size = sum(one.size_bytes for one in bundle)
+            if not jobs[0].is_large:
+                yield EncodingTask(jobs, None, size)
+                yield from frames
+                frames = []
+                continue
+            yield EncodingTask(jobs, None, _TOGETHER * size // len(part.frames))
+            yield from frames
+            each_size = size // len(part.frames)
+            frames = [EncodingTask(jobs, index, each_size) for index in part.frames]
+        yield from frames
 
-    def _encode_all(
-        self, chunks: Sequence[TensorChunk], numbers: list[int], encoded: dict[int, _Encoded]
-    ) -> None:
-        size = sum(chunks[at].part.size_bytes for at in numbers)
-        together = _TOGETHER if len(numbers) >= _MANY else 1
-        bundles = list(_bundles(chunks, numbers))
-        tasks = [
-            _Task(
-                tuple(chunks[at] for at in bundle),
-                tuple(self._firsts.get(group_of(chunks[at])) for at in bundle),
-                together,
-            )
-            for bundle in bundles
-        ]
-        for bundle, done in zip(bundles, each(self._work, tasks, size, self._pool), strict=True):
-            for at, one in zip(bundle, done, strict=True):
-                encoded[at] = one
-                self._firsts.setdefault(group_of(chunks[at]), _as_first(one.way))
+    def _job(self, part: TensorPart, is_new: bool) -> EncodingJob:
+        chunk = TensorChunk(part, self._memory)
+        job = EncodingJob(chunk, is_new, _is_large(part))
+        if job.is_large:
+            job.chosen = Future()
+        if self._has_groups and part.size_bytes >= LEAST_BYTES:
+            group = group_of(part)
+            known = self._groups.get(group)
+            if isinstance(known, GroupChoice):
+                job.first = known
+            else:
+                job.before = known
+                job.decided = self._groups[group] = Future()
+        return job
 
-    def _work(self, task: _Task) -> list[_Encoded]:
-        return [
-            self._encode_chunk(chunk, first, task.together)
-            for chunk, first in zip(task.chunks, task.firsts, strict=True)
-        ]
+    def work(self, task: EncodingTask) -> list[EncodingJob]:
+        """Do a task; the jobs that are done when this one, and all before it, are."""
+        if task.frame is not None:
+            (job,) = task.jobs
+            self._work_on_frame(job, task.frame)
+            return [job] if task.frame == job.chunk.part.frames[-1] else []
+        for job in task.jobs:
+            self._begin(job)
+        return [job for job in task.jobs if not job.is_large]
 
-    def _encode_chunk(
-        self, chunk: TensorChunk, first: EncodingChoice | None, together: int
-    ) -> _Encoded:
-        way, frames = self._choose(chunk, first), None
-        if len(chunk.part.frames) <= together:
-            frames = [self._encode(chunk, way, index) for index in chunk.part.frames]
-        return _Encoded(way, frames, signature_of(chunk))
+    def draft(self, job: EncodingJob) -> MemberDraft:
+        """The member that a job's chunk becomes, which must be stored after all."""
+        chunk = job.chunk
+        if job.is_read:
+            job.way = self._choose(chunk, None)
+            encode = partial(self._encode, chunk, job.way)
+            found = each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool)
+            job.frames = dict(zip(chunk.part.frames, found, strict=True))
+        frames = [job.frames[index] for index in chunk.part.frames]
+        return member_of(chunk, job.way, frames, chunk.signature(), self._pool)
 
-    def _frames(self, chunk: TensorChunk, made: _Encoded) -> Iterable[SealedFrame | None]:
-        if made.frames is not None:
-            return made.frames
-        encode = partial(self._encode, chunk, made.way)
-        return each(encode, chunk.part.frames, chunk.part.size_bytes, self._pool)
+    def _begin(self, job: EncodingJob) -> None:
+        choice = None
+        try:
+            choice = self._read_and_choose(job)
+        finally:
+            if job.decided is not None:
+                if choice is not None:
+                    self._groups[group_of(job.chunk.part)] = choice
+                job.decided.set_result(choice)
+            if job.chosen is not None:
+                job.chosen.set_result(None)
+
+    def _read_and_choose(self, job: EncodingJob) -> GroupChoice | None:
+        """All that is to be done at once; what is known of the first one of the group."""
+        chunk = job.chunk
+        first = job.first if job.before is None else job.before.result()
+        if job.is_large:
+            job.is_read = self._seems_known(job)
+        elif chunk.part.size_bytes <= INLINE_BYTES:
+            job.is_known = True
+        elif chunk.part.is_whole and not job.is_new:
+            job.is_known = chunk.fingerprint() in self._known
+        if job.is_read or job.is_known:
+            return first
+        job.way = self._choose(chunk, None if first is None else first.way)
+        if not job.is_large:
+            for index in chunk.part.frames:
+                job.frames[index] = self._encode(chunk, job.way, index)
+        return first or GroupChoice(_as_first(job.way))
+
+    def _work_on_frame(self, job: EncodingJob, index: int) -> None:
+        assert job.chosen is not None, "a large tensor's frames wait for its choice"
+        job.chosen.result()
+        if job.is_read:
+            job.chunk.digest(index)
+            job.chunk.forget(index)
+        else:
+            job.frames[index] = self._encode(job.chunk, job.way, index)
+
+    def _seems_known(self, job: EncodingJob) -> bool:
+        """Whether a large tensor may be stored already, so that it is read before it is encoded.
+
+        That of the same name in a model that it may be encoded against tells, by some frames.
+        """
+        chunk = job.chunk
+        if job.is_new or not chunk.part.is_whole or not self._known:
+            return False
+        bases = [base for _, base in self._bases.of(chunk.part) if not base.type_name]
+        frames = sampled_frames(chunk) if bases else []
+        return not bases or any(
+            all(base.digest(index) == chunk.digest(index) for index in frames) for base in bases
+        )
 
     def _choose(self, chunk: TensorChunk, first: EncodingChoice | None) -> EncodingChoice | None:
         if chunk.part.size_bytes < LEAST_BYTES:
@@ -212,21 +284,10 @@ class ChunkEncoder:
             return None
 
 
-def group_of(chunk: TensorChunk) -> Group:
+def group_of(part: TensorPart) -> Group:
     """What like tensors of a model have in common."""
-    reader = chunk.part.reader
-    return reader.type.name, tuple(reader.shape), _NUMBERS.sub("#", chunk.part.name)
-
-
-def signature_of(chunk: TensorChunk) -> NDArray[np.uint16] | None:
-    """The signature of a tensor, with the member that holds its first frame."""
-    part = chunk.part
-    size = part.reader.type.bytes_of(part.reader.shape)
-    if part.start or size < LEAST_ELEMENTS:
-        return None
-    if part.size_bytes < size:
-        return signature(part.reader)
-    return signature(MemoryTensor(part.reader.type, tuple(part.reader.shape), chunk.data.data))
+    reader = part.reader
+    return reader.type.name, tuple(reader.shape), _NUMBERS.sub("#", part.name)
 
 
 def _as_first(way: EncodingChoice | None) -> EncodingChoice | None:
@@ -251,16 +312,21 @@ def _like_first(
     return None
 
 
-def _bundles(chunks: Sequence[TensorChunk], numbers: Iterable[int]) -> Iterator[list[int]]:
-    """Numbers of chunks for one task: a large one, or small ones that follow each other."""
-    bundle: list[int] = []
+def _is_large(part: TensorPart) -> bool:
+    """Whether each frame is a task of its own."""
+    return len(part.frames) > _TOGETHER
+
+
+def _bundles(parts: Iterable[TensorPart]) -> Iterator[list[TensorPart]]:
+    """Parts for one task: one that is large, or small ones that follow each other."""
+    bundle: list[TensorPart] = []
     size = 0
-    for at in numbers:
-        size_bytes = chunks[at].part.size_bytes
-        if bundle and (size + size_bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE):
+    for part in parts:
+        full = size + part.size_bytes > _BUNDLE_BYTES or len(bundle) == _BUNDLE
+        if bundle and (full or _is_large(part) or _is_large(bundle[-1])):
             yield bundle
             bundle, size = [], 0
-        bundle.append(at)
-        size += size_bytes
+        bundle.append(part)
+        size += part.size_bytes
     if bundle:
         yield bundle

@@ -1,37 +1,34 @@
-"""Encoding of frames: batches within a memory budget, and the smallest codec for each run.
+"""Encoding of frames: the smallest codec for each run of them, and its members.
 
 Every codec that fits is tried on samples: short runs at places that the content itself chooses, so
 that the same tensor is encoded alike everywhere. A codec with bases must be clearly smaller than
 one without: each base is another thing to be read, and kept.
 
-A chunk is a run of a tensor's frames, or all of them, read and hashed on several threads. A batch
-of chunks takes no more than a budget; a tensor that is larger is several chunks.
+A chunk is a run of a tensor's frames, or all of them: `tensor_chunks` reads and hashes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorrepo.formats.common.tensors import TensorReader, TensorType, named_bytes
+from tensorrepo.formats.common.tensors import TensorType
 from tensorrepo.formats.model.delta.frame_codec import (
     FrameCodec,
     FrameSample,
     FrameShape,
     PlaneList,
 )
-from tensorrepo.formats.model.delta.plane_codec import StoredPlane
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
 from tensorrepo.formats.model.delta.registry import CODECS, PLANES
-from tensorrepo.formats.model.layout.fingerprints import frame_bytes, frame_digest
 from tensorrepo.formats.model.layout.pack import RAW
-from tensorrepo.formats.model.read.members import about_frame
 from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.packing import (
     Location,
@@ -40,7 +37,7 @@ from tensorrepo.formats.model.write.packing import (
     SealedFrame,
     seal,
 )
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.formats.model.write.tensor_chunks import TensorChunk, each
 
 LEAST_BYTES: Final = 4096  # of a member that is encoded: a smaller one saves less than it costs
 LEAST_SAVED_BYTES: Final = 512
@@ -241,20 +238,30 @@ def shares(
     return _Trial(chunk, list(_runs(chunk))).all_of(ways)
 
 
+def sampled_frames(chunk: TensorChunk) -> list[int]:
+    """Numbers of the frames that samples lie in."""
+    return list(dict.fromkeys(run.frame for run in _runs(chunk)))
+
+
 def encode_frame(chunk: TensorChunk, way: EncodingChoice | None, index: int) -> SealedFrame | None:
-    """Frame number `index` of the tensor, encoded; None when its codec cannot encode it."""
-    frame, about = chunk.frame(index), chunk.about(index)
-    digest = chunk.digests[index - chunk.part.frames.start]
-    if way is None:
-        return seal(frame.nbytes, digest, (StoredPlane(0, frame),))
-    planes = way.planes
-    if planes is None:
-        bases = [base.frame(index, about) for base in way.bases]
-        planes = way.codec.encode(frame, bases, about._replace(params=way.params))
-    for base in way.bases:
-        if isinstance(base, HeldBase):
-            base.forget(index)
-    return None if planes is None else seal(frame.nbytes, digest, planes)
+    """Frame number `index` of the tensor, encoded; None when its codec cannot encode it.
+
+    The chunk lets go of it, and held bases of theirs.
+    """
+    frame, about, digest = chunk.frame(index), chunk.about(index), chunk.digest(index)
+    size = frame.nbytes
+    planes: PlaneList | None = [StoredPlane(PlaneCodec.RAW, frame)] if way is None else way.planes
+    if way is not None:
+        if planes is None:
+            bases = [base.frame(index, about) for base in way.bases]
+            about = about._replace(params=way.params) if way.params else about
+            planes = way.codec.encode(frame, bases, about)
+        for base in way.bases:
+            if isinstance(base, HeldBase):
+                base.forget(index)
+    del frame
+    chunk.forget(index, planes or ())
+    return None if planes is None else seal(size, digest, planes)
 
 
 def member_of(
@@ -362,146 +369,13 @@ def _runs(chunk: TensorChunk) -> Iterator[_Run]:
     each = max(least, min(most, blocks // _SAMPLED_SHARE // SAMPLES)) * element.block_bytes
     if chunk.part.size_bytes <= SAMPLES * each and len(chunk.part.frames) == 1:
         each = chunk.part.size_bytes  # its trial is its encoding
-    seed = int.from_bytes(chunk.digests[0][:16], "little")
+    seed = int.from_bytes(chunk.digest(chunk.part.frames.start)[:16], "little")
     count = min(SAMPLES, -(-chunk.part.size_bytes // each))
     for at in range(count):
         place = seed >> 32 * at & 0xFFFFFFFF
         frames = chunk.part.frames
         frame = frames[(at * len(frames) + place % len(frames)) // count]
-        size = chunk.frame(frame).nbytes
+        size = chunk.about(frame).size_bytes
         slots = max(1, size // each)
         slot = (at * slots + (place >> 16) % slots) // count if len(frames) == 1 else place % slots
         yield _Run(frame, slot * each, min(size, (slot + 1) * each))
-
-
-T = TypeVar("T")
-S = TypeVar("S")
-_PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs more than it saves
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPart:
-    """Bytes ``[start, stop)`` of a tensor, whole frames of it.
-
-    `frames` are their numbers in the tensor.
-    """
-
-    name: str
-    reader: TensorReader
-    start: int
-    stop: int
-    size_bytes: int = field(init=False)
-    frames: range = field(init=False)
-
-    def __post_init__(self) -> None:
-        whole = frame_bytes(self.reader.type)
-        object.__setattr__(self, "size_bytes", self.stop - self.start)
-        object.__setattr__(self, "frames", range(self.start // whole, -(-self.stop // whole)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorChunk:
-    """A part in memory, and the digests of its frames."""
-
-    part: TensorPart
-    data: NDArray[np.uint8]
-    digests: list[bytes] = field(default_factory=list)
-
-    def frame(self, index: int) -> memoryview:
-        """Frame number `index` of the tensor."""
-        whole = frame_bytes(self.part.reader.type)
-        at = index * whole - self.part.start
-        return self.data[at : at + whole].data
-
-    def about(self, index: int) -> FrameShape:
-        return about_frame(self.part.reader.type, self.part.reader.shape, index)
-
-
-class ChunkReading:
-    """Parts of tensors that are being read and hashed."""
-
-    def __init__(self, parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory) -> None:
-        self._chunks = [TensorChunk(part, memory.take(part.size_bytes)) for part in parts]
-        self._tasks = [(chunk, index) for chunk in self._chunks for index in chunk.part.frames]
-        size = sum(chunk.part.size_bytes for chunk in self._chunks)
-        self._digests = each(_read, self._tasks, size, pool)
-
-    def chunks(self) -> list[TensorChunk]:
-        """The parts in memory, once all are. Raises InvalidInputError."""
-        for (chunk, _), digest in zip(self._tasks, self._digests, strict=True):
-            chunk.digests.append(digest)
-        return self._chunks
-
-
-def read_chunks(
-    parts: Iterable[TensorPart], pool: Executor, memory: FrameMemory | None = None
-) -> list[TensorChunk]:
-    """Read and hash parts of tensors. Raises InvalidInputError."""
-    return ChunkReading(parts, pool, memory or FrameMemory(0)).chunks()
-
-
-def hash_frames(part: TensorPart, pool: Executor) -> bytes:
-    """The digests of a part's frames, one after the other, without keeping its bytes."""
-    whole = frame_bytes(part.reader.type)
-
-    def digest(index: int) -> bytes:
-        start, stop = index * whole, min((index + 1) * whole, part.stop)
-        frame = TensorPart(part.name, part.reader, start, stop)
-        return _read((TensorChunk(frame, np.empty(frame.size_bytes, np.uint8)), index))
-
-    return b"".join(each(digest, part.frames, part.size_bytes, pool))
-
-
-def each(
-    work: Callable[[S], T], items: Sequence[S], size_bytes: int, pool: Executor
-) -> Iterator[T]:
-    """`work` done with every item, on several threads where that pays."""
-    if size_bytes < _PARALLEL_BYTES or len(items) == 1:
-        return map(work, items)
-    return iter(pool.map(work, items))
-
-
-def _read(task: tuple[TensorChunk, int]) -> bytes:
-    chunk, index = task
-    part, frame = chunk.part, chunk.frame(index)
-    try:
-        part.reader.read_into(index * frame_bytes(part.reader.type), frame)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"tensor {part.name!r}: {error}") from error
-    return frame_digest(frame)
-
-
-BATCH_TENSORS: Final = 4096
-
-
-def batches(
-    tensors: Mapping[str, TensorReader], most_bytes: int, later: Mapping[str, Collection[str]]
-) -> Iterator[list[TensorPart]]:
-    """Tensors, so many at a time as take no more than that; larger ones alone.
-
-    Each of `later` comes in a batch behind all tensors that it names.
-    """
-    for names in _rounds(tensors, later):
-        batch: list[TensorPart] = []
-        size = 0
-        for name in names:
-            reader = tensors[name]
-            size_bytes = named_bytes(name, reader.type, tuple(reader.shape))
-            part = TensorPart(name, reader, 0, size_bytes)
-            if batch and (size + part.size_bytes > most_bytes or len(batch) == BATCH_TENSORS):
-                yield batch
-                batch, size = [], 0
-            batch.append(part)
-            size += part.size_bytes
-        yield batch
-
-
-def _rounds(names: Iterable[str], later: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
-    """Names in their order, but each in a round behind all that it waits for."""
-    waiting = dict.fromkeys(names)
-    while waiting:
-        ready = [name for name in waiting if waiting.keys().isdisjoint(later.get(name, ()))]
-        # Where they wait for each other nothing is gained by waiting.
-        yield (ready := ready or list(waiting))
-        for name in ready:
-            del waiting[name]

@@ -26,9 +26,9 @@ class FrameMemory:
         """An array of so many bytes, of any value."""
         if size < LEAST_KEPT_BYTES:
             return np.empty(size, np.uint8)
-        whole = 1 << (size - 1).bit_length()
         # A quarter of a power of two: little is wasted, and few sizes differ.
-        whole = next(one for one in (whole // 8 * k for k in (5, 6, 7, 8)) if one >= size)
+        step = 1 << (size - 1).bit_length() - 3
+        whole = -(-size // step) * step
         try:
             kept = self._free[whole].pop()
         except IndexError:

@@ -1,9 +1,9 @@
 """Model writer: tensors, files and graph become manifest, placement and packs.
 
 Tensors first, as members of packs, each content once; then files, then the manifest and the
-placement. Batch by batch: read and hash, leave out what a known placement holds, choose a codec for
-each tensor and encode its frames on all cores, and put them into packs, which are stored meanwhile.
-Memory is bounded by a few packs, whatever the size of a tensor.
+placement. On all cores tensors are read and hashed, a codec is chosen for each and its frames are
+encoded; what a known placement holds is left out. In their order they are put into packs, which are
+stored meanwhile. Memory is bounded by a few packs, whatever the size of a tensor.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Any, Final
 
 from tensorrepo.formats.common.arguments import bytes_text
 from tensorrepo.formats.common.provenance import ProvenanceEdge
@@ -57,18 +56,9 @@ from tensorrepo.formats.model.layout.placement import (
 )
 from tensorrepo.formats.model.read.frames import PackReader, tensor_chunks
 from tensorrepo.formats.model.write.byte_exact import store_original
-from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder
-from tensorrepo.formats.model.write.encoding import (
-    ChunkReading,
-    EncodingChoice,
-    TensorChunk,
-    TensorPart,
-    batches,
-    hash_frames,
-    read_chunks,
-    ways_by_prediction,
-)
-from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.formats.model.write.chunk_encoder import ChunkEncoder, EncodingJob
+from tensorrepo.formats.model.write.encoding import EncodingChoice, ways_by_prediction
+from tensorrepo.formats.model.write.frame_memory import FrameMemory
 from tensorrepo.formats.model.write.model_source import (
     FileContent,
     ModelSource,
@@ -79,20 +69,28 @@ from tensorrepo.formats.model.write.packing import (
     PACK_BYTES,
     Location,
     Locations,
-    MemberDraft,
     Packer,
     PackSlot,
     PackUploads,
-    SealedFrame,
     build_placement,
     known_tensors,
     with_bases,
     worth_reusing,
 )
+from tensorrepo.formats.model.write.tensor_chunks import (
+    PARALLEL_BYTES,
+    TensorChunk,
+    TensorPart,
+    changed_meanwhile,
+    hash_frames,
+    rounds,
+    whole_part,
+)
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.repo.threads import ordered_map
 
 Progress = Callable[[int, int], None]
 
@@ -156,13 +154,6 @@ class WrittenModel:
     report: WriteReport
 
 
-class _BatchReading(NamedTuple):
-    """Tensors that are read part by part, and those that are being read whole."""
-
-    cut: list[TensorPart]
-    whole: ChunkReading
-
-
 class TensorWriter:
     """Stores the tensors of one model."""
 
@@ -180,7 +171,7 @@ class TensorWriter:
         self._pack_bytes = pack_bytes
         self._packer = Packer(pack_bytes, emit)
         self._memory = FrameMemory(pack_bytes // 2)
-        self._encoder = ChunkEncoder(bases, self._predicted, pool, self._memory)
+        self._encoder = ChunkEncoder(bases, self._predicted, known, pool, self._memory)
         self._stored: dict[Fingerprint, list[PackSlot]] = {}
         self._reused: dict[Fingerprint, Locations] = {}
         self._deferred: dict[Fingerprint, TensorPart] = {}
@@ -201,10 +192,9 @@ class TensorWriter:
             name: {other for one in given for other in one.now}
             for name, given in self._bases.predictions.items()
         }
-        most_bytes = min(self._pack_bytes, BATCH_BYTES)
-        for reading in self._readings(batches(tensors, most_bytes, later)):
-            contents = self._store_batch(reading)
-            for name, (print_, value) in contents.items():
+        for names in rounds(tensors, later):
+            parts = [whole_part(name, tensors[name]) for name in names]
+            for name, print_, value in self._store_parts(parts):
                 shape = tuple(tensors[name].shape)
                 piece = TensorPiece((0,) * len(shape), shape, print_, value)
                 entries[name] = TensorEntry(name, tensors[name].type.name, shape, (piece,))
@@ -221,13 +211,15 @@ class TensorWriter:
         needed = [*(at for known in self._reused.values() for at in known), *bases]
         reused = worth_reusing(wanted, [at.pack for at in with_bases(needed)])
         self._reused.update({name: wanted[name] for name in reused})
+        again = {part.name: name for name, part in self._deferred.items() if name not in reused}
         for name, part in self._deferred.items():
             if name in reused:
                 self._count(SAME, part.size_bytes, 0)
-                continue
-            (chunk,) = read_chunks([part], self._pool)
-            _check_unchanged(part, name, _fingerprint(part.reader, chunk.digests))
-            self._keep([(name, chunk)])
+        parts = [part for part in self._deferred.values() if part.name in again]
+        for job in self._worked_on(parts, are_new=True):
+            part = job.chunk.part
+            _check_unchanged(part, again[part.name], job.chunk.fingerprint())
+            self._stored[again[part.name]] = [self._add(job)]
         self._packer.flush()
         places = {name: locations_of(slots) for name, slots in self._stored.items()}
         return build_placement(places | self._reused, self._chosen())
@@ -250,48 +242,49 @@ class TensorWriter:
             for source, count in self._uses.most_common()
         ]
 
-    def _readings(self, batches: Iterable[list[TensorPart]]) -> Iterator[_BatchReading]:
-        """Each batch while the next one is being read."""
-        before: _BatchReading | None = None
-        for batch in batches:
-            cut = [part for part in batch if self._is_cut(part)]
-            names = {part.name for part in cut}
-            whole = [part for part in batch if part.name not in names]
-            reading = _BatchReading(cut, ChunkReading(whole, self._pool, self._memory))
-            if before is not None:
-                yield before
-            before = reading
-        if before is not None:
-            yield before
-
-    def _store_batch(
-        self, reading: _BatchReading
-    ) -> dict[str, tuple[Fingerprint | None, bytes | None]]:
-        """The fingerprint of each tensor, or its value when that stands in the manifest."""
-        contents: dict[str, tuple[Fingerprint | None, bytes | None]] = {}
-        for part in reading.cut:
-            contents[part.name] = self._store_cut(part), None
-        new: list[tuple[Fingerprint, TensorChunk]] = []
-        for chunk in reading.whole.chunks():
-            part = chunk.part
+    def _store_parts(
+        self, parts: Sequence[TensorPart]
+    ) -> Iterator[tuple[str, Fingerprint | None, bytes | None]]:
+        """Names of whole tensors, each with its fingerprint, or its value where that is inline."""
+        cut = {part.name for part in parts if self._is_cut(part)}
+        for part in parts:
+            if part.name in cut:
+                yield part.name, self._store_cut(part), None
+        for job in self._worked_on([part for part in parts if part.name not in cut]):
+            chunk, part = job.chunk, job.chunk.part
             if part.size_bytes <= INLINE_BYTES:
-                contents[part.name] = None, chunk.data.tobytes()
                 self._count(INLINE, part.size_bytes, part.size_bytes)
+                yield part.name, None, b"".join(chunk.frame(index) for index in part.frames)
                 continue
-            name = _fingerprint(part.reader, chunk.digests)
-            contents[part.name] = name, None
-            self._names[part.name] = name
+            name = self._names[part.name] = chunk.fingerprint()
             if self._is_new(name, part):
-                new.append((name, chunk))
-            else:
-                self._memory.give(chunk.data)
-        self._keep(new)
-        return contents
+                self._stored[name] = [self._add(job)]
+            chunk.forget_all()
+            yield part.name, name, None
+
+    def _worked_on(
+        self, parts: Sequence[TensorPart], *, are_new: bool = False
+    ) -> Iterator[EncodingJob]:
+        """Jobs in order, done; those that come next are being worked on meanwhile."""
+        size = sum(part.size_bytes for part in parts)
+        tasks = self._encoder.tasks(parts, are_new=are_new)
+        with closing(
+            ordered_map(
+                tasks,
+                self._encoder.work,
+                threads=0 if size < PARALLEL_BYTES else os.cpu_count() or 1,
+                ahead=_TASKS_AHEAD,
+                bytes_ahead=min(self._pack_bytes, BATCH_BYTES),
+                size_of=lambda task: task.size_bytes,
+                name="encode",
+            )
+        ) as results:
+            for jobs in results:
+                yield from jobs
 
     def _is_new(self, name: Fingerprint, part: TensorPart) -> bool:
         """Whether a tensor must be stored now; notes why when it need not."""
         if name not in self._known and name not in self._stored:
-            self._stored[name] = []
             return True
         small = part.size_bytes < (self._pack_bytes if self._bases.stand_alone else LARGE_BYTES)
         if name in self._known and small and name not in self._deferred:
@@ -317,7 +310,7 @@ class TensorWriter:
         likeness = reader.type.name, tuple(reader.shape)
         before = None
         if self._known or likeness in self._shapes:
-            before = _fingerprint(reader, [hash_frames(part, self._pool)])
+            before = _fingerprint(reader, hash_frames(part, self._memory, self._pool))
             self._names[part.name] = before
             if not self._is_new(before, part):
                 return before
@@ -325,9 +318,9 @@ class TensorWriter:
         slots: list[PackSlot] = []
         digests: list[bytes] = []
         for cut in self._cut(part):
-            (chunk,) = read_chunks([cut], self._pool, self._memory)
-            digests += chunk.digests
-            slots += self._pack([chunk])
+            for job in self._worked_on([cut], are_new=True):
+                digests += job.chunk.digests()
+                slots.append(self._add(job))
         after = _fingerprint(reader, digests)
         if before is not None:
             _check_unchanged(part, before, after)
@@ -347,28 +340,15 @@ class TensorWriter:
                 yield TensorPart(part.name, part.reader, first * whole, min(stop, part.stop))
             start = max(start, cut)
 
-    def _keep(self, new: Sequence[tuple[Fingerprint, TensorChunk]]) -> None:
-        slots = self._pack([chunk for _, chunk in new])
-        for (name, _), slot in zip(new, slots, strict=True):
-            self._stored[name] = [slot]
-
-    def _pack(self, chunks: Sequence[TensorChunk]) -> list[PackSlot]:
-        """Encode chunks and put them into packs."""
-        return [self._add(chunk, way, draft) for chunk, way, draft in self._encoder.drafts(chunks)]
-
-    def _add(self, chunk: TensorChunk, way: EncodingChoice | None, draft: MemberDraft) -> PackSlot:
-        part = chunk.part
-        first = part.start == 0
+    def _add(self, job: EncodingJob) -> PackSlot:
+        """Put what became of a part into a pack."""
+        part, draft = job.chunk.part, self._encoder.draft(job)
+        way, first = job.way, part.start == 0
         self._count(draft.codec, part.size_bytes, draft.stored_bytes, tensors=int(first))
         if way is not None and way.source is not None and first and draft.bases:
             self._uses[way.source] += 1
         size = part.reader.type.bytes_of(part.reader.shape)
-        slot = self._packer.add(draft, large=size >= LARGE_BYTES)
-        if part.size_bytes >= LEAST_KEPT_BYTES:
-            kept = any(_lies_in(chunk, frame) for frame in draft.frames)
-            if not kept:
-                self._memory.give(chunk.data)
-        return slot
+        return self._packer.add(draft, large=size >= LARGE_BYTES)
 
     def _predicted(self, chunk: TensorChunk) -> Iterator[EncodingChoice]:
         """The codecs of several bases that predictions ask for, where all bases are there."""
@@ -404,23 +384,13 @@ def _covers(
     return member.frames.start <= frames.start and frames.stop <= member.frames.stop
 
 
-def _lies_in(chunk: TensorChunk, frame: SealedFrame) -> bool:
-    """Whether what is stored of a frame are bytes of its chunk, which must stay then."""
-    start = chunk.data.ctypes.data
-    places = (np.frombuffer(one.stored.data, np.uint8).ctypes.data for one in frame.planes)
-    return any(start <= place < start + chunk.data.size for place in places)
-
-
 def _fingerprint(reader: TensorReader, digests: Iterable[bytes]) -> Fingerprint:
     return fingerprint(reader.type, tuple(reader.shape), b"".join(digests))
 
 
 def _check_unchanged(part: TensorPart, before: Fingerprint, after: Fingerprint) -> None:
     if before != after:
-        raise InvalidInputError(
-            f"tensor {part.name!r} changed while it was being stored. Copy it first, or stop "
-            "training until the model is saved."
-        )
+        raise changed_meanwhile(part.name)
 
 
 def locations_of(slots: Iterable[PackSlot]) -> Locations:
@@ -440,7 +410,8 @@ def _location(slot: PackSlot | Location, located: dict[PackSlot, Location]) -> L
     return located[slot]
 
 
-BATCH_BYTES: Final = 12 << 20  # of tensors read together; larger ones are read alone
+BATCH_BYTES: Final = 12 << 20  # of what is worked on, or done and not packed yet
+_TASKS_AHEAD: Final = 256
 DEFAULT_BUDGET_BYTES: Final = 320 << 20
 SMALLEST_BUDGET_BYTES: Final = 48 << 20  # a fifth of it holds the largest frame
 

@@ -319,3 +319,42 @@ def test_a_stored_model_can_be_stored_again_as_it_is() -> None:
 def test_what_is_no_tensors_by_name_is_refused(given: Any, told: str) -> None:
     with pytest.raises(InvalidInputError, match=told):
         stored(given)
+
+
+LARGE = np.random.default_rng(5).standard_normal((5, 1 << 19), dtype="f4")  # a frame a row
+
+
+def test_a_large_tensor_that_is_known_is_read_and_not_stored() -> None:
+    objects = MemoryObjects()
+    first = stored({"w": LARGE}, objects)
+    before = dict(objects.links)
+    again = stored({"w": LARGE.copy()}, objects, known=[first.entry])
+    assert kinds(objects, before) == {}
+    assert again.entry == first.entry
+
+
+@pytest.mark.parametrize("row", range(len(LARGE)))
+def test_a_large_tensor_of_which_one_frame_differs_is_stored_right(row: int) -> None:
+    """Samples lie in some frames: whether they differ must not matter."""
+    objects = MemoryObjects()
+    first = stored({"w": LARGE}, objects)
+    tuned = LARGE.copy()
+    tuned[row, 7] += 1
+    second = stored({"w": tuned}, objects, known=[first.entry])
+    assert np.array_equal(second["w"], tuned)
+
+
+def test_a_large_tensor_that_is_known_by_another_name_is_not_stored() -> None:
+    objects = MemoryObjects()
+    other = stored({"w": LARGE, "v": LARGE[::-1].copy()}, objects)
+    before = dict(objects.links)
+    mine = stored({"w": LARGE[::-1].copy(), "v": LARGE + 1}, objects, known=[other.entry])
+    assert pack_bytes(objects, before) < LARGE.nbytes
+    assert np.array_equal(mine["w"], LARGE[::-1])
+
+
+def test_equal_large_tensors_are_stored_once() -> None:
+    objects = MemoryObjects()
+    model = stored({name: LARGE.copy() for name in "abc"}, objects)
+    assert pack_bytes(objects) < LARGE.nbytes * 1.1
+    assert np.array_equal(model["c"], LARGE)

@@ -1,0 +1,229 @@
+"""Parts of tensors on their way into a pack: frames are read and hashed when first asked for.
+
+What is done with a frame (copy, hash, samples, encoding) is done while it lies in the processor's
+cache, and then its memory serves another one: pages of memory that are got anew cost more than the
+copy. A frame that is asked for once more is read again, and must be what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorrepo.formats.common.tensors import TensorReader, named_bytes
+from tensorrepo.formats.model.delta.frame_codec import FrameShape
+from tensorrepo.formats.model.delta.plane_codec import PlaneCodec, StoredPlane
+from tensorrepo.formats.model.delta.similarity import (
+    LEAST_ELEMENTS,
+    SIGNATURE_ITEMS,
+    highest_bits,
+    signature,
+)
+from tensorrepo.formats.model.layout.fingerprints import (
+    Fingerprint,
+    fingerprint,
+    frame_bytes,
+    frame_digest,
+)
+from tensorrepo.formats.model.read.members import about_frame
+from tensorrepo.formats.model.write.frame_memory import LEAST_KEPT_BYTES, FrameMemory
+from tensorrepo.repo.errors import InvalidInputError
+
+T = TypeVar("T")
+S = TypeVar("S")
+PARALLEL_BYTES: Final = 1 << 20  # below this, handing work to threads costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """Bytes ``[start, stop)`` of a tensor, whole frames of it.
+
+    `frames` are their numbers in the tensor.
+    """
+
+    name: str
+    reader: TensorReader
+    start: int
+    stop: int
+    size_bytes: int = field(init=False)
+    frames: range = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = frame_bytes(self.reader.type)
+        object.__setattr__(self, "size_bytes", self.stop - self.start)
+        object.__setattr__(self, "frames", range(self.start // whole, -(-self.stop // whole)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its tensor."""
+        return self.size_bytes == self.reader.type.bytes_of(self.reader.shape)
+
+
+def whole_part(name: str, reader: TensorReader) -> TensorPart:
+    """All of a tensor. Raises InvalidInputError for a shape that no tensor has."""
+    return TensorPart(name, reader, 0, named_bytes(name, reader.type, tuple(reader.shape)))
+
+
+class TensorChunk:
+    """A part whose frames are read, and hashed, once for all that looks at them.
+
+    Threads may look at different frames at once.
+    """
+
+    __slots__ = ("_digests", "_fingerprint", "_held", "_items", "_memory", "_whole", "part")
+
+    def __init__(self, part: TensorPart, memory: FrameMemory) -> None:
+        """`memory` is where frames lie while somebody looks at them."""
+        self.part = part
+        self._memory = memory
+        self._whole = frame_bytes(part.reader.type)
+        self._held: dict[int, NDArray[np.uint8]] = {}
+        self._digests: dict[int, bytes] = {}
+        self._fingerprint: Fingerprint | None = None
+        self._items: NDArray[np.uint8] | None = None
+        element = part.reader.type
+        if part.is_whole and element.block_elements == 1:
+            elements = part.size_bytes // element.block_bytes
+            if elements >= LEAST_ELEMENTS:
+                self._items = np.empty((SIGNATURE_ITEMS, element.block_bytes), np.uint8)
+
+    def frame(self, index: int) -> memoryview:
+        """Frame number `index` of the tensor.
+
+        Raises:
+            InvalidInputError: it cannot be read, or is not what it was when it was read before.
+        """
+        held = self._held.get(index)
+        if held is None:
+            held = self._read(index)
+        return held.data
+
+    def forget(self, index: int, planes: Sequence[StoredPlane] = ()) -> None:
+        """Let go of a frame; its memory is used again unless raw `planes` lie in it."""
+        held = self._held.pop(index, None)
+        if held is None or held.size < LEAST_KEPT_BYTES:
+            return
+        if not any(plane.codec == PlaneCodec.RAW and _lies_in(plane, held) for plane in planes):
+            self._memory.give(held)
+
+    def forget_all(self) -> None:
+        """Let go of all frames that are held."""
+        for index in tuple(self._held):
+            self.forget(index)
+
+    def digest(self, index: int) -> bytes:
+        """The digest of a frame."""
+        digest = self._digests.get(index)
+        if digest is None:
+            self._read(index)
+            digest = self._digests[index]
+        return digest
+
+    def fingerprint(self) -> Fingerprint:
+        """The name of the tensor that the part is all of."""
+        if self._fingerprint is None:
+            reader = self.part.reader
+            digests = b"".join(self.digests())
+            self._fingerprint = fingerprint(reader.type, tuple(reader.shape), digests)
+        return self._fingerprint
+
+    def digests(self) -> list[bytes]:
+        """Those of all frames, in order."""
+        return [self.digest(index) for index in self.part.frames]
+
+    def about(self, index: int) -> FrameShape:
+        return about_frame(self.part.reader.type, self.part.reader.shape, index)
+
+    def signature(self) -> NDArray[np.uint16] | None:
+        """The signature of the tensor, with the member that holds its first frame."""
+        if self.part.start:
+            return None
+        if self._items is None:
+            return None if self.part.is_whole else signature(self.part.reader)
+        self.digests()
+        return highest_bits(self._items, self.part.reader.type)
+
+    def _read(self, index: int) -> NDArray[np.uint8]:
+        start = index * self._whole
+        held = self._memory.take(min(self._whole, self.part.stop - start))
+        try:
+            self.part.reader.read_into(start, held.data)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"tensor {self.part.name!r}: {error}") from error
+        digest = frame_digest(held.data)
+        if self._digests.setdefault(index, digest) != digest:
+            raise changed_meanwhile(self.part.name)
+        if self._items is not None:
+            self._note_items(index, held)
+        self._held[index] = held
+        return held
+
+    def _note_items(self, index: int, frame: NDArray[np.uint8]) -> None:
+        """Keep those elements of a frame that the signature is made of."""
+        assert self._items is not None, "asked for where there are some"
+        unit = self.part.reader.type.block_bytes
+        step = self.part.size_bytes // unit // SIGNATURE_ITEMS
+        start = index * self._whole // unit
+        first, last = -(-start // step), -(-(start + frame.size // unit) // step)
+        items = frame.reshape(-1, unit)[first * step - start :: step]
+        room = self._items[first : min(last, SIGNATURE_ITEMS)]
+        room[:] = items[: len(room)]
+
+
+def _lies_in(plane: StoredPlane, memory: NDArray[np.uint8]) -> bool:
+    """Whether stored bytes are those of some memory, which must stay then."""
+    start: int = memory.__array_interface__["data"][0]
+    place: int = np.frombuffer(plane.data, np.uint8).__array_interface__["data"][0]
+    return start <= place < start + memory.size
+
+
+def changed_meanwhile(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"tensor {name!r} changed while it was being stored. Copy it first, or stop "
+        "training until the model is saved."
+    )
+
+
+def read_chunk(part: TensorPart, pool: Executor) -> TensorChunk:
+    """A part, all of it in memory. Raises InvalidInputError."""
+    chunk = TensorChunk(part, FrameMemory(0))
+    for _ in each(chunk.digest, part.frames, part.size_bytes, pool):
+        pass
+    return chunk
+
+
+def hash_frames(part: TensorPart, memory: FrameMemory, pool: Executor) -> list[bytes]:
+    """The digests of a part's frames, without keeping its bytes."""
+
+    def digest(index: int) -> bytes:
+        chunk = TensorChunk(part, memory)
+        found = chunk.digest(index)
+        chunk.forget(index)
+        return found
+
+    return list(each(digest, part.frames, part.size_bytes, pool))
+
+
+def each(
+    work: Callable[[S], T], items: Sequence[S], size_bytes: int, pool: Executor
+) -> Iterator[T]:
+    """`work` done with every item, on several threads where that pays."""
+    if size_bytes < PARALLEL_BYTES or len(items) == 1:
+        return map(work, items)
+    return iter(pool.map(work, items))
+
+
+def rounds(names: Iterable[str], later: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
+    """Names in their order, but each in a round behind all that it waits for in `later`."""
+    waiting = dict.fromkeys(names)
+    while waiting:
+        ready = [name for name in waiting if waiting.keys().isdisjoint(later.get(name, ()))]
+        # Where they wait for each other nothing is gained by waiting.
+        yield (ready := ready or list(waiting))
+        for name in ready:
+            del waiting[name]
