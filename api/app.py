@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,7 @@ from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
 from tensorrepo.api.openapi import describe
 from tensorrepo.api.pages.errors import install_page_errors
+from tensorrepo.api.pages.rendering import compile_templates
 from tensorrepo.api.pages.routers import PAGES
 from tensorrepo.api.requests import RequestIds
 from tensorrepo.api.routes import (
@@ -101,6 +103,7 @@ def create_app(
         opened.live.writer.start()
         opened.anchors.start()
         opened.deliverer.start()
+        threading.Thread(target=compile_templates, name="templates", daemon=True).start()
         try:
             yield
         finally:
