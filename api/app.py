@@ -141,6 +141,6 @@ def create_app(
         )
     app.add_middleware(Forwarding, trusted=chosen.trusted_proxies, prefix=chosen.path_prefix)
     for router in (*ROUTERS, *PAGES):
-        app.include_router(router)
+        app.router.routes.extend(router.routes)  # including would build each route again
     describe(app)
     return app
