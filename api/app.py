@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -20,6 +21,7 @@ from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
 from tensorrepo.api.openapi import describe
 from tensorrepo.api.pages.errors import install_page_errors
+from tensorrepo.api.pages.rendering import compile_templates
 from tensorrepo.api.pages.routers import PAGES
 from tensorrepo.api.requests import RequestIds
 from tensorrepo.api.routes import (
@@ -103,6 +105,7 @@ def create_app(
         opened.anchors.start()
         opened.deliverer.start()
         opened.housekeeping.start()
+        threading.Thread(target=compile_templates, name="templates", daemon=True).start()
         try:
             yield
         finally:
@@ -141,6 +144,6 @@ def create_app(
         )
     app.add_middleware(Forwarding, trusted=chosen.trusted_proxies, prefix=chosen.path_prefix)
     for router in (*ROUTERS, *PAGES):
-        app.include_router(router)
+        app.router.routes.extend(router.routes)  # including would build each route again
     describe(app)
     return app

@@ -14,7 +14,7 @@ import xxhash
 
 from tensorrepo.api.content.models import FoundModel
 from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
-from tensorrepo.formats.model.read.byte_ranges import ModelBytes, file_bytes
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 DECODERS: Final = 4  # threads that read and decode for all transfers of a process
@@ -47,7 +47,7 @@ class DownloadableBytes:
 
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
         """Its bytes ``[start, stop)``, verified, in bounded memory."""
-        return self.content.pieces(self.start + start, self.start + stop, _decoders())
+        return self.content.pieces(self.start + start, self.start + stop, _decoders(), _proved())
 
 
 def open_file(found: FoundModel, name: str) -> DownloadableBytes:
@@ -143,3 +143,8 @@ def _row_range(name: str, shape: tuple[int, ...], rows: str | None) -> tuple[int
 @cache
 def _decoders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(DECODERS, thread_name_prefix="model-bytes")
+
+
+@cache
+def _proved() -> ProvedFrames:
+    return ProvedFrames()

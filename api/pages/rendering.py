@@ -7,6 +7,7 @@ anything and may not be framed: their content security policy says so.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_PAUSE_SECONDS: Final = 0.01  # between two templates: requests get the interpreter meanwhile
 FOREVER: Final = "private, max-age=31536000, immutable"  # what a digest names never changes
 # Files of users: nothing in them may run, whatever a browser takes them for.
 FILE_HEADERS: Final[Mapping[str, str]] = {
@@ -115,6 +117,18 @@ class RepositoryPage(WebPage):
         return WebPage.render(
             self, template, status=status, access=self.access, here=self.here, **values
         )
+
+
+@cache
+def compile_templates() -> None:
+    """Compile all templates, so that the first page of each kind does not wait for it.
+
+    That takes about a second, for which whoever calls this has a thread of its own.
+    """
+    made = templates()
+    for name in made.list_templates(extensions=["html"]):
+        made.get_template(name)
+        time.sleep(_PAUSE_SECONDS)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Downloads: bytes, whole or one range of them, streamed; no thread is held while a client is slow.
 
-Each piece is read on a thread and sent from the event loop, while the next one is being read.
+Some pieces are read on a thread and sent from the event loop, while the next ones are being read.
 Conditions (If-None-Match, If-Match, If-Range) are on the strong ETag of the bytes.
 
 Whoever may write to a repository may put anything into it. So what comes out is saved and not
@@ -30,7 +30,8 @@ from tensorrepo.repo.ids import Buffer
 BINARY: Final = "application/octet-stream"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 SEND_BYTES: Final = 1 << 20
-_GATHER_BYTES: Final = 256 << 10
+_GATHER_BYTES: Final = 1 << 20  # that one call of a thread brings: a call costs as much as 256 KiB
+_LARGE_BYTES: Final = 128 << 10  # of a piece, from which on it is not worth joining
 SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
@@ -93,17 +94,16 @@ class DownloadResponse(Response):
         gone = asyncio.create_task(_disconnected(receive))
         try:
             # Read before the answer begins: what is damaged there is still told as an error.
-            piece = await run_in_threadpool(_gathered, pieces)
+            batch = await run_in_threadpool(_gathered, pieces)
             start = {"type": "http.response.start", "status": self.status_code}
             await send(start | {"headers": self.raw_headers})
-            while piece is not None and not gone.done():
+            while batch and not gone.done():
                 following = asyncio.create_task(run_in_threadpool(_gathered, pieces))
                 try:
-                    for at in range(0, piece.nbytes, SEND_BYTES):
-                        part = piece[at : at + SEND_BYTES]
+                    for part in _parts(batch):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
                 finally:
-                    piece = await following
+                    batch = await following
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
@@ -119,18 +119,24 @@ async def _disconnected(receive: Receive) -> None:
             pass
 
 
-def _gathered(pieces: Iterator[memoryview]) -> memoryview | None:
-    """The next piece, or several small ones joined; None after the last."""
-    first = next(pieces, None)
-    if first is None or first.nbytes >= _GATHER_BYTES:
-        return first
-    some, size = [first], first.nbytes
+def _gathered(pieces: Iterator[memoryview]) -> list[memoryview]:
+    """The next pieces, small ones joined; none after the last."""
+    some, size = [], 0
     for piece in pieces:
         some.append(piece)
         size += piece.nbytes
         if size >= _GATHER_BYTES:
             break
-    return memoryview(b"".join(some)) if len(some) > 1 else first
+    if size < len(some) * _LARGE_BYTES and len(some) > 1:
+        return [memoryview(b"".join(some))]
+    return some
+
+
+def _parts(batch: list[memoryview]) -> Iterator[memoryview]:
+    """What is sent at once."""
+    for piece in batch:
+        for at in range(0, piece.nbytes, SEND_BYTES):
+            yield piece[at : at + SEND_BYTES]
 
 
 def _decide(request: Request, source: Downloadable) -> tuple[HTTPStatus, tuple[int, int]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.model.read.byte_ranges import ModelBytes, file_bytes
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tests.support.builders.models import MemoryObjects, flip, payload_start, stored
@@ -36,7 +36,7 @@ def model() -> StoredModel:
 
 
 def _bytes(content: ModelBytes, start: int, stop: int, pool: Executor) -> bytes:
-    return b"".join(bytes(piece) for piece in content.pieces(start, stop, pool))
+    return b"".join(bytes(piece) for piece in content.pieces(start, stop, pool, ProvedFrames()))
 
 
 @given(st.data())
@@ -55,7 +55,7 @@ def test_any_range_is_that_of_the_bytes(
 def test_pieces_stay_what_they_are_when_the_next_ones_come(
     model: StoredModel, pool: Executor
 ) -> None:
-    pieces = list(ModelBytes(model, tuple(TENSORS)).pieces(0, len(WHOLE), pool))
+    pieces = list(ModelBytes(model, tuple(TENSORS)).pieces(0, len(WHOLE), pool, ProvedFrames()))
     assert sha256(b"".join(pieces)).digest() == sha256(WHOLE).digest()
 
 
@@ -67,8 +67,22 @@ def test_a_damaged_frame_is_told_before_a_byte_of_it_is_given(pool: Executor) ->
     flip(objects, last.pack.digest, at)
     given: list[bytes] = []
     with pytest.raises(CorruptError):
-        given.extend(map(bytes, ModelBytes(model, ("large",)).pieces(0, 5_200_000, pool)))
+        given.extend(
+            map(bytes, ModelBytes(model, ("large",)).pieces(0, 5_200_000, pool, ProvedFrames()))
+        )
     assert TENSORS["large"].tobytes().startswith(b"".join(given))
+
+
+@pytest.mark.parametrize("looks_before", [0, 1, 2])
+def test_a_raw_frame_that_is_damaged_is_told_however_often_it_was_right(looks_before: int) -> None:
+    rows = np.frombuffer(np.random.default_rng(1).bytes(600_000), np.uint8)
+    tensor, proved = stored({"noise": rows}).tensor("noise"), ProvedFrames()
+    frame = bytearray(rows[: tensor.frames[0].frame.size_bytes])
+    for _ in range(looks_before):
+        proved.check(tensor, 0, memoryview(frame))
+    frame[len(frame) // 2] ^= 1
+    with pytest.raises(CorruptError, match="noise"):
+        proved.check(tensor, 0, memoryview(frame))
 
 
 def test_a_file_that_is_not_there_is_told_so(model: StoredModel) -> None:
