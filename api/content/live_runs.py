@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -141,9 +142,9 @@ class LiveRuns:
         except NotFoundError:
             if not late:
                 raise
-            self._take_on(access, key)
-            self.points.add(key, points, batch)
-            self.writer.write(key)
+            with self._taken_on(access, key):
+                self.points.add(key, points, batch)
+                self.writer.write(key)
             return 0
         self.writer.added(waiting)
         return waiting
@@ -187,8 +188,8 @@ class LiveRuns:
             return with_tags(noted, tags) if tags else noted
 
         key = RunKey(access.name, name)
-        self._take_on(access, key)
-        return self.writer.write(key, changed)
+        with self._taken_on(access, key):
+            return self.writer.write(key, changed)
 
     def end(
         self,
@@ -213,21 +214,23 @@ class LiveRuns:
             return msgspec.structs.replace(run, status=status, ended_ns=at, due_ns=at, error=told)
 
         key = RunKey(access.name, name)
-        self._take_on(access, key)
-        return self.writer.write(key, ended)
+        with self._taken_on(access, key):
+            return self.writer.write(key, ended)
 
     def find(self, access: RepositoryAccess, name: str) -> StoredRun:
         """A run as it is now, with points that wait. Raises NotFoundError."""
         return self.writer.overlaid(find_run(access, name), access.name)
 
-    def _take_on(self, access: RepositoryAccess, key: RunKey) -> None:
-        """Make sure that the run can be written here, though it has ended.
+    @contextmanager
+    def _taken_on(self, access: RepositoryAccess, key: RunKey) -> Iterator[None]:
+        """A time in which the run can be written here, though it has ended.
 
         Raises:
             ConflictError: it goes on, and another process records it.
         """
         row = self.points.find(key)
         if row is not None and row.ended_ns is None:
+            yield
             return
         run = find_run(access, key.run)
         if run.status == RUNNING and row is None:
@@ -236,6 +239,12 @@ class LiveRuns:
                 "it there, or when it has ended"
             )
         self.points.begin(key, run.document.author)
+        try:
+            yield
+        except BaseException:
+            if run.status != RUNNING:
+                self.points.leave(key)
+            raise
 
     def _check_names(
         self, access: RepositoryAccess, key: RunKey, points: Mapping[str, MetricPoints]
