@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content.experiments import DEFAULT, get_experiment
 from tensorrepo.api.content.live_runs import LiveRuns, points_of
 from tensorrepo.api.content.record_filter import (
@@ -43,7 +44,7 @@ from tensorrepo.formats.runs.run_record import (
     RunDocument,
 )
 from tensorrepo.formats.runs.run_tags import TAGS, checked_tags, tags_of
-from tensorrepo.formats.runs.stored_run import StoredRun
+from tensorrepo.formats.runs.stored_run import StoredRun, ref_of_record
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 OWN: Final = "tensorrepo."  # tags that begin so are the house's
@@ -233,6 +234,7 @@ def update_run(
         raise InvalidInputError(
             f"status {status!r:.40}: expected one of {', '.join(sorted(_OURS))}"
         )
+    access.require(Action.WRITE, ref_of_record(id_))
     stored = live.find(access, id_)
     if name:
         stored = live.change(access, id_, tags={NAME_TAG: name})
