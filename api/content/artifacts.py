@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,7 @@ from tensorrepo.api.access.grants import Action
 from tensorrepo.api.content import model_bytes, run_files
 from tensorrepo.api.content.commit_content import ContentMemory
 from tensorrepo.api.content.live_runs import LiveRuns
-from tensorrepo.api.content.logged_models import get_logged_model, store_as_model
+from tensorrepo.api.content.logged_models import get_logged_model, known_models, store_as_model
 from tensorrepo.api.content.run_files import Downloaded, ListedFile
 from tensorrepo.formats.runs.run_files import ref_of_files
 from tensorrepo.repo.errors import InvalidInputError
@@ -97,11 +98,15 @@ def require_artifact_writer(access: RepositoryAccess, place: ArtifactPlace) -> N
 
 
 def put_artifact(access: RepositoryAccess, place: ArtifactPlace, content: Path) -> None:
-    """Store a file, durable when this returns."""
+    """Store a file, which lies at `content` under its last name; durable when this returns."""
     owner = _owner(place)
     if not place.path:
         raise InvalidInputError(f"{place.uri} names no file")
-    run_files.put_run_file(access, owner, place.path, content)
+    if place.space == "models":  # its weights become tensors when all of its files are there
+        run_files.put_plain_file(access, owner, place.path, content)
+    else:
+        known = partial(known_models, access)
+        run_files.put_run_file(access, owner, place.path, content, known=known)
 
 
 def remove_artifacts(access: RepositoryAccess, place: ArtifactPlace) -> None:

@@ -6,8 +6,7 @@ found under its old name all the same.
 
 from __future__ import annotations
 
-import mimetypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +26,11 @@ from tensorrepo.formats.runs.run_files import (
     ref_of_files,
     remove_files,
 )
-from tensorrepo.formats.runs.run_models import FolderModel, folder_models
+from tensorrepo.formats.runs.run_models import FolderModel, folder_models, is_weights, put_weights
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import read_commit
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
 
 
@@ -103,8 +103,34 @@ def open_run_file(
     raise _no_file(owner, name)
 
 
-def put_run_file(access: RepositoryAccess, owner: str, name: str, content: Path) -> None:
-    """Store a file of a run, durable when this returns; one of that name is replaced."""
+def put_run_file(
+    access: RepositoryAccess,
+    owner: str,
+    name: str,
+    content: Path,
+    *,
+    known: Callable[[], list[Entry]],
+) -> None:
+    """Store a file of a run, durable when this returns; one of that name is replaced.
+
+    Args:
+        access: repository of the run.
+        owner: name of the run.
+        name: path of the file.
+        content: where it lies, under the last part of `name`.
+        known: gives models that weights may be stored against.
+    """
+    access.require(Action.WRITE, ref_of_files(owner))
+    author = access.caller.author
+    if is_weights(name) and put_weights(
+        access.core, owner, name, content, known=known(), author=author
+    ):
+        return
+    put_file(access.core, owner, name, content, author=author)
+
+
+def put_plain_file(access: RepositoryAccess, owner: str, name: str, content: Path) -> None:
+    """Store a file as it is, whatever is in it."""
     access.require(Action.WRITE, ref_of_files(owner))
     put_file(access.core, owner, name, content, author=access.caller.author)
 
@@ -138,11 +164,6 @@ def folded(found: Iterable[tuple[str, int]], folder: str) -> list[ListedFile]:
         head, slash, _ = name[start:].partition("/")
         listed[head] = ListedFile(head, bool(slash), 0 if slash else size)
     return [listed[name] for name in sorted(listed)]
-
-
-def media_type(name: str) -> str:
-    """What a file is by its name alone."""
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 def _models(tree: FileTree) -> Iterator[tuple[FolderModel, StoredModel]]:

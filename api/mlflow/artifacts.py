@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryDirectory
 from typing import Annotated, Final
 
 import msgspec
@@ -56,7 +56,7 @@ async def put_artifact(
     place = ArtifactPlace.parse(path)
     await run_in_threadpool(artifacts.require_artifact_writer, access, place)
     allow_upload(request, MOST_UPLOAD_BYTES)
-    with _spooled(service.scratch) as spool:
+    with _spooled(service.scratch, place) as spool:
         with spool.open("wb") as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
@@ -78,7 +78,7 @@ def begin_parts(access: AccessOf, path: str) -> Response:
 
 
 @contextmanager
-def _spooled(folder: Path) -> Iterator[Path]:
-    """A file that is gone afterwards."""
-    with NamedTemporaryFile(dir=folder, prefix="artifact-") as file:
-        yield Path(file.name)
+def _spooled(folder: Path, place: ArtifactPlace) -> Iterator[Path]:
+    """A file that is called as what is stored; it is gone afterwards."""
+    with TemporaryDirectory(dir=folder, prefix="artifact-") as own:
+        yield Path(own) / (place.path.rpartition("/")[2] or "file")

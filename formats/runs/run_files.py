@@ -174,7 +174,7 @@ def put_file(
 
     def change(objects: ObjectWriter, _: FileTree) -> Changes:
         stored[:] = [file_entry(objects.put(Kind.BLOB, data))]
-        return {path: stored[0]}
+        return {path: stored[0], MODELS + tree_path(name): None}
 
     edit_files(core, owner, change, author=author, message=f"Store {name} of run {owner}")
     return stored[0]

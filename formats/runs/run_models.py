@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -106,10 +106,16 @@ def model_of_folder(
 
     def change(objects: ObjectWriter, tree: FileTree) -> Changes:
         files = dict(tree.files(folder))
-        there = next((one for one in folder_models(tree) if one.path == path), None)
+        models = folder_models(tree)
+        there = next((one for one in models if one.path == path), None)
+        inner = [
+            one
+            for one in models
+            if one.path != path and (not folder or one.path.startswith(f"{path}/"))
+        ]
         if there is not None and there.folder != folder:
             raise ConflictError(f"{there.folder!r:.100} of {owner} is the model {path} already")
-        if not files:
+        if not files and not inner:
             if there is not None:
                 return {}
             raise NotFoundError(f"run {owner!r} has no files in {folder!r:.200}")
@@ -117,17 +123,62 @@ def model_of_folder(
             place = Path(temporary)
             if there is not None:  # files that came since
                 _write_model(open_model(objects, there.entry), place)
+            for one in inner:
+                below = one.folder.removeprefix(folder).strip("/")
+                _write_model(open_model(objects, one.entry), place / below)
             for name, entry in files.items():
-                inner = name.removeprefix(f"{folder}/") if folder else name
-                _write(core.objects, entry, place / inner, name)
+                short = name.removeprefix(f"{folder}/") if folder else name
+                _write(core.objects, entry, place / short, name)
             written = store_model(
                 objects, read_folder(place), metadata=told, lineage=edges, known=bases
             )
         gone: dict[str, Entry | None] = {FILES + tree_path(name): None for name in files}
+        gone |= {one.path: None for one in inner}
         return {**gone, path: written.entry}
 
     edit_files(core, owner, change, author=author, message=f"Make {folder or WHOLE} a model")
     return path
+
+
+def put_weights(
+    core: RepositoryCore,
+    owner: str,
+    name: str,
+    content: Path,
+    *,
+    known: Iterable[Entry],
+    author: str,
+) -> bool:
+    """Store a file of a run as a model, where it is weights that can be read; tells whether.
+
+    Args:
+        core: repository of the run.
+        owner: name of the run.
+        name: its path among the files of the run; its last part is what `content` is called.
+        content: where it lies.
+        known: models that it may be stored against, the likeliest first.
+        author: author of the commit.
+    """
+    try:
+        source = read_model(content)
+    except (InvalidInputError, UnsupportedError):
+        return False
+    if not source.tensors:
+        return False
+    path, bases = tree_path(name), list(known)
+    told = {FOLDER: name.rpartition("/")[0]}
+
+    def change(objects: ObjectWriter, _: FileTree) -> Changes:
+        written = store_model(objects, source, metadata=told, known=bases)
+        return {FILES + path: None, MODELS + path: written.entry}
+
+    edit_files(core, owner, change, author=author, message=f"Store {name} of run {owner}")
+    return True
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file is called as weights are."""
+    return PurePosixPath(name).suffix.lower() in SUFFIXES
 
 
 def read_folder(folder: Path) -> ModelSource:
