@@ -69,6 +69,7 @@ MODEL_FIELDS: Final = FilterFields(
         "last_updated_time": "last_updated_timestamp",
     },
 )
+_MOST_LOOKED_AT: Final = 512  # refs of each place, among which the newest are
 _MOST_BASES: Final = 64  # models of each place that a new one may be stored against
 
 
@@ -299,11 +300,11 @@ def known_models(access: RepositoryAccess) -> list[Entry]:
     of_runs = [ref for ref in refs if owner_of_ref(ref) is not None]
     found: dict[Entry, None] = {}
     for some in (["heads/main"] if "heads/main" in refs else [], registered, of_runs):
-        commits = [(read_commit(access.core.objects, refs[ref]), ref) for ref in some]
-        commits.sort(key=lambda pair: -pair[0].time_ns)
+        commits = [read_commit(access.core.objects, refs[ref]) for ref in some[-_MOST_LOOKED_AT:]]
+        commits.sort(key=lambda commit: -commit.time_ns)
         entries = (
             entry
-            for commit, _ in commits[:_MOST_BASES]
+            for commit in commits[:_MOST_BASES]
             for _, entry in access.core.entries(commit.tree, "models/")
             if entry.kind is Kind.MODEL and entry.storage is not None
         )

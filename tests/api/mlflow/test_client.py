@@ -181,8 +181,16 @@ def seen(
     process.create()
     try:
         python = client_environment([request.param])
+        # A client that would send in parts is told to send in one piece.
+        parts = {
+            "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "true",
+            "MLFLOW_MULTIPART_UPLOAD_MINIMUM_FILE_SIZE": "1000",
+        }
         told = run_client(
-            python, SCRIPT, environment=environment(process), cwd=tmp_path_factory.mktemp("home")
+            python,
+            SCRIPT,
+            environment=environment(process, **parts),
+            cwd=tmp_path_factory.mktemp("home"),
         )
         yield json.loads(told.splitlines()[-1]) | {"server": process}
     finally:
