@@ -367,9 +367,14 @@ def _checked(model: LoggedModel) -> LoggedModel:
     check_metric_name(model.name)
     for words in (model.tags, model.params):
         checked_tags(words)
-    for noun, words in (("tags", model.tags), ("params", model.params), ("metrics", model.metrics)):
-        if len(words) > MAX_WORDS:
-            raise InvalidInputError(f"{len(words)} {noun}, a logged model has {MAX_WORDS} at most")
+    sizes = {
+        "tags": len(model.tags),
+        "params": len(model.params),
+        "metrics": len(model.metrics),
+    }
+    for noun, size in sizes.items():
+        if size > MAX_WORDS:
+            raise InvalidInputError(f"{size} {noun}, a logged model has {MAX_WORDS} at most")
     return model
 
 
