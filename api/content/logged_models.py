@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -45,7 +46,12 @@ from tensorrepo.formats.runs.run_files import (
 from tensorrepo.formats.runs.run_models import model_of_folder
 from tensorrepo.formats.runs.run_record import RUNS, RunOutput, check_metric_name
 from tensorrepo.formats.runs.run_tags import checked_tags
-from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+)
 from tensorrepo.repo.history.commits import read_commit
 from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.objects.envelope import Kind
@@ -222,7 +228,8 @@ def store_as_model(
     if source is not None and commit is not None and commit != before:
         entry = access.core.entry(read_commit(access.core.objects, commit).tree, path)
         assert entry is not None, "it was just stored"
-        live.change(access, run, outputs=[RunOutput(path, entry.digest, commit)])
+        with suppress(ConflictError):  # another process records the run: the model says it anyhow
+            live.change(access, run, outputs=[RunOutput(path, entry.digest, commit)])
     return path
 
 

@@ -113,6 +113,8 @@ def model_of_folder(
             for one in models
             if one.path != path and (not folder or one.path.startswith(f"{path}/"))
         ]
+        if there is not None and not files and there.folder == folder.rpartition("/")[0]:
+            return {}  # a file of weights, which is a model by itself
         if there is not None and there.folder != folder:
             raise ConflictError(f"{there.folder!r:.100} of {owner} is the model {path} already")
         if not files and not inner:
