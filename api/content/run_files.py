@@ -172,8 +172,8 @@ def _models(tree: FileTree) -> Iterator[tuple[FolderModel, StoredModel]]:
 
 
 def _sizes(model: StoredModel) -> list[tuple[str, int]]:
-    every = [*model.files.items(), *model.originals.items()]
-    return [(name, file.size_bytes) for name, file in every]
+    files_of = [(name, file.size_bytes) for name, file in model.files.items()]
+    return files_of + [(name, file.size_bytes) for name, file in model.originals.items()]
 
 
 def _no_file(owner: str, name: str) -> NotFoundError:

@@ -76,8 +76,10 @@ def files_of(core: RepositoryCore, run: str) -> dict[str, int]:
     for model in folder_models(tree):
         opened = open_model(tree.objects, model.entry)
         above = f"{model.folder}/" if model.folder else ""
-        for name, file in (*opened.files.items(), *opened.originals.items()):
-            found.setdefault(above + name, file.size_bytes)
+        sizes = {name: file.size_bytes for name, file in opened.files.items()}
+        sizes |= {name: file.size_bytes for name, file in opened.originals.items()}
+        for name, size in sizes.items():
+            found.setdefault(above + name, size)
     return dict(sorted(found.items()))
 
 
