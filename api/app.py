@@ -11,6 +11,7 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from tensorrepo.api.audit.middleware import Auditing
 from tensorrepo.api.authentication import Authentication
+from tensorrepo.api.client_versions import ClientVersions
 from tensorrepo.api.errors import install_handlers
 from tensorrepo.api.forwarding import Forwarding
 from tensorrepo.api.idempotency import Idempotency
@@ -111,6 +112,7 @@ def create_app(
         opened.live.writer.start()
         opened.anchors.start()
         opened.deliverer.start()
+        opened.housekeeping.start()
         try:
             yield
         finally:
@@ -134,6 +136,7 @@ def create_app(
     # From the inside out.
     app.add_middleware(MemoryReads)
     app.add_middleware(Idempotency)
+    app.add_middleware(ClientVersions, oldest=chosen.oldest_client)
     app.add_middleware(Authentication)
     app.add_middleware(Limits, settings=chosen)
     app.add_middleware(Auditing)

@@ -18,11 +18,12 @@ from starlette.websockets import WebSocketClose
 
 from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.access.cookies import session_of
+from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.tokens import sent_token, token_id
 from tensorrepo.api.errors import answer_error
 from tensorrepo.api.requests import CALLER, TOKEN_ID
 from tensorrepo.api.service import Service
-from tensorrepo.repo.errors import Error, UnauthenticatedError
+from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
 
 # Of the API. Pages have a door of their own, which leads to the login.
 OPEN: Final = frozenset({("GET", "/api/v1"), ("HEAD", "/api/v1"), ("POST", "/api/v1/session")})
@@ -55,6 +56,23 @@ class Authentication:
             request_id = scope.get("request_id", "")
             scope[CALLER] = replace(caller, address=address, request_id=request_id)
         await self._app(scope, receive, send)
+
+
+async def require_unchanged(request: Request, access: RepositoryAccess) -> None:
+    """What a long answer asks again and again: its caller is who it was, and may what they might.
+
+    Raises:
+        UnauthenticatedError: the token was revoked, or the session ended, within the last second.
+        PermissionDenied: what the caller may do has changed.
+        NotFoundError: the repository has gone, or has another name.
+    """
+    service: Service = request.app.state.service
+    caller, before = await _proved(request, service), access.caller
+    caller.require_known()
+    if (caller.name, caller.grants, caller.scope) != (before.name, before.grants, before.scope):
+        raise PermissionDenied("what this caller may do has changed: connect anew")
+    if service.directory.known(access.name) is None:
+        await run_in_threadpool(service.directory.open, access.name)
 
 
 def _require_known(caller: Caller, request: Request) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, insert, select
 from tensorrepo.api.access.accounts import Accounts
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.database.tables import METADATA, repositories
-from tensorrepo.api.repositories.directory import Listed
+from tensorrepo.api.repositories.directory import Listed, place_of
 from tensorrepo.api.repositories.opening import drivers, open_served
 from tensorrepo.api.service import Service
 from tensorrepo.api.settings import Settings
@@ -203,7 +203,7 @@ def _restored(
         finally:
             core.close()
         return one.url
-    url = f"{settings.storage_url.rstrip('/')}/{one.name}"
+    url = place_of(settings.storage_url, one.name)
     source = open_backend(str(folder / one.folder), environment=environment)
     target = open_backend(url, environment=environment)
     try:

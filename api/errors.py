@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from tensorrepo.api.mlflow.errors import is_for_mlflow, mlflow_error
+from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import (
     Error,
     MissingObjectsError,
@@ -66,6 +67,7 @@ class Problem(BaseModel):
 MEDIA_TYPE: Final = "application/problem+json"
 _LOGGER = logging.getLogger(__name__)
 _KINDS_OF_STATUS: Final = {
+    308: "not-found",  # under this name
     401: "unauthenticated",
     403: "permission",
     404: "not-found",
@@ -111,7 +113,13 @@ def answer_error(request: Request, error: Exception) -> JSONResponse:
     status = HTTP_STATUSES[error.kind]
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _LOGGER.error("%s: %s", error.kind, error)
-    return problem(request, status, error.kind, str(error), headers=headers, **more)
+    return problem(request, status, error.kind, told(request, error), headers=headers, **more)
+
+
+def told(request: Request, error: Exception) -> str:
+    """What the caller of a request is told of an error."""
+    service: Service = request.app.state.service
+    return service.told(error, str(request.path_params.get("repository", "")))
 
 
 def answer_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -124,7 +132,7 @@ def answer_invalid(request: Request, error: Exception) -> JSONResponse:
     ]
     first = found[0] if found else {"where": "request", "message": "not as its schema says"}
     detail = (
-        f"{first['where']}: {first['message']}. Correct it; /api/v1/docs shows what is expected."
+        f"{first['where']}: {first['message']}. Correct it; /api/v1/openapi.json says what fits."
     )
     return problem(request, HTTPStatus.BAD_REQUEST, "invalid-input", detail, problems=found)
 

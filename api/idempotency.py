@@ -28,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.tokens import sent_token
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.database import tables
@@ -120,8 +121,8 @@ class Idempotency:
             return
         headers = Headers(scope=scope)
         key, request = headers.get(HEADER), Request(scope)
-        user = None if key is None else await _user(request, headers)
-        if key is None or user is None:  # who is unknown is refused further in
+        caller = None if key is None else await _caller(request, headers)
+        if key is None or caller is None:  # who is unknown is refused further in
             await self._app(scope, receive, send)
             return
         if not _KEY.fullmatch(key):
@@ -129,19 +130,20 @@ class Idempotency:
             await problem(request, 400, "invalid-input", detail)(scope, receive, send)
             return
         try:
-            await self._run(request, user, key, receive, send)
+            await self._run(request, caller, key, receive, send)
         except HTTPException as error:
             await answer_http(request, error)(scope, receive, send)
         except Error as error:
             await answer_error(request, error)(scope, receive, send)
 
     async def _run(
-        self, request: Request, user: str, key: str, receive: Receive, send: Send
+        self, request: Request, caller: Caller, key: str, receive: Receive, send: Send
     ) -> None:
+        user = caller.name
         service: Service = request.app.state.service
         answers = KeptAnswers(service.database)
         body = await _whole(receive)
-        hashed = _hash(request, body)
+        hashed = _hash(request, body, caller)
         known = await run_in_threadpool(answers.begin, user, key, hashed)
         if known is not None:
             note(request, None)
@@ -168,7 +170,7 @@ class Idempotency:
         )
 
 
-async def _user(request: Request, headers: Headers) -> str | None:
+async def _caller(request: Request, headers: Headers) -> Caller | None:
     """Whose token the request carries; None: nobody's."""
     token = sent_token(headers.get("authorization", ""))
     if token is None:
@@ -180,7 +182,7 @@ async def _user(request: Request, headers: Headers) -> str | None:
             known = await run_in_threadpool(service.accounts.caller, token)
     except UnauthenticatedError:
         return None
-    return known.name
+    return known
 
 
 async def _whole(receive: Receive) -> bytes:
@@ -205,8 +207,9 @@ def _given(body: bytes, receive: Receive) -> Receive:
     return give
 
 
-def _hash(request: Request, body: bytes) -> str:
-    head = f"{request.method}\n{request.url.path}\n{request.url.query}\n".encode()
+def _hash(request: Request, body: bytes, caller: Caller) -> str:
+    # A token for less gets no answer that was given to one for more.
+    head = f"{request.method}\n{request.url.path}\n{request.url.query}\n{caller.scope}\n".encode()
     return hashlib.sha256(head + body).hexdigest()
 
 

@@ -21,6 +21,7 @@ from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.access.cookies import require_intended
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import REPOSITORY_NAME
+from tensorrepo.api.observing.logs import redacted
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import NotFoundError, PermissionDenied
 
@@ -83,7 +84,8 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         told = dict(scope["headers"]).get(REQUEST_ID.lower().encode(), b"").decode("latin-1")
-        request_id = told if _ID.fullmatch(told) else secrets.token_hex(8)
+        is_plain = _ID.fullmatch(told) and redacted(told) == told  # it is logged as it is
+        request_id = told if is_plain else secrets.token_hex(8)
         scope["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
@@ -142,8 +144,9 @@ async def access_of(
 def _renamed_path(request: Request, old: str, new: str) -> str:
     """Path and query of a request, with another repository's name."""
     path, query = request.url.path, request.url.query
-    head, parted, tail = path.partition(f"/{old}/-/")
-    moved = f"{head}/{new}/-/{tail}" if parted else path.removesuffix(old) + new
+    route: str = request.scope["route"].path
+    before = request.scope.get("root_path", "") + route.partition("{repository")[0]
+    moved = f"{before}{new}{path[len(before) + len(old) :]}"
     return f"{moved}?{query}" if query else moved
 
 

@@ -26,6 +26,7 @@ from tensorrepo.api.content.queries import SqlQueries
 from tensorrepo.api.content.query_gate import QueryGate
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.events.hub import EventHub
+from tensorrepo.api.housekeeping import Housekeeping
 from tensorrepo.api.live.hub import LiveHub
 from tensorrepo.api.live.store import LivePoints
 from tensorrepo.api.live.writer import LiveWriter
@@ -59,6 +60,7 @@ class Service:
     anchors: Anchors
     webhooks: Webhooks
     deliverer: Deliverer
+    housekeeping: Housekeeping
     events: EventHub = field(default_factory=EventHub)
 
     @property
@@ -91,7 +93,15 @@ class Service:
                 f"{caller.name} may not administer {repository}. Ask whoever runs this service."
             )
 
+    def told(self, error: Exception, repository: str) -> str:
+        """What callers are told of an error: nothing of where the service keeps things."""
+        text = self.directory.without_place(str(error), repository)
+        for place in (self.settings.storage_url, str(self.settings.data)):
+            text = text.replace(place, "the service's storage")
+        return text
+
     def close(self) -> None:
+        self.housekeeping.close()
         self.live.writer.close()
         self.deliverer.close()
         self.outbound.close()
@@ -131,6 +141,7 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         sign_in=SignIn(settings, database, callers, accounts.people, outbound),
         audit=audit,
         anchors=Anchors(audit, database, directory, every_seconds=settings.audit_anchor_seconds),
+        housekeeping=Housekeeping(directory, settings.data),
         live=live,
         live_events=LiveHub(points),
         catalogs=catalogs,

@@ -77,8 +77,8 @@ class Settings(BaseSettings):
     presigned_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Values of so many bytes and more are read by clients straight from an S3 "
-        "store, by URLs good for 15 minutes; none: all goes through the service.",
+        description="Values of so many bytes and more go straight between clients and an S3 store, "
+        "by URLs good for 15 minutes; none: all goes through the service.",
     )
     path_prefix: str = Field(
         default="",
@@ -93,11 +93,20 @@ class Settings(BaseSettings):
     )
     tls_certificate: Path | None = Field(default=None, description="File of a certificate.")
     tls_key: Path | None = Field(default=None, description="File of the certificate's key.")
+    oldest_client: int = Field(
+        default=1,
+        ge=1,
+        description="Oldest revision of the protocol whose clients are served; others are told to "
+        "install a newer one.",
+    )
     requests_per_second: float | None = Field(
         default=None, gt=0, description="Most requests of one token, on average."
     )
     bytes_per_second: float | None = Field(
         default=None, gt=0, description="Most bytes to and from one token, on average."
+    )
+    repository_bytes: int | None = Field(
+        default=None, ge=1, description="Most bytes that a repository may take in its store."
     )
     max_connections: int = Field(
         default=8192, ge=1, description="Connections of each process; more are answered 503."

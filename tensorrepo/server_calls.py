@@ -14,6 +14,8 @@ import httpx
 
 from tensorrepo.connect import Machine
 from tensorrepo.credentials import SERVER_VARIABLE, server_url, stored_logins, stored_token
+from tensorrepo.repo.backends.service_errors import moved_url
+from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tensorrepo.repo.errors import (
     CommitOutcomeUnknown,
     Error,
@@ -39,8 +41,11 @@ class Server:
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url = server_url(url)
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        # Environment proxies count; redirects do not: a token is for this server alone.
+        headers = {CLIENT_HEADER: str(REVISION)}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        # Environment proxies count; redirects do not, but from the old name of a repository of
+        # this server to its new one: a token is for this server alone.
         self._client = httpx.Client(
             base_url=f"{self.url}/api/v1", headers=headers, timeout=TIMEOUT_SECONDS
         )
@@ -107,6 +112,9 @@ class Server:
     def _send(self, method: str, path: str, **values: Any) -> httpx.Response:
         try:
             answer = self._client.request(method, path, **values)
+            moved = moved_url(str(answer.url), answer.status_code, answer.headers.get("Location"))
+            if moved is not None:  # a repository was renamed
+                answer = self._client.request(method, moved, **{**values, "params": None})
         except httpx.HTTPError as error:
             raise _unreachable(self.url, error) from error
         if not answer.is_success:

@@ -58,10 +58,18 @@ class Caller:
         return self.scope is None or allows(self.scope, action, repository, ref)
 
     def may_give(self, grant: Grant) -> bool:
-        """Whether this caller may do all that `grant` allows."""
+        """Whether this caller may do all that `grant` allows; an operator, for `MIRROR`."""
+        if grant.action is Action.MIRROR and not (self.is_operator and self.scope is None):
+            return False
         return any(own.includes(grant) for own in self.grants) and (
             self.scope is None or any(own.includes(grant) for own in self.scope)
         )
+
+    def mirrors(self, repository: str, ref: str) -> bool:
+        """Whether the token is for setting a ref that else the service alone sets."""
+        named = [one for one in self.scope or () if one.action is Action.MIRROR]
+        may_write = self.may(Action.WRITE, repository, ref)
+        return may_write and allows(named, Action.MIRROR, repository, ref)
 
     def level(self, repository: str) -> Action | None:
         """The most that this caller may do with any ref of a repository; None: nothing."""

@@ -30,11 +30,16 @@ RESERVED: Final = frozenset(
 
 
 class Action(IntEnum):
-    """What may be done; each includes those before it."""
+    """What may be done; each includes those before it.
+
+    `MIRROR` is of the scopes of tokens alone: to set refs that else the service alone sets. Nothing
+    that does not name it includes that, see `Caller.mirrors`.
+    """
 
     READ = 1
     WRITE = 2
-    ADMIN = 3
+    MIRROR = 3
+    ADMIN = 4
 
     @property
     def word(self) -> str:

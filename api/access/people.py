@@ -97,11 +97,12 @@ class People:
         """A new account without grants. Raises ConflictError when the name is taken."""
         check_name(name, "user")
         _check_email(email)
+        made = User(name, email, is_operator, is_disabled=False, created_ns=self._clock())
         with self._database.write() as connection:
             _refuse_taken(connection, tables.users, name)
             values = {"name": name, "email": email, "is_operator": is_operator}
-            connection.execute(insert(tables.users).values(**values, created_ns=self._clock()))
-        return User(name, email, is_operator, is_disabled=False)
+            connection.execute(insert(tables.users).values(**values, created_ns=made.created_ns))
+        return made
 
     def change_user(
         self,
@@ -137,6 +138,8 @@ class People:
         with self._database.write() as connection:
             _found(connection, tables.users, name)
             connection.execute(delete(tables.users).where(tables.users.c.name == name))
+            kept = tables.idempotent_answers  # whoever is called so next gets no answers of theirs
+            connection.execute(delete(kept).where(kept.c.user == name))
             _require_operator_left(connection)
         self._callers.forget()
 
@@ -204,6 +207,8 @@ class People:
 
     def grant(self, kind: HolderKind, holder: str, grant: Grant) -> None:
         """Let somebody do something; what stood for the same refs is replaced."""
+        if grant.action is Action.MIRROR:
+            raise InvalidInputError("mirror is for the scope of a token: grant write, and make one")
         table = _TABLES[kind]
         with self._database.write() as connection:
             _found(connection, tables.users if kind == "user" else tables.groups, holder)

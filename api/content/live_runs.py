@@ -99,7 +99,6 @@ class LiveRuns:
             name, secrets.token_hex(32), RUNNING, author, began, now, due, params=checked,
             attempts=new_attempt(began, None, here),
         )  # fmt: skip
-        self.points.forget(key)  # of one that had this name before
 
         def refuse(view: LogView) -> None:
             if ref in view.state.refs:
@@ -108,6 +107,8 @@ class LiveRuns:
         made, written, _ = store_run(
             access.core, document, PointChunks(), author=author, refuse=refuse
         )
+        # Only now nobody else has begun one of this name: what is there is of an older one.
+        self.points.forget(key)
         self.points.begin(key, author)
         return StoredRun(access.core, made.digest, written)
 

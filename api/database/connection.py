@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, OperationalError
 
 from tensorrepo.api.database.tables import METADATA
 from tensorrepo.formats.common.arguments import without_password
 from tensorrepo.migrations.service.revisions import prepare
 from tensorrepo.repo.errors import InvalidInputError, StorageError
 
+_LOGGER = logging.getLogger(__name__)
 _BUSY_SECONDS = 30
 _WRITES = "tensorrepo_writes"
 
@@ -28,8 +30,15 @@ class Database:
         self._engine = _engine(url)
         self._writing = self._engine.execution_options(**{_WRITES: True})
         try:
-            with self.write() as connection:
+            with self._writing.begin() as connection:
                 prepare(connection, METADATA)
+        except OperationalError as error:
+            self.close()
+            raise StorageError(
+                f"the service's database {self.where} does not answer: {error.orig}. Check the "
+                "setting `database`, and whether it runs.",
+                transient=True,
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -59,11 +68,16 @@ class Database:
     def _failures(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
+        except OperationalError as error:  # where it is, and what it said, is for the log alone
+            _LOGGER.warning("the database %s does not answer: %s", self.where, error.orig)
             raise StorageError(
-                f"the service's database {self.where} does not answer: {error.orig}. Try again; "
-                "if it lasts, tell whoever runs the service.",
+                "the service's database does not answer. Try again; if it lasts, tell whoever runs "
+                "the service.",
                 transient=True,
+            ) from error
+        except (DataError, OverflowError) as error:
+            raise InvalidInputError(
+                "the service cannot keep a text with a NUL in it, nor so large a number: correct it"
             ) from error
 
     def close(self) -> None:

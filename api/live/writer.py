@@ -151,11 +151,20 @@ class LiveWriter:
     def _tried(self, key: RunKey) -> None:
         try:
             self.write(key)
-        except NotFoundError as error:  # the run, or its repository
+        except NotFoundError as error:
+            if not self._is_served(key.repository):
+                return  # it was deleted: points wait until it comes back, or is erased with them
             _LOGGER.warning("live run %s of %s is gone: %s", key.run, key.repository, error)
             self._points.forget(key)
         except Exception:  # the thread lives on; points wait, and are tried again
             _LOGGER.exception("live run %s of %s was not written", key.run, key.repository)
+
+    def _is_served(self, repository: str) -> bool:
+        try:
+            self._directory.find(repository)
+        except NotFoundError:
+            return False
+        return True
 
     def _write_claimed(self, key: RunKey, change: Change | None, author: str | None) -> StoredRun:
         row = self._points.find(key)

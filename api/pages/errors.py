@@ -18,6 +18,7 @@ from tensorrepo.api.errors import (
     answer_error,
     answer_http,
     answer_invalid,
+    told,
 )
 from tensorrepo.api.pages.rendering import HEADERS, WebPage
 from tensorrepo.repo.errors import Error, UnauthenticatedError
@@ -50,7 +51,7 @@ async def page_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, Error), "registered for these alone"
     if isinstance(error, UnauthenticatedError):
         return _sign_in(request)
-    return _error_page(request, HTTP_STATUSES[error.kind], error.kind, str(error))
+    return _error_page(request, HTTP_STATUSES[error.kind], error.kind, told(request, error))
 
 
 async def page_invalid(request: Request, error: Exception) -> Response:

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from tensorrepo.api.authentication import require_unchanged
 from tensorrepo.api.content import runs
 from tensorrepo.api.live.store import RunKey
 from tensorrepo.api.pages.door import RepositoryPageOf
 from tensorrepo.api.pages.rendering import RepositoryPage
-from tensorrepo.api.requests import caller_of
 from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, EventStream
 from tensorrepo.formats.runs.run_record import RUNNING
 from tensorrepo.formats.runs.stored_run import StoredRun
@@ -150,10 +150,10 @@ def _news(run: StoredRun, seen: dict[str, int]) -> dict[str, dict[str, list[floa
 async def _is_still_allowed(page: RepositoryPage) -> bool:
     """Whether nothing was revoked since the page was asked for."""
     try:
-        caller = await caller_of(page.request, page.service)
+        await require_unchanged(page.request, page.access)
     except Error:
         return False
-    return (caller.grants, caller.scope) == (page.caller.grants, page.caller.scope)
+    return True
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:

@@ -10,7 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Table,
+    and_,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
 
 from tensorrepo.api.access.grants import check_repository_name
 from tensorrepo.api.database import tables
@@ -23,6 +34,14 @@ from tensorrepo.repo.errors import ConflictError, NotFoundError, StorageError
 _LOGGER = logging.getLogger(__name__)
 UNDELETE_DAYS: Final = 14
 UNDELETE_NS: Final = UNDELETE_DAYS * 86400 * 10**9
+# What belongs to a repository by its name, and by what else each row is told from others.
+_OF_NAMES: Final[tuple[tuple[Table, tuple[str, ...]], ...]] = (
+    (tables.grants, ("user", "refs")),
+    (tables.group_grants, ("group", "refs")),
+    (tables.live_runs, ("run",)),
+    (tables.live_points, ("run", "batch")),
+    (tables.audit_anchors, ()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +79,9 @@ class Directory:
         self._timer = timer
         self._open: dict[str, ServedRepository] = {}
         self._fresh_until: dict[str, float] = {}
-        self._cores: dict[str, RepositoryCore] = {}  # by URL: a renamed repository keeps its own
+        # By URL, which a renamed repository keeps, and by the time when it was made: at the URL of
+        # one that was erased there may be another one, of which the old one's log knows nothing.
+        self._cores: dict[tuple[str, int], RepositoryCore] = {}
         self._lock = threading.Lock()
 
     def listed(self) -> list[Listed]:
@@ -96,19 +117,25 @@ class Directory:
         if known is not None:
             return known
         try:
-            url = self.find(name).url
+            listed = self.find(name)
         except NotFoundError:
             self._open.pop(name, None)  # renamed or deleted, by whichever process
             raise
         with self._lock:
             known = self._open.get(name)
-            if known is None or self._cores.get(url) is not known.core:
-                core = self._cores.get(url) or self._core_of(name, url)
-                self._cores[url] = core
+            key = (listed.url, listed.created_ns)
+            if known is None or self._cores.get(key) is not known.core:
+                core = self._cores.get(key) or self._core_of(name, listed.url)
+                self._cores[key] = core
                 known = ServedRepository(name, core)
                 self._open[name] = known
             self._fresh_until[name] = self._timer() + FRESH_SECONDS
         return known
+
+    def without_place(self, text: str, name: str) -> str:
+        """`text` with the name of a repository in place of where it lies."""
+        known = self._open.get(name)
+        return text if known is None else text.replace(known.core.backend.url, name)
 
     def renamed(self, old: str) -> str | None:
         """What a repository is called now that was called `old`; None: none was."""
@@ -127,7 +154,9 @@ class Directory:
             )
 
     def rename(self, old: str, new: str) -> None:
-        """Give a repository another name. The old one leads to it; grants and tokens go along.
+        """Give a repository another name. The old one leads to it.
+
+        Grants, tokens, and what trainings logged that is not in the repository yet go along.
 
         Raises:
             NotFoundError: there is none.
@@ -141,9 +170,8 @@ class Directory:
             connection.execute(update(table).where(table.c.name == old).values(name=new))
             connection.execute(delete(former).where(former.c.old.in_([old, new])))
             connection.execute(insert(former).values(old=old, name=new))
-            for grants in (tables.grants, tables.group_grants):
-                theirs = grants.c.repository == old
-                connection.execute(update(grants).where(theirs).values(repository=new))
+            for owned, by in _OF_NAMES:
+                _move_rows(connection, owned, by, old, new)
             _rename_scopes(connection, old, new)
         self._forget(old)
 
@@ -186,6 +214,12 @@ class Directory:
                 erase(one.url, environment=self._environment)
             with self._database.write() as connection:
                 connection.execute(delete(table).where(table.c.name == one.name))
+                for owned, _ in _OF_NAMES:  # whoever is given the name next begins with nothing
+                    connection.execute(delete(owned).where(owned.c.repository == one.name))
+            with self._lock:
+                core = self._cores.pop((one.url, one.created_ns), None)
+            if core is not None:
+                core.close()
         return [one.name for one in gone]
 
     def _mark(self, name: str, deleted_ns: int | None) -> None:
@@ -205,10 +239,15 @@ class Directory:
         """Make a repository in the service's storage. Raises ConflictError for a taken name."""
         check_repository_name(name)
         self._refuse_taken(name)
-        url = f"{self._settings.storage_url.rstrip('/')}/{name}"
+        url = place_of(self._settings.storage_url, name)
         if self._is_used(url):  # by one that was called so before
-            url = f"{url}.{secrets.token_hex(4)}"
-        self._core(url, create=True).close()
+            url = _beside(url)
+        try:
+            self._core(url, create=True).close()
+        except ConflictError:  # of a process that was killed before it listed what it made
+            self._refuse_taken(name)
+            url = _beside(url)
+            self._core(url, create=True).close()
         return self.add(name, url, description=description)
 
     def add(self, name: str, url: str, *, description: str = "") -> Listed:
@@ -216,13 +255,16 @@ class Directory:
         check_repository_name(name)
         self._refuse_taken(name)
         made = Listed(name, url, description, self._clock())
-        with self._database.write() as connection:
-            connection.execute(delete(tables.former_names).where(tables.former_names.c.old == name))
-            connection.execute(
-                insert(tables.repositories).values(
-                    name=name, url=url, description=description, created_ns=made.created_ns
-                )
-            )
+        values = {"name": name, "url": url, "description": description}
+        former = tables.former_names
+        try:
+            with self._database.write() as connection:
+                connection.execute(delete(former).where(former.c.old == name))
+                made_now = insert(tables.repositories).values(**values, created_ns=made.created_ns)
+                connection.execute(made_now)
+        except IntegrityError:  # another process was first
+            self._refuse_taken(name)
+            raise
         return made
 
     def settle(self, name: str, url: str) -> None:
@@ -248,6 +290,11 @@ class Directory:
             )
             with self._database.write() as connection:
                 connection.execute(update(table).where(table.c.name == name).values(url=url))
+
+    def opened(self) -> list[RepositoryCore]:
+        """Repositories that are open in this process."""
+        with self._lock:
+            return list(self._cores.values())
 
     def close(self) -> None:
         with self._lock:
@@ -292,10 +339,38 @@ class Directory:
             raise ConflictError(f"there is a repository {name!r} already; choose another name")
 
 
+def _beside(url: str) -> str:
+    return f"{url}.{secrets.token_hex(4)}"
+
+
+def place_of(storage_url: str, name: str) -> str:
+    """Where a repository of that name is made, below the service's own storage."""
+    # No repository lies within another one: `team` would have what `team/objects` stores as its
+    # own, list it, collect it, and be erased with it. No team is called `_`.
+    folder = name if "/" in name else f"_/{name}"
+    return f"{storage_url.rstrip('/')}/{folder}"
+
+
 def _listed(row: RowMapping) -> Listed:
     return Listed(
         str(row["name"]), str(row["url"]), str(row["description"]), int(str(row["created_ns"]))
     )
+
+
+def _move_rows(
+    connection: Connection, table: Table, by: tuple[str, ...], old: str, new: str
+) -> None:
+    """Let rows about `old` be about `new`, in place of any that are so already."""
+    columns = [table.c[name] for name in by]
+    moved = select(*columns, table.c.repository).where(_of(table, old))
+    for row in connection.execute(moved).all():
+        same = [column == value for column, value in zip(columns, row[:-1], strict=True)]
+        connection.execute(delete(table).where(and_(_of(table, new), *same)))
+    connection.execute(update(table).where(_of(table, old)).values(repository=new))
+
+
+def _of(table: Table, repository: str) -> ColumnElement[bool]:
+    return table.c.repository == repository
 
 
 def _rename_scopes(connection: Connection, old: str, new: str) -> None:

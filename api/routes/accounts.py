@@ -26,8 +26,9 @@ class GrantInfo(BaseModel):
 
     repository: str = Field(max_length=200, examples=["team/photos", "team/*", "*"])
     action: str = Field(
-        pattern="^(read|write|admin)$",
-        description="read, write or admin; each includes the others before it.",
+        pattern="^(read|write|mirror|admin)$",
+        description="read, write or admin; each includes the others before it. In scopes of tokens "
+        "mirror, too: to push refs that else the service alone sets.",
     )
     refs: str = Field(default="*", max_length=1024, examples=["*", "heads/main", "heads/dev/*"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import xxhash
 from fastapi import Query, Request, Response
@@ -16,6 +16,9 @@ CardFormat = Annotated[
 ]
 # Opened by itself, too, nothing of a card runs or loads.
 _POLICY: Final = "default-src 'none'; sandbox"
+CARD_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/markdown": {}, "text/html": {}}, "description": "The card."}
+}
 _TYPES: Final = {"markdown": "text/markdown", "html": "text/html"}
 
 

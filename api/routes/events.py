@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -13,10 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
+from tensorrepo.api.authentication import require_unchanged
+from tensorrepo.api.errors import told
 from tensorrepo.api.events.hub import Dropped, Subscription
 from tensorrepo.api.events.occurrences import Event, parse_event_id
-from tensorrepo.api.requests import AccessOf, ServiceOf, caller_of
-from tensorrepo.repo.errors import Error, PermissionDenied
+from tensorrepo.api.requests import AccessOf, ServiceOf
+from tensorrepo.repo.errors import Error
 
 router: Final = APIRouter(prefix="/api/v1/repositories", tags=["events"])
 HEARTBEAT_SECONDS: Final = 15.0
@@ -87,48 +90,45 @@ async def stream_events(
     Each event's `id` is its place in the log; a client that comes back sends the last one as
     `Last-Event-ID` and misses nothing. A `dropped` event says why a stream ends.
     """
-    told = last_event_id or after
-    since = None if told is None else parse_event_id(told)
+    last = last_event_id or after
+    since = None if last is None else parse_event_id(last)
 
     async def check() -> None:
-        """Raises where the caller's token was revoked, or what they may do is another by now."""
-        caller = await caller_of(request, service)
-        if (caller.grants, caller.scope) != (access.caller.grants, access.caller.scope):
-            raise PermissionDenied("what this caller may do has changed: connect anew")
+        await require_unchanged(request, access)
 
     async def parts() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         async with service.events.subscribe(access.served) as subscription:
             if since is not None:
                 async for events in subscription.replay(since):
+                    await check()
                     yield _shown(access, events, prefix)
             async for events in _live(subscription, check):
                 yield _shown(access, events, prefix) if events else ": still here\n\n"
 
-    return EventStream(_with_endings(parts()))
+    return EventStream(_with_endings(parts(), partial(told, request)))
 
 
 async def _live(
     subscription: Subscription, check: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[tuple[Event, ...]]:
-    """Events as they come; none when nothing happened for a while. `check` is asked as often."""
-    clock = asyncio.get_running_loop().time
-    checked_at = clock()
+    """Events as they come; none when nothing happened for a while. `check` is asked before each."""
     while True:
-        yield await subscription.next(HEARTBEAT_SECONDS)
-        if clock() - checked_at >= HEARTBEAT_SECONDS:
-            await check()
-            checked_at = clock()
+        events = await subscription.next(HEARTBEAT_SECONDS)
+        await check()
+        yield events
 
 
-async def _with_endings(parts: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _with_endings(
+    parts: AsyncIterator[str], words: Callable[[Exception], str]
+) -> AsyncIterator[str]:
     try:
         async for part in parts:
             if part:
                 yield part
     except (Dropped, Error) as why:
         kind = why.kind if isinstance(why, Error) else "dropped"
-        body = msgspec.json.encode({"kind": kind, "detail": str(why)}).decode()
+        body = msgspec.json.encode({"kind": kind, "detail": words(why)}).decode()
         yield f"event: dropped\ndata: {body}\n\n"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -12,15 +13,17 @@ from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
+from tensorrepo.api.authentication import require_unchanged
 from tensorrepo.api.content import runs
 from tensorrepo.api.content.live_runs import points_of
 from tensorrepo.api.content.runs import RunDetails
+from tensorrepo.api.errors import told
 from tensorrepo.api.live.hub import LiveEnd, LiveNews
 from tensorrepo.api.live.store import PendingPoints, RunKey
-from tensorrepo.api.requests import AccessOf, ServiceOf, caller_of
+from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.routes.events import HEARTBEAT_SECONDS, EventStream
 from tensorrepo.formats.common.provenance import ProvenanceEdge
-from tensorrepo.repo.errors import Error, InvalidInputError, PermissionDenied
+from tensorrepo.repo.errors import Error, InvalidInputError
 
 router: Final = APIRouter(
     prefix="/api/v1/repositories/{repository:repository}/-/runs", tags=["runs"]
@@ -150,12 +153,6 @@ async def stream_run(
     key = RunKey(access.name, found.name)
     since = None if last_event_id is None else _id(last_event_id)
 
-    async def check() -> None:
-        """Raises where the token was revoked, or what the caller may do is another by now."""
-        caller = await caller_of(request, service)
-        if (caller.grants, caller.scope) != (access.caller.grants, access.caller.scope):
-            raise PermissionDenied("what this caller may do has changed: connect anew")
-
     async def parts() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         points = service.live.points
@@ -168,8 +165,8 @@ async def stream_run(
                     yield f"id: {start}\nevent: reset\ndata: {{}}\n\n"
             while True:
                 news = await _next(queue)
+                await require_unchanged(request, access)
                 if news is None:
-                    await check()
                     yield ": still here\n\n"
                 elif isinstance(news, LiveEnd):
                     yield f"event: end\ndata: {_json({'why': news.why})}\n\n"
@@ -177,7 +174,7 @@ async def stream_run(
                 else:
                     yield _points_event(news)
 
-    return EventStream(_with_errors(parts()))
+    return EventStream(_with_errors(parts(), partial(told, request)))
 
 
 async def _next(queue: asyncio.Queue[LiveNews]) -> LiveNews | None:
@@ -189,12 +186,14 @@ async def _next(queue: asyncio.Queue[LiveNews]) -> LiveNews | None:
         return None
 
 
-async def _with_errors(parts: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _with_errors(
+    parts: AsyncIterator[str], words: Callable[[Exception], str]
+) -> AsyncIterator[str]:
     try:
         async for part in parts:
             yield part
     except Error as error:
-        yield f"event: end\ndata: {_json({'why': str(error), 'kind': error.kind})}\n\n"
+        yield f"event: end\ndata: {_json({'why': words(error), 'kind': error.kind})}\n\n"
 
 
 def _points_event(news: PendingPoints) -> str:

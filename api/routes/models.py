@@ -11,7 +11,7 @@ from tensorrepo.api.content.model_catalog import MOST, DonorInfo, OwnerInfo, don
 from tensorrepo.api.content.models import DEFAULT_REF, FileInfo, ModelDetails, ModelInfo, TensorInfo
 from tensorrepo.api.content.registry_compare import model_card
 from tensorrepo.api.requests import AccessOf, ServiceOf
-from tensorrepo.api.routes.cards import CardFormat, answer_card
+from tensorrepo.api.routes.cards import CARD_ANSWERS, CardFormat, answer_card
 from tensorrepo.api.routes.downloads import DownloadResponse
 from tensorrepo.api.routes.pagination import Cursor, Limit, ListPage, keyed_page
 from tensorrepo.query.architecture import Ranking
@@ -132,7 +132,12 @@ def get_safetensors(
     return DownloadResponse(request, model_bytes.open_safetensors(found, tensor))
 
 
-@router.get("/{name:entry}/-/card", summary="The README.md of a model", response_model=None)
+@router.get(
+    "/{name:entry}/-/card",
+    summary="The README.md of a model",
+    response_class=Response,
+    responses=CARD_ANSWERS,
+)
 def get_card(
     request: Request,
     access: AccessOf,

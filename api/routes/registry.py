@@ -23,7 +23,7 @@ from tensorrepo.api.content.registry_search import (
     parse_label,
 )
 from tensorrepo.api.requests import AccessOf
-from tensorrepo.api.routes.cards import CardFormat, answer_card
+from tensorrepo.api.routes.cards import CARD_ANSWERS, CardFormat, answer_card
 from tensorrepo.api.routes.conditional import answer_json
 from tensorrepo.api.routes.pagination import (
     Cursor,
@@ -147,7 +147,12 @@ def delete_model(access: AccessOf, name: str) -> Deleted:
     return Deleted(versions=registry_changes.delete_model(access, name))
 
 
-@router.get("/{name:entry}/-/card", summary="What is written about a model", response_model=None)
+@router.get(
+    "/{name:entry}/-/card",
+    summary="What is written about a model",
+    response_class=Response,
+    responses=CARD_ANSWERS,
+)
 def get_card(
     request: Request,
     access: AccessOf,

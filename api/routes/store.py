@@ -12,8 +12,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse
 
+from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.requests import AccessOf, CallerOf, ServiceOf
-from tensorrepo.api.routes.byte_ranges import ByteRangeResponse
+from tensorrepo.api.routes.byte_ranges import ByteRangeResponse, byte_range
 from tensorrepo.api.routes.pagination import (
     Cursor,
     Limit,
@@ -30,7 +31,13 @@ from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.reading import identity_of, log_tail, open_key, some_keys
 from tensorrepo.api.transfer.stored_values import StoredValue, signed_address
 from tensorrepo.api.transfer.ways import open_reached, visible_state
-from tensorrepo.repo.backends.service_format import ACCESS_HEADER, API_HEADER, parse_way
+from tensorrepo.repo.backends.base import SignsRequests
+from tensorrepo.repo.backends.service_format import (
+    ACCESS_HEADER,
+    API_HEADER,
+    DIRECT_HEADER,
+    parse_way,
+)
 from tensorrepo.repo.log.log_slots import MAX_GENERATION
 
 router: Final = APIRouter(tags=["remote repositories"])
@@ -66,11 +73,14 @@ class LogTailInfo(BaseModel):
 
 
 @router.get("/{repository:repository}/repo.json", summary="What `tensorrepo clone URL` asks first")
-async def discover(access: AccessOf, request: Request) -> Response:
+async def discover(access: AccessOf, service: ServiceOf, request: Request) -> Response:
     """Identity of the repository; a header says where its API is."""
     prefix = request.scope.get("root_path", "")
     api = f"{prefix}{_BASE.replace('{repository:repository}', access.name)}"
     headers = {API_HEADER: api, ACCESS_HEADER: "all" if access.reads_all else "part"}
+    direct = service.settings.presigned_bytes
+    if direct is not None and isinstance(access.core.objects.backend, SignsRequests):
+        headers[DIRECT_HEADER] = str(direct)
     return Response(identity_of(access), headers=headers, media_type="application/json")
 
 
@@ -120,8 +130,11 @@ def read_key(
 
 
 def _answer(value: StoredValue, service: Service, request: Request, asked: str | None) -> Response:
-    signed = signed_address(value, service.settings.presigned_bytes)
+    is_range = asked is not None and byte_range(asked, value.size_bytes) is not None
+    least = service.settings.presigned_bytes
+    signed = signed_address(value, least, asked if is_range else None)
     if signed is not None and request.method == "GET":
+        note(request, "download", f"by an address of the store, {value.size_bytes} bytes")
         return RedirectResponse(signed, 307, {"Cache-Control": "no-store"})
     headers = {"Cache-Control": "private", "Content-Disposition": "attachment"}
     return ByteRangeResponse(value, method=request.method, asked=asked, headers=headers)

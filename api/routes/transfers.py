@@ -16,12 +16,15 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import AccessOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.api.transfer.appending import Appending, LandedEntries, appender_of, appending_of
+from tensorrepo.api.transfer.direct_uploads import DirectUpload
 from tensorrepo.api.transfer.offered_objects import check_objects
 from tensorrepo.api.transfer.possession import Receipts
+from tensorrepo.api.transfer.quotas import require_room
 from tensorrepo.api.transfer.uploads import PartialUpload, require_writer, store_objects
 from tensorrepo.repo.backends.service_format import (
     MAX_MESSAGE_BYTES,
@@ -29,7 +32,7 @@ from tensorrepo.repo.backends.service_format import (
     Landed,
     decode_message,
 )
-from tensorrepo.repo.errors import TooLargeError
+from tensorrepo.repo.errors import NotFoundError, TooLargeError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import canonical_json
 
@@ -59,6 +62,28 @@ class UploadState(BaseModel):
     )
 
 
+class WantedAddress(BaseModel):
+    """What is to be put."""
+
+    bytes: int = Field(ge=1, le=MOST_OBJECT_BYTES, description="As it is stored.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of all of these.")
+
+
+class UploadPlace(BaseModel):
+    """An address that is good for these headers alone."""
+
+    name: str = Field(description="What the service is told when it is there.")
+    url: str
+    headers: dict[str, str]
+
+
+class PutObject(BaseModel):
+    """What was put."""
+
+    bytes: int = Field(ge=1, le=MOST_OBJECT_BYTES)
+    name: str = Field(pattern=r"^[0-9a-f]{32}$", description="The one that came with the address.")
+
+
 class LandedAppend(BaseModel):
     """Where entries landed."""
 
@@ -77,10 +102,19 @@ async def put_objects(access: AccessOf, service: ServiceOf, request: Request) ->
 
 def _store(access: RepositoryAccess, service: Service, body: bytearray) -> StoredObjects:
     _, objects = decode_message(body)
+    _require_room(access, service, objects)
     store_objects(access, check_objects(objects))
     receipts = {digest: _receipt(access, service, digest) for digest, _ in objects}
     told = {str(digest): receipt for digest, receipt in receipts.items() if receipt is not None}
     return StoredObjects(objects=len(objects), receipts=told)
+
+
+def _require_room(
+    access: RepositoryAccess, service: Service, objects: list[tuple[Digest, memoryview]]
+) -> None:
+    if objects:  # else it may be what makes room
+        size = sum(data.nbytes for _, data in objects)
+        require_room(access, size, service.settings.repository_bytes)
 
 
 def _receipt(access: RepositoryAccess, service: Service, digest: Digest) -> str | None:
@@ -97,8 +131,40 @@ def get_upload(
 ) -> UploadState:
     """Of the caller's own upload of a large object."""
     require_writer(access)
-    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
     return UploadState(received=upload.received, stored=upload.is_stored)
+
+
+@router.post(_BASE + "/uploads/{digest}/address", summary="Where a large object may be put")
+def make_address(
+    access: AccessOf, service: ServiceOf, digest: DigestPath, wanted: WantedAddress
+) -> UploadPlace:
+    """In the store itself, for 15 minutes. 404 where this store gives no addresses."""
+    require_writer(access)
+    require_room(access, wanted.bytes, service.settings.repository_bytes)
+    upload = _direct(access, service, digest, wanted.bytes)
+    found = None
+    if service.settings.presigned_bytes is not None:
+        found = upload.address(bytes.fromhex(wanted.sha256))
+    if found is None:
+        raise NotFoundError("the store of this repository gives no addresses: send it in pieces")
+    return UploadPlace(name=found.name, url=found.url, headers=found.headers)
+
+
+@router.post(_BASE + "/uploads/{digest}/incoming", summary="Take in what was put there")
+async def adopt_upload(
+    access: AccessOf, service: ServiceOf, digest: DigestPath, put: PutObject
+) -> UploadState:
+    """Verified, and durable, when answered; then it is gone from where it was put."""
+    upload = _direct(access, service, digest, put.bytes)
+    await upload.adopt(put.name)
+    receipt = await run_in_threadpool(_receipt, access, service, Digest(digest))
+    return UploadState(received=put.bytes, stored=True, receipt=receipt)
+
+
+def _direct(access: RepositoryAccess, service: Service, digest: str, size: int) -> DirectUpload:
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
+    return DirectUpload.of(upload, service.database)
 
 
 @router.put(_BASE + "/uploads/{digest}/{size}/{offset}", summary="Send a piece of an object")
@@ -111,7 +177,11 @@ async def put_piece(
     offset: Annotated[int, Path(ge=0, le=MOST_OBJECT_BYTES, description="Where this begins.")],
 ) -> UploadState:
     """The last piece is answered when the object was verified, and is durable."""
-    upload = PartialUpload(access, Digest(digest), size, service.settings.data / "uploads")
+    upload = PartialUpload(access, Digest(digest), size, service.settings.data / UPLOADS)
+    require_writer(access)
+    if offset == 0:
+        quota = service.settings.repository_bytes
+        await run_in_threadpool(require_room, access, size, quota)
     received = await upload.receive(offset, _pieces(request))
     stored = received == size
     receipt = None
@@ -147,6 +217,7 @@ async def append_entries(access: AccessOf, service: ServiceOf, request: Request)
 
 def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> Appending:
     head, objects = decode_message(body)
+    _require_room(access, service, objects)
     return appending_of(
         access, head.entries, head.generation, check_objects(objects), merges=head.merges,
         receipts={Digest(name): receipt for name, receipt in head.receipts.items()},

@@ -86,6 +86,8 @@ def _check(access: RepositoryAccess, entry: LogEntry, read_bulk: ReadBulk) -> No
     elif kind in {"noop", "lease-open", "lease-close", "supersede", "shallow"}:
         if access.caller.level(access.name) in {None, Action.READ}:
             access.require(Action.WRITE)
+        if kind == "supersede":  # its answer tells whether a placement is stored
+            access.require(Action.READ)
     elif kind in _HERE_ALONE:
         raise PermissionDenied(
             f"{kind}: the service collects and purges by itself. Ask whoever runs it."
@@ -96,10 +98,10 @@ def _check(access: RepositoryAccess, entry: LogEntry, read_bulk: ReadBulk) -> No
 
 def _check_ref(access: RepositoryAccess, update: Update) -> None:
     ref = check_ref(update.ref)
-    if ref.startswith(SERVICE_SPACES):
+    if ref.startswith(SERVICE_SPACES) and not access.caller.mirrors(access.name, ref):
         raise PermissionDenied(
             f"{ref}: no push sets it. The service writes {', '.join(SERVICE_SPACES)} itself: use "
-            "its API, or its pages."
+            "its API, or its pages. A token with the scope `mirror` copies them."
         )
     access.require(Action.WRITE, ref)
 

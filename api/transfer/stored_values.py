@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
 
-from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsReads
+from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsRequests
 from tensorrepo.repo.errors import NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.mapping import map_descriptor
@@ -115,16 +115,19 @@ class RemoteValue:
         """Nothing is open."""
 
 
-def signed_address(value: StoredValue, least_bytes: int | None) -> str | None:
+def signed_address(
+    value: StoredValue, least_bytes: int | None, asked: str | None = None
+) -> str | None:
     """A URL of a large value of a store, for clients that may read it; None: it goes through here.
 
-    It is good for one key and one method, and for a short time.
+    It is good for one key and one method, for the range that is `asked`, and for a short time.
     """
     if least_bytes is None or not isinstance(value, RemoteValue) or value.size_bytes < least_bytes:
         return None
-    if not isinstance(value.backend, SignsReads):
+    if not isinstance(value.backend, SignsRequests):
         return None
-    return value.backend.signed_url(value.key, SIGNED_SECONDS)
+    headers = {} if asked is None else {"Range": asked}
+    return value.backend.signed_url(value.key, SIGNED_SECONDS, headers=headers)
 
 
 def open_value(backend: Backend, key: str) -> StoredValue:

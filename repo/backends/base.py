@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, Self, runtime_checkable
+from types import MappingProxyType
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
@@ -224,12 +225,26 @@ class SendsRanges(Protocol):
         """Bytes ``[start, stop)`` of `key` in pieces; no more is read than is taken."""
 
 
-@runtime_checkable
-class SignsReads(Protocol):
-    """A backend that others may read a value of, by a URL that is good for a while."""
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
-    def signed_url(self, key: str, seconds: int) -> str | None:
-        """Where ``GET`` gives the value of this one key; None: this store signs nothing."""
+
+@runtime_checkable
+class SignsRequests(Protocol):
+    """A backend that others may ask for one thing, by a URL that is good for a while."""
+
+    def signed_url(
+        self,
+        key: str,
+        seconds: int,
+        *,
+        method: Literal["GET", "PUT"] = "GET",
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> str | None:
+        """Where a request of that method, with these headers, reads or writes this one key.
+
+        None: this store signs nothing. Where no key to sign with is known, as with logins that a
+        cloud gives its machines, reads are not bound to their headers, and nothing is written.
+        """
 
 
 @dataclass(frozen=True, slots=True)

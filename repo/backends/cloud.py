@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
 from tensorrepo.repo.backends.base import (
+    NO_HEADERS,
     FlyingUploads,
     Guarantee,
     StoredKey,
@@ -31,6 +32,7 @@ from tensorrepo.repo.backends.remote import (
     StoreLocation,
     open_store,
 )
+from tensorrepo.repo.backends.s3_signing import bound_to
 from tensorrepo.repo.errors import StorageError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.threads import Flights, aborted
@@ -90,13 +92,22 @@ class CloudBackend(RemoteReader):
             async for piece in result.stream(min_chunk_size=_STREAM_BYTES):
                 yield memoryview(piece)
 
-    def signed_url(self, key: str, seconds: int) -> str | None:
-        """See `SignsReads`."""
-        if self._place.kind != "s3":
+    def signed_url(
+        self,
+        key: str,
+        seconds: int,
+        *,
+        method: Literal["GET", "PUT"] = "GET",
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> str | None:
+        """See `SignsRequests`."""
+        secret = self._place.config.get("secret_access_key")
+        if self._place.kind != "s3" or (secret is None and method != "GET"):
             return None
         with self._asking("sign a URL of", key):
             life = timedelta(seconds=seconds)
-            return str(obstore.sign(self._reader, "GET", check_key(key), expires_in=life))
+            url = str(obstore.sign(self._reader, method, check_key(key), expires_in=life))
+        return url if secret is None or not headers else bound_to(url, method, headers, secret)
 
     # Made when needed: a pool of connections takes 16 ms to set up, and many commands only read.
     @cached_property

@@ -15,6 +15,7 @@ Source:
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import weakref
@@ -49,14 +50,17 @@ from tensorrepo.repo.backends.remote import (
     find_place,
     open_store,
 )
-from tensorrepo.repo.backends.service_errors import error_of, problem_in
+from tensorrepo.repo.backends.service_errors import error_of, moved_url, problem_in
 from tensorrepo.repo.backends.service_format import (
     ACCESS_HEADER,
     API_HEADER,
+    CLIENT_HEADER,
+    DIRECT_HEADER,
     MAX_HOPS,
     MAX_OBJECTS,
     MEDIA_TYPE,
     PIECE_BYTES,
+    REVISION,
     SMALL_BYTES,
     Landed,
     MessageHead,
@@ -81,11 +85,15 @@ _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _SECONDS: Final = httpx.Timeout(60.0, connect=10.0)
 _TRIES: Final = 5
 _PIECE_SECONDS: Final = 600.0
+_PUT_SECONDS: Final = httpx.Timeout(600.0, connect=10.0)
 _BATCH_BYTES: Final = 4 << 20
 _SENDERS: Final = 4
+_BLOCK_BYTES: Final = 1 << 20
 _IN_FLIGHT_BYTES: Final = 128 << 20
 _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
+_IDENTITY: Final = "repo.json"
+_REVISION: Final = {CLIENT_HEADER: str(REVISION)}
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,512}")
 
 
@@ -122,7 +130,9 @@ def open_http(
             "Use the URL that the service calls its own."
         )
     kind = PartialBackend if answer.headers.get(ACCESS_HEADER) == "part" else ServiceBackend
-    return kind(place.url, address, token, dict(place.client))
+    told = answer.headers.get(DIRECT_HEADER, "")
+    direct = int(told) if told.isascii() and told.isdigit() else None
+    return kind(place.url, address, token, dict(place.client), direct)
 
 
 def create_http(
@@ -180,15 +190,22 @@ def _discover(
             f"{place.url} is a service and no repository: name one of it, such as "
             f"{place.url.rstrip('/')}/team/name. Its page in a browser lists them."
         )
+    answer = _call(place, "GET", token)
+    asked = f"{place.url}/{_IDENTITY}"
+    moved = moved_url(asked, answer.status_code, answer.headers.get("Location"))
+    if moved is None or not moved.endswith(f"/{_IDENTITY}"):
+        return place, given, token, answer
+    # It was renamed: once, for a service leads from each old name to the newest.
+    place = find_place(moved.removesuffix(f"/{_IDENTITY}"), given, environment)
     return place, given, token, _call(place, "GET", token)
 
 
 def _call(place: StoreLocation, method: str, token: str | None) -> httpx.Response:
     """What a service says of a repository there, or what became of making one."""
-    headers = _authorization(token, place.url)
+    headers = _REVISION | _authorization(token, place.url)
     try:
         with httpx.Client(headers=headers, timeout=_SECONDS) as client:
-            return client.request(method, f"{place.url}/repo.json")
+            return client.request(method, f"{place.url}/{_IDENTITY}")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise StorageError(
             f"cannot reach {place.url}: {type(error).__name__}. Check the URL and the network.",
@@ -227,10 +244,18 @@ class ServiceBackend(RemoteReader):
         api: URL of its API.
         token: what the caller is known by.
         client: settings of the HTTP client, as obstore calls them.
+        direct_bytes: objects of so many bytes and more may go straight to its store; None: none.
     """
 
-    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
-        self._api, self._token = api.rstrip("/"), token
+    def __init__(
+        self,
+        url: str,
+        api: str,
+        token: str | None,
+        client: Mapping[str, Any],
+        direct_bytes: int | None = None,
+    ) -> None:
+        self._api, self._token, self._direct_bytes = api.rstrip("/"), token, direct_bytes
         settings = {**client, "allow_http": "true"}
         if token is not None:
             settings["default_headers"] = _authorization(token, url)
@@ -242,7 +267,8 @@ class ServiceBackend(RemoteReader):
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.url, self._api, self._token, self._client)
+        told = (self.url, self._api, self._token, self._client, self._direct_bytes)
+        return type(self), told
 
     def read(self, key: str) -> bytes:
         waiting = self._waiting.get(key)
@@ -338,10 +364,40 @@ class ServiceBackend(RemoteReader):
         total = sum(view.nbytes for view in views)
         known = self.call("GET", f"/uploads/{digest}", params={"bytes": total}).json()
         start = total if known["stored"] else int(known["received"])
+        if not start and self._is_sent_past(digest, views, total):
+            return
         while start < total:
             stop = min(start + PIECE_BYTES, total)
             self._send_piece(digest, f"{total}/{start}", _cut(views, start, stop))
             start = stop
+
+    def _is_sent_past(self, digest: Digest, views: Sequence[memoryview], total: int) -> bool:
+        """Put an object straight into the store; False: it has to go through the service."""
+        if self._direct_bytes is None or total < self._direct_bytes:
+            return False
+        hashed = hashlib.sha256()
+        for view in views:
+            hashed.update(view)
+        path = f"/uploads/{digest}"
+        wanted = {"bytes": total, "sha256": hashed.hexdigest()}
+        try:
+            place = self.call("POST", f"{path}/address", json=wanted).json()
+            httpx.put(
+                place["url"],
+                content=_blocks(views),
+                headers=place["headers"],
+                timeout=_PUT_SECONDS,
+            ).raise_for_status()
+            put = {"bytes": total, "name": place["name"]}
+            state = self.call("POST", f"{path}/incoming", json=put).json()
+        except (NotFoundError, StorageError, httpx.HTTPError):
+            return False  # this network may lead to the service alone
+        self._note_receipt(digest, state)
+        return True
+
+    def _note_receipt(self, digest: Digest, state: Mapping[str, Any]) -> None:
+        if state["receipt"] is not None:
+            self.receipts[digest] = state["receipt"]
 
     def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
         with self._asking("upload", f"object {digest:.12}"):
@@ -367,7 +423,7 @@ class ServiceBackend(RemoteReader):
                 answer = self._http.request(
                     method, self._api + path, content=content, headers=headers, **more
                 )
-                if not answer.is_error:
+                if answer.is_success:
                     return answer
                 failure: Error = error_of(answer.status_code, answer.content, self.url)
             except httpx.HTTPError as error:
@@ -385,7 +441,7 @@ class ServiceBackend(RemoteReader):
     @cached_property
     def _http(self) -> httpx.Client:
         limits = httpx.Limits(max_connections=32, max_keepalive_connections=16)
-        headers = _authorization(self._token, self.url)
+        headers = _REVISION | _authorization(self._token, self.url)
         client = httpx.Client(headers=headers, timeout=_SECONDS, limits=limits)
         weakref.finalize(self, client.close)  # many never close a repository
         return client
@@ -427,8 +483,15 @@ class PartialBackend(ServiceBackend):
     A way is the names of the objects that lead to one, from a commit on; the service checks it.
     """
 
-    def __init__(self, url: str, api: str, token: str | None, client: Mapping[str, Any]) -> None:
-        super().__init__(url, api, token, client)
+    def __init__(
+        self,
+        url: str,
+        api: str,
+        token: str | None,
+        client: Mapping[str, Any],
+        direct_bytes: int | None = None,
+    ) -> None:
+        super().__init__(url, api, token, client, direct_bytes)
         self._parents: dict[bytes, bytes] = {}
 
     def read_state(self) -> ToldState:
@@ -438,9 +501,8 @@ class PartialBackend(ServiceBackend):
 
     def _send_piece(self, digest: Digest, place: str, views: Sequence[memoryview]) -> None:
         path, body = f"/uploads/{digest}/{place}", b"".join(views)
-        answer = self.call("PUT", path, content=body, timeout=_PIECE_SECONDS).json()
-        if answer["receipt"] is not None:
-            self.receipts[digest] = answer["receipt"]
+        answer = self.call("PUT", path, content=body, timeout=_PIECE_SECONDS)
+        self._note_receipt(digest, answer.json())
 
     def note_links(self, digest: str, children: Iterable[str]) -> None:
         """See `TellsState`."""
@@ -503,6 +565,12 @@ def _cut(views: Sequence[memoryview], start: int, stop: int) -> list[memoryview]
             cut.append(piece)
         at += view.nbytes
     return cut
+
+
+def _blocks(views: Sequence[memoryview]) -> Iterator[bytes]:
+    for view in views:
+        for at in range(0, view.nbytes, _BLOCK_BYTES):
+            yield bytes(view[at : at + _BLOCK_BYTES])
 
 
 class ServiceUploads(FlyingUploads):

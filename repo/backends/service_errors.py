@@ -6,7 +6,7 @@ import json
 import re
 from http import HTTPStatus
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from tensorrepo.repo.errors import (
     CommitExpired,
@@ -59,6 +59,17 @@ def error_of(status: int, body: bytes, url: str) -> Error:
     if kind in {StorageError.kind, _UNKNOWN} or kind not in _KINDS:
         return StorageError(f"{url}: {detail}", transient=status >= 500)
     return _KINDS[kind](f"{url}: {detail}")
+
+
+def moved_url(url: str, status: int, location: str | None) -> str | None:
+    """Where an answer to `url` says that this is for good; None: nowhere, or on another origin.
+
+    A token goes to no other origin.
+    """
+    if status != HTTPStatus.PERMANENT_REDIRECT or location is None:
+        return None
+    to = urljoin(url, location)
+    return to if urlsplit(to)[:2] == urlsplit(url)[:2] else None
 
 
 def _told(body: bytes) -> tuple[str | None, str]:

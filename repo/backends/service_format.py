@@ -20,6 +20,9 @@ from tensorrepo.repo.ids import Buffer, Digest, digest_from_bytes
 
 API_HEADER: Final = "Tensorrepo-Api"  # of an answer: where the API of the repository is
 ACCESS_HEADER: Final = "Tensorrepo-Access"  # of that answer: "all" of the repository, or "part"
+DIRECT_HEADER: Final = "Tensorrepo-Direct"  # of that answer: bytes from which objects may go past
+CLIENT_HEADER: Final = "Tensorrepo-Client"  # of a request: revision of the protocol it speaks
+REVISION: Final = 1  # of what this page of the specification says
 MAX_HOPS: Final = 11  # of a way to an object, so that its key has at most 512 bytes
 MEDIA_TYPE: Final = "application/vnd.tensorrepo.message"
 MAX_MESSAGE_BYTES: Final = 32 << 20

@@ -168,9 +168,9 @@ def parse_scope(text: str) -> dict[str, str]:
     """``team/photos=write@heads/dev/*`` as the API has it."""
     repository, equals, rest = text.partition("=")
     action, _, refs = rest.partition("@")
-    if not equals or action not in {"read", "write", "admin"}:
+    if not equals or action not in {"read", "write", "mirror", "admin"}:
         raise InvalidInputError(
-            f"--scope {text!r:.80}: expected REPOSITORY=read|write|admin, and @REFS behind it"
+            f"--scope {text!r:.80}: expected REPOSITORY=read|write|mirror|admin, and @REFS behind"
         )
     return {"repository": repository, "action": action, "refs": refs or "*"}
 

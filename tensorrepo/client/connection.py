@@ -1,6 +1,7 @@
 """Connection of a client to a service: requests, answers, and errors as ours.
 
-The token is sent in a header, to the service alone: redirects are not followed. Answers are decoded
+The token is sent in a header, to the service alone: redirects are not followed, but from the old
+name of a repository to its new one. Answers are decoded
 into structs that ignore members they do not know, so that an older client understands a newer
 service.
 """
@@ -15,7 +16,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from tensorrepo.repo.backends.service_errors import error_of
+from tensorrepo.repo.backends.service_errors import error_of, moved_url
+from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tensorrepo.repo.errors import Error, StorageError
 
 AnswerT = TypeVar("AnswerT")
@@ -34,7 +36,9 @@ class Connection:
 
     def __init__(self, url: str, token: str | None, *, timeout: httpx.Timeout = SECONDS) -> None:
         self.url = url.rstrip("/")
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {CLIENT_HEADER: str(REVISION)}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
         self._http = httpx.Client(
             base_url=self.url + _API, headers=headers, timeout=timeout, follow_redirects=False
         )
@@ -107,6 +111,9 @@ class Connection:
             answer = self._http.request(
                 method, path, content=content, params=_told(query), headers=headers
             )
+            moved = moved_url(str(answer.url), answer.status_code, answer.headers.get("Location"))
+            if moved is not None:  # the repository was renamed
+                answer = self._http.request(method, moved, content=content, headers=headers)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         if answer.is_error or answer.is_redirect:

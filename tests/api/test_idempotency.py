@@ -45,6 +45,30 @@ def test_keys_of_others_are_others(service: RunningService) -> None:
     assert (refused.status_code, made.status_code) == (403, 201)
 
 
+def test_a_token_for_less_gets_no_answer_of_one_for_more(service: RunningService) -> None:
+    user = service.user("kay", Grant("kay/*", Action.ADMIN))
+    scope = (Grant("kay/other", Action.READ),)
+    narrow = service.service.accounts.add_token("kay", "narrow", scope=scope)
+    with service.client(user) as client, service.client(narrow) as other:
+        client.post(PATH, json={"name": "kay/own"}, headers=_key("n")).raise_for_status()
+        answer = other.post(PATH, json={"name": "kay/own"}, headers=_key("n"))
+    assert answer.status_code == 422
+    assert "Idempotent-Replayed" not in answer.headers
+
+
+def test_who_is_called_as_somebody_who_was_removed_gets_no_answers_of_theirs(
+    service: RunningService,
+) -> None:
+    grant = Grant("max/*", Action.ADMIN)
+    with service.client(service.user("max", grant)) as client:
+        client.post(PATH, json={"name": "max/own"}, headers=_key("m")).raise_for_status()
+    service.service.people.remove_user("max")
+    with service.client(service.user("max", grant)) as client:
+        answer = client.post(PATH, json={"name": "max/own"}, headers=_key("m"))
+    assert answer.status_code == 409
+    assert "Idempotent-Replayed" not in answer.headers
+
+
 def test_what_is_refused_may_be_tried_again(service: RunningService) -> None:
     token = service.user("lea")
     with service.client(token) as client:

@@ -58,7 +58,7 @@ def test_several_workers_are_one_service(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as running:
         with running.client() as client:
             client.post(REPOSITORIES, json={"name": "photos"}).raise_for_status()
-        url = str(tmp_path / "data" / "repositories" / "photos")
+        url = str(tmp_path / "data" / "repositories" / "_" / "photos")
         with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
             tx.create_dataset("x", {"x": [1]})
         answers = [_ask(running) for _ in range(20)]
@@ -135,7 +135,7 @@ def test_what_was_begun_is_finished_when_the_service_ends(tmp_path: Path, worker
             answer = connection.recv(1 << 16)
         assert running.process.wait(PATIENCE_SECONDS) == 0
     assert answer.startswith(b"HTTP/1.1 201")
-    assert (tmp_path / "data" / "repositories" / "late" / "repo.json").exists()
+    assert (tmp_path / "data" / "repositories" / "_" / "late" / "repo.json").exists()
 
 
 def test_it_speaks_tls(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,11 +61,11 @@ def test_what_a_killed_service_acknowledged_is_there_once(service: ServiceProces
     store = service.create()
     commit_files(remote(service.repository, service.token), {"first": b"first"})
     acknowledged: list[dict[str, bytes]] = [{} for _ in range(3)]
-    stop_at = time.monotonic() + KILLED_SECONDS
+    ended, stop_at = threading.Event(), time.monotonic() + KILLED_SECONDS
 
     def write(number: int) -> None:
         mine, step = None, 0
-        while time.monotonic() < stop_at:
+        while not ended.is_set():
             files = {f"{number}/{step}": b"%d" % step}
             with suppress(StorageError, CommitOutcomeUnknown, ConflictError):
                 mine = mine or remote(service.repository, service.token)
@@ -78,9 +78,11 @@ def test_what_a_killed_service_acknowledged_is_there_once(service: ServiceProces
         thread.start()
     chance = random.Random(7)
     while time.monotonic() < stop_at:
-        time.sleep(chance.uniform(0.5, 1.5))
+        _wait_for_more(acknowledged)
+        time.sleep(chance.uniform(0, 0.5))
         service.kill()
         service.start()
+    ended.set()
     for thread in threads:
         thread.join()
     there = open_repository(LocalBackend(store), drivers={})
@@ -92,6 +94,13 @@ def test_what_a_killed_service_acknowledged_is_there_once(service: ServiceProces
     assert len(messages) == len(set(messages)), "a transaction landed twice"
     assert sum(map(len, acknowledged)) > 0
     verify(LocalBackend(store))
+
+
+def _wait_for_more(acknowledged: Sequence[Mapping[str, bytes]]) -> None:
+    """Wait until something is acknowledged: on a slow machine that takes longer than a kill."""
+    before, until = sum(map(len, acknowledged)), time.monotonic() + 60
+    while sum(map(len, acknowledged)) == before and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 @pytest.mark.timeout(300)

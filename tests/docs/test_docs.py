@@ -143,6 +143,16 @@ def test_every_guarantee_names_a_test_that_there_is() -> None:
     assert missing == []
 
 
+def test_every_defense_of_the_threat_model_names_tests_that_there_are() -> None:
+    page = (ROOT / "docs/design/threat-model.md").read_text("utf-8")
+    table = page.partition("## Threats")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    named = {row: re.findall(r"`(tests/[\w/]+\.py)`", row) for row in rows if "**" not in row}
+    assert len(named) > 40
+    assert [row for row, paths in named.items() if not paths] == []
+    assert [path for paths in named.values() for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_every_path_on_the_map_of_the_code_exists() -> None:
     page = (ROOT / "docs/design/code-map.md").read_text("utf-8")
     named = re.findall(r"`((?:repo|formats|query|api|tensorrepo|tests)/[\w./]*)`", page)

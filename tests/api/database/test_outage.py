@@ -25,6 +25,7 @@ def test_the_service_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None
             postgres.stop("fast")
             down = _statuses(client)
             problem = client.get(PATHS[2]).json()
+            told = [client.get(path).text for path in PATHS]
             postgres.start()
             after = _statuses(client)
             client.post(PATHS[2], json={"name": "after"}).raise_for_status()
@@ -32,4 +33,5 @@ def test_the_service_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None
     assert before == after == [200, 200, 200]
     assert down == [200, 503, 503]
     assert problem["kind"] == "storage"
+    assert not any(str(postgres.port) in text or "127.0.0.1" in text for text in told)
     assert names == ["after", "before"]

@@ -7,8 +7,10 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tensorrepo.api.access.tokens import make_token
 from tests.support.servers.service import RunningService, running_service
 
 REPOSITORIES = "/api/v1/repositories"
@@ -50,6 +52,48 @@ def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     assert 1 <= int(answers[-1].headers["Retry-After"]) <= 5
     assert of_other.status_code == 200
     assert probes == [200] * 5
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["Bearer {token}", "bearer {token}", "BEARER   {token}", "bEaReR {token}  "],
+)
+def test_another_spelling_of_a_token_is_no_other_caller(tmp_path: Path, written: str) -> None:
+    with running_service(tmp_path, requests_per_second=0.2) as running:
+        with running.client() as client:
+            client.get(REPOSITORIES).raise_for_status()
+        line = f"Authorization: {written.format(token=running.token)}"
+        answer = _spoken(
+            running, f"GET {REPOSITORIES} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode()
+        )
+    assert answer.startswith(b"HTTP/1.1 429")
+
+
+def test_more_cookies_are_no_other_caller(tmp_path: Path) -> None:
+    with (
+        running_service(tmp_path, requests_per_second=0.2) as running,
+        running.browser("admin") as browser,
+    ):
+        answers = [
+            browser.get(REPOSITORIES, headers={"Cookie": f"{_session(browser)}; a={at}"})
+            for at in range(3)
+        ]
+    assert [one.status_code for one in answers] == [200, 429, 429]
+
+
+def _session(browser: httpx.Client) -> str:
+    return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+
+
+def _asked_with(running: RunningService, token: str) -> httpx.Response:
+    with running.client(token) as client:
+        return client.get(REPOSITORIES)
+
+
+def test_who_makes_up_tokens_is_limited_by_address(tmp_path: Path) -> None:
+    with running_service(tmp_path, requests_per_second=0.2) as running:
+        answers = [_asked_with(running, make_token()) for _ in range(4)]
+    assert [one.status_code for one in answers] == [401, 401, 429, 429]
 
 
 def test_who_was_sent_much_waits(tmp_path: Path) -> None:
@@ -112,7 +156,7 @@ def test_a_connection_that_is_kept_answers_again(strict: RunningService) -> None
 
 def test_idle_connections_hold_up_nobody(strict: RunningService) -> None:
     host, _, port = strict.url.removeprefix("http://").partition(":")
-    held = [socket.create_connection((host, int(port))) for _ in range(300)]
+    held = [socket.create_connection((host, int(port))) for _ in range(1000)]
     try:
         with strict.client() as client:
             assert client.get(REPOSITORIES).status_code == 200

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
-from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory
+from tensorrepo.api.repositories.directory import UNDELETE_DAYS, UNDELETE_NS, Directory, place_of
+from tensorrepo.api.repositories.opening import erase, open_served
+from tensorrepo.client.client import Client
 from tests.support.servers.service import RunningService
 
 PATH = "/api/v1/repositories"
@@ -50,6 +53,96 @@ def test_an_old_name_leads_to_the_new_one_for_who_may_read(service: RunningServi
     assert moved.headers["Location"] == f"{PATH}/team/new/-/refs?limit=3"
     assert refused.status_code == 403
     assert "team/new" not in refused.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/repositories/{}",
+        "/api/v1/repositories/{}/-/store/repo.json",
+        "/{}",
+        "/{}/repo.json",
+        "/{}/-/commits",
+    ],
+)
+def test_every_path_of_an_old_name_leads_to_the_same_of_the_new_one(
+    service: RunningService, path: str
+) -> None:
+    name = f"team/was{abs(hash(path)) % 10**6}"
+    _made(service, name)
+    with service.client() as client:
+        client.patch(f"{PATH}/{name}", json={"name": f"{name}-new"}).raise_for_status()
+        moved = client.get(path.format(name))
+        followed = client.get(moved.headers["Location"])
+    assert moved.headers["Location"] == path.format(f"{name}-new")
+    assert (moved.status_code, followed.status_code) == (308, 200)
+
+
+def test_clients_follow_to_the_new_name(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _made(service, "team/before")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TENSORREPO_SERVER", service.url)
+    monkeypatch.setenv("TENSORREPO_TOKEN", service.token)
+    opened = tr.open(f"{service.url}/team/before", author="Ann <a@example.org>")
+    with service.client() as client:
+        client.patch(f"{PATH}/team/before", json={"name": "team/after"}).raise_for_status()
+    again = tr.open(f"{service.url}/team/before", author="Ann <a@example.org>")
+    with Client(service.url, token=service.token) as typed:
+        named = typed.repository("team/before").info().name
+    assert again.dataset("x").shape == (1, 1)
+    assert named == "team/after"
+    with again.transaction(message="second") as tx:
+        tx.create_dataset("y", {"y": [1]})
+    with pytest.raises(tr.NotFoundError, match="is called team/after now"):
+        _commit(opened)
+
+
+def _commit(repo: tr.Repository) -> None:
+    with repo.transaction(message="third") as tx:
+        tx.create_dataset("z", {"z": [1]})
+
+
+def test_grants_for_both_names_become_one(service: RunningService) -> None:
+    _made(service, "team/one")
+    grants = (Grant("team/one", Action.READ), Grant("team/two", Action.WRITE))
+    token = service.user("both", *grants)
+    with service.client() as client:
+        answer = client.patch(f"{PATH}/team/one", json={"name": "team/two"})
+    with service.client(token) as client:
+        may = client.get(f"{PATH}/team/two").json()["may"]
+    assert (answer.status_code, may) == (200, "read")
+
+
+def test_no_repository_lies_within_another_one(service: RunningService) -> None:
+    outer = _made(service, "outer")
+    inner = [_made(service, name) for name in ("outer/objects", "outer/log", "outer/photos")]
+    assert not any(Path(one).is_relative_to(outer) for one in inner)
+    erase(outer, environment={})
+    with service.client() as client:
+        assert client.get(f"{PATH}/outer/objects/-/refs").json()["items"]
+
+
+def test_what_a_killed_process_made_and_did_not_list_keeps_no_name(
+    service: RunningService,
+) -> None:
+    running = service.service
+    url = place_of(running.settings.storage_url, "team/half")
+    open_served(url, data=running.settings.data, environment={}, create=True).close()
+    assert _made(service, "team/half").startswith(f"{url}.")
+    with service.client() as client:
+        assert client.get(f"{PATH}/team/half/-/refs").json()["items"]
+
+
+def test_of_many_who_make_the_same_one_does(service: RunningService) -> None:
+    def make(_: int) -> int:
+        with service.client() as client:
+            return client.post(PATH, json={"name": "team/race"}).status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = sorted(pool.map(make, range(6)))
+    assert statuses == [201, *[409] * 5]
 
 
 def test_a_former_name_can_be_given_anew(service: RunningService) -> None:
@@ -111,6 +204,7 @@ def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
     service: RunningService, tmp_path: Path
 ) -> None:
     running, url = service.service, _made(service, "brief")
+    service.user("heir", Grant("brief", Action.ADMIN))
     elsewhere = tr.init(tmp_path / "elsewhere")
     running.directory.add("foreign", str(tmp_path / "elsewhere"))
     for name in ("brief", "foreign"):
@@ -125,6 +219,7 @@ def test_after_a_fortnight_it_is_erased_and_its_name_is_free(
         clock=lambda: now + (UNDELETE_DAYS + 1) * 86400 * 10**9,
     )
     assert late.expire() == ["brief", "foreign"]
+    assert running.people.held_grants("brief") == []
     assert not (Path(url) / "repo.json").exists()
     assert tr.open(elsewhere.url).url == elsewhere.url
     with service.client() as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -119,6 +119,45 @@ def test_many_streams_hold_no_thread(photos: RunningService) -> None:
         _commit(photos, "main", "for_all")
         told = {json.loads(next(events)["data"])["note"] for events in streams}
     assert told == {"for_all"}
+
+
+def _revoke(photos: RunningService, token: str) -> None:
+    photos.service.accounts.revoke(token)
+
+
+def _take_back(photos: RunningService, token: str) -> None:
+    name = photos.service.accounts.caller(token).name
+    photos.service.people.ungrant("user", name, "team/photos")
+
+
+def _disable(photos: RunningService, token: str) -> None:
+    name = photos.service.accounts.caller(token).name
+    photos.service.people.change_user(name, is_disabled=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [(_revoke, "unauthenticated"), (_take_back, "permission"), (_disable, "unauthenticated")],
+)
+def test_a_stream_ends_before_it_tells_what_its_caller_may_not_know_any_more(
+    photos: RunningService, change: Callable[[RunningService, str], None], kind: str
+) -> None:
+    token = photos.user(f"leaving{change.__name__}", Grant("team/photos", Action.READ))
+    with ExitStack() as stack:
+        events = _listen(stack, stack.enter_context(photos.client(token)))
+        change(photos, token)
+        _commit(photos, "main", change.__name__)
+        event = next(events)
+    assert (event["event"], json.loads(event["data"])["kind"]) == ("dropped", kind)
+
+
+def test_a_stream_of_a_session_ends_with_it(photos: RunningService) -> None:
+    photos.user("visitor", Grant("team/photos", Action.READ))
+    with ExitStack() as stack:
+        events = _listen(stack, stack.enter_context(photos.browser("visitor")))
+        photos.service.sessions.end_all("visitor")
+        _commit(photos, "main", "signed_out")
+        assert next(events)["event"] == "dropped"
 
 
 def test_streams_end_when_the_service_does(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ import httpx
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.live.store import RunKey
+from tensorrepo.api.repositories.opening import ServedRepository, open_served
+from tensorrepo.repo.errors import ConflictError
 from tests.support.servers.service import RunningService
 
 BASE = "/api/v1/repositories/team/runs/-/runs"
@@ -188,6 +191,72 @@ def test_metrics_arrive_as_they_are_logged_until_the_run_ends(client: httpx.Clie
         events += _events(lines, 1)
     assert [event["event"] for event in events] == ["points", "end"]
     assert events[0]["data"]["metrics"]["loss"]["values"] == [1.0, "Infinity"]
+
+
+def test_metrics_end_before_they_tell_what_their_reader_may_not_know_any_more(
+    runs: RunningService, client: httpx.Client
+) -> None:
+    _begun(client, "watched")
+    token = runs.user("watcher", Grant("team/runs", Action.READ))
+    with runs.client(token) as watcher, watcher.stream("GET", f"{BASE}/watched/events") as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        runs.service.accounts.revoke(token)
+        _logged(client, "watched", _points("loss", [1.0]))
+        (event,) = _events(lines, 1)
+    assert event["event"] == "end"
+    assert "metrics" not in str(event["data"])
+
+
+def test_points_that_wait_go_along_when_a_repository_is_renamed(
+    service: RunningService, client: httpx.Client
+) -> None:
+    client.post("/api/v1/repositories", json={"name": "team/old"}).raise_for_status()
+    base = "/api/v1/repositories/team/{}/-/runs"
+    client.post(base.format("old"), json={"name": "r"}).raise_for_status()
+    logged = {"points": _points("loss", [1.0, 2.0])}
+    client.post(f"{base.format('old')}/r/points", json=logged).raise_for_status()
+    renamed = {"name": "team/renamed"}
+    client.patch("/api/v1/repositories/team/old", json=renamed).raise_for_status()
+    service.service.live.writer._tried(RunKey("team/old", "r"))
+    seen = client.get(f"{base.format('renamed')}/r").json()["summaries"][0]["points"]
+    more = {"points": _points("loss", [3.0], 2)}
+    client.post(f"{base.format('renamed')}/r/points", json=more).raise_for_status()
+    ended = client.post(f"{base.format('renamed')}/r/end", json={}).json()
+    assert (seen, ended["summaries"][0]["points"]) == (2, 3)
+
+
+def test_who_begins_a_run_too_late_takes_no_points_from_who_was_first(
+    runs: RunningService, client: httpx.Client
+) -> None:
+    service = runs.service
+    url = service.directory.find("team/runs").url
+    core = open_served(url, data=service.settings.data, environment={})
+    late = ServedRepository("team/runs", core, timer=lambda: 0.0)  # as of now, for ever
+    assert late.view.generation > 0
+    _begun(client, "raced")
+    _logged(client, "raced", _points("loss", [1.0, 2.0])).raise_for_status()
+    access = RepositoryAccess(late, service.accounts.caller(runs.token))
+    with pytest.raises(ConflictError, match="begun by somebody else"):
+        service.live.begin(access, "raced", params={}, environment={})
+    ended = client.post(f"{BASE}/raced/end", json={}).json()
+    core.close()
+    assert ended["summaries"][0]["points"] == 2
+
+
+def test_points_that_wait_outlast_that_their_repository_was_deleted(
+    service: RunningService, client: httpx.Client
+) -> None:
+    path = "/api/v1/repositories/team/passing"
+    client.post("/api/v1/repositories", json={"name": "team/passing"}).raise_for_status()
+    client.post(f"{path}/-/runs", json={"name": "r"}).raise_for_status()
+    logged = {"points": _points("loss", [1.0, 2.0])}
+    client.post(f"{path}/-/runs/r/points", json=logged).raise_for_status()
+    client.delete(path).raise_for_status()
+    service.service.live.writer._tried(RunKey("team/passing", "r"))
+    client.post(f"{path}/-/undelete").raise_for_status()
+    ended = client.post(f"{path}/-/runs/r/end", json={}).json()
+    assert ended["summaries"][0]["points"] == 2
 
 
 def test_who_comes_back_misses_nothing(client: httpx.Client) -> None:

@@ -16,11 +16,13 @@ from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import MEDIA_TYPE, MessageHead, encode_message
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.changes.rules import set_rule
 from tensorrepo.repo.changes.transaction import begin
 from tensorrepo.repo.errors import ConflictError
 from tensorrepo.repo.history.commits import Commit, encode_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, Entry, update
 from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.log.branch_rules import BranchRule
 from tensorrepo.repo.log.records import LogEntry, Update, canonical_json
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, ObjectLink, encode_object
 from tensorrepo.repo.objects.store import ObjectStore
@@ -65,6 +67,7 @@ def send(
     *,
     token: str | None = None,
     generation: int = 0,
+    merges: bool = False,
 ) -> httpx.Response:
     """An append as bytes, of whatever is said."""
     data = [b"".join(each.parts) for each in objects]
@@ -72,6 +75,7 @@ def send(
         tuple((each.link.digest, len(one)) for each, one in zip(objects, data, strict=True)),
         msgspec.Raw(canonical_json(msgspec.to_builtins(tuple(entries)))),
         generation,
+        merges,
     )
     with service.client(token) as client:
         return client.post(
@@ -119,6 +123,21 @@ def commit_files_at(repository: RepositoryCore, files: Mapping[str, bytes]) -> A
     transaction = begin(repository, "main", pin=repository.log.latest)
     stage_files(transaction, files)
     return transaction.commit("change", author=ADA)
+
+
+def test_a_signed_commit_on_a_branch_that_moved_is_told_the_new_head(
+    fresh: RunningService,
+) -> None:
+    first = good_commit()
+    send(fresh, [moving("heads/main", first.link.digest)], [FILE, first]).raise_for_status()
+    commit = Commit(tree_with(FILE.link.digest), (), 1, ADA, "signed", 2, signature=b"signed")
+    signed = encode_object(Kind.COMMIT, encode_commit(commit), [FILE.link])
+    entry = moving("heads/main", signed.link.digest, txn="t2")
+    answer = send(fresh, [entry], [FILE, signed], generation=1, merges=True)
+    assert (answer.status_code, answer.json()["kind"]) == (409, "conflict")
+    assert first.link.digest[:12] in answer.json()["detail"]
+    core = fresh.service.directory.open("team/photos").core
+    assert tip_of(core) == first.link.digest
 
 
 def test_an_append_that_is_sent_again_lands_once(fresh: RunningService) -> None:
@@ -185,6 +204,40 @@ def test_no_push_sets_what_the_service_writes(fresh: RunningService, ref: str) -
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize("ref", ["registry/models/a/1", "meta/requests", "requests/1/head"])
+def test_a_mirror_token_copies_what_the_service_writes(fresh: RunningService, ref: str) -> None:
+    scope = [{"repository": "team/photos", "action": "mirror"}]
+    with fresh.client() as client:
+        made = client.post("/api/v1/tokens", json={"label": "copy", "scope": scope})
+        me = client.get("/api/v1/tokens").json()["items"][-1]["scope"]
+    commit = good_commit()
+    entry = moving(ref, commit.link.digest, kind="ref-create")
+    answer = send(fresh, [entry], [FILE, commit], token=made.json()["token"])
+    assert answer.status_code == 200
+    assert me == [{"repository": "team/photos", "action": "mirror", "refs": "*"}]
+
+
+def test_a_mirror_token_is_for_the_refs_that_it_names(fresh: RunningService) -> None:
+    scope = (Grant("team/photos", Action.MIRROR, "meta/*"), Grant("team/photos", Action.ADMIN))
+    token = fresh.service.accounts.add_token("admin", "copy", scope=scope)
+    commit = good_commit()
+    entry = moving("requests/1/head", commit.link.digest, kind="ref-create")
+    assert send(fresh, [entry], [FILE, commit], token=token).status_code == 403
+
+
+def test_only_who_runs_the_service_makes_mirror_tokens(fresh: RunningService) -> None:
+    token = fresh.user("adele", Grant("team/photos", Action.ADMIN))
+    scope = [{"repository": "team/photos", "action": "mirror"}]
+    grant = {"holder": "adele", "repository": "team/photos", "action": "mirror"}
+    with fresh.client(token) as client, fresh.client() as operator:
+        statuses = [
+            client.post("/api/v1/tokens", json={"label": "x", "scope": scope}).status_code,
+            client.put("/api/v1/grants", json=grant).status_code,
+            operator.put("/api/v1/grants", json=grant).status_code,
+        ]
+    assert statuses == [403, 400, 400]
+
+
 @pytest.mark.parametrize("kind", ["gc-condemn", "gc-end", "gc-merge", "purge"])
 def test_no_client_collects_or_purges(fresh: RunningService, kind: str) -> None:
     answer = send(fresh, [LogEntry("t1", kind, "Eve <eve@example.org>", 1)])
@@ -223,3 +276,30 @@ def test_a_branch_leaves_nothing_behind_by_a_commit(fresh: RunningService) -> No
     move = Update("heads/main", first.link.digest, second.link.digest)
     answer = send(fresh, [LogEntry("t2", "commit", ADA, 1, "", (move,))], [second], generation=1)
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (BranchRule("main", fast_forward=True), "forward"),
+        (BranchRule("m*", pushers=("ann@example.org",)), "ann@example.org"),
+        (BranchRule("main", signed=True), "sign"),
+        (BranchRule("main", checks=("quality",)), "quality"),
+    ],
+    ids=["fast-forward", "pushers", "signed", "checks"],
+)
+def test_rules_of_branches_hold_for_every_client(
+    fresh: RunningService, rule: BranchRule, words: str
+) -> None:
+    first = good_commit()
+    send(fresh, [moving("heads/main", first.link.digest)], [FILE, first]).raise_for_status()
+    core = fresh.service.directory.open("team/photos").core
+    set_rule(core, rule, actor=ADA)
+    commit = Commit(tree_with(FILE.link.digest), (), 1, ADA, "another history", 3)
+    other = encode_object(Kind.COMMIT, encode_commit(commit), [FILE.link])
+    update_ = Update("heads/main", first.link.digest, other.link.digest)
+    entry = LogEntry("t2", "ref-reset", "Eve <eve@example.org>", 1, "", (update_,))
+    answer = send(fresh, [entry], [FILE, other])
+    assert answer.status_code == 403
+    assert words in answer.json()["detail"]
+    assert tip_of(core) == first.link.digest

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
+from tensorrepo.api.access.grants import Action, Grant
+from tensorrepo.api.housekeeping import INCOMING_SECONDS, Housekeeping
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
-from tensorrepo.repo.objects.envelope import Kind, encode_object
+from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.support.builders.repositories import commit_files, files_at, tip_of
 from tests.support.servers.object_stores import Bucket, s3_on_moto
 from tests.support.servers.service import RunningService, running_service
 
 PRESIGNED_BYTES = 1 << 20
+BASE = "/api/v1/repositories/team/photos/-"
+STORE = f"{BASE}/store"
 
 
 @pytest.fixture(scope="module")
@@ -77,5 +85,114 @@ def test_large_values_come_straight_from_the_store(
     signed = answer.headers["Location"]
     assert (answer.status_code, head.status_code) == (307, 200)
     assert over_s3.token not in signed
+    told = [one for one in over_s3.audited() if one["kind"] == "download"]
+    assert told[-1]["paths"] == [path]
+    assert "by an address of the store" in told[-1]["detail"]
     assert httpx.get(signed).content == whole
+    assert "X-Amz-Expires=900" in signed
     assert bytes(remote.backend.read_range(key, 5, 1 << 20)) == whole[5 : 1 << 20]
+
+
+def _large(remote: RepositoryCore) -> tuple[str, bytes]:
+    """An object of 2 MiB that is stored: its key and bytes."""
+    encoded = encode_object(Kind.CHUNK, os.urandom(2 << 20))
+    digest = encoded.link.digest
+    key = f"objects/{digest[:2]}/{digest[2:]}"
+    remote.backend.create(key, encoded.parts)
+    return key, b"".join(encoded.parts)
+
+
+def test_an_address_is_bound_to_the_range_that_was_asked_for(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    key, whole = _large(remote)
+    asked = {"Range": "bytes=7-1048575"}
+    with over_s3.client() as client:
+        signed = client.get(f"{STORE}/{key}", headers=asked).headers["Location"]
+    assert "X-Amz-SignedHeaders=host%3Brange" in signed
+    assert httpx.get(signed, headers=asked).content == whole[7 : 1 << 20]
+
+
+def _counted(over_s3: RunningService) -> list[str]:
+    return [path for one in over_s3.audited() for path in one["paths"] if "/incoming" in path]
+
+
+def test_large_objects_go_straight_to_the_store_and_are_verified_there(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    before = len(_counted(over_s3))
+    key, whole = _large(remote)
+    backend = over_s3.service.directory.open("team/photos").core.backend
+    assert len(_counted(over_s3)) == before + 1
+    assert backend.read(key) == whole
+    assert list(backend.list("incoming/")) == []
+
+
+def _address(client: httpx.Client, encoded: EncodedObject) -> tuple[str, dict[str, Any]]:
+    data = b"".join(encoded.parts)
+    path = f"{BASE}/uploads/{encoded.link.digest}"
+    wanted = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    answer = client.post(f"{path}/address", json=wanted)
+    answer.raise_for_status()
+    return path, answer.json()
+
+
+def test_an_address_is_no_key_of_an_object_and_good_for_one_body(
+    over_s3: RunningService,
+) -> None:
+    encoded = encode_object(Kind.CHUNK, os.urandom(2 << 20))
+    with over_s3.client() as client:
+        _, place = _address(client, encoded)
+    parts = urlsplit(place["url"])
+    assert "/incoming/" in parts.path
+    assert encoded.link.digest[2:] not in parts.path
+    assert parse_qs(parts.query)["X-Amz-SignedHeaders"] == [
+        "content-length;host;x-amz-checksum-sha256"
+    ]
+    assert place["headers"]["Content-Length"] == str(encoded.link.bytes)
+
+
+def test_what_is_put_there_and_is_not_the_object_never_counts(over_s3: RunningService) -> None:
+    encoded = encode_object(Kind.CHUNK, os.urandom(2 << 20))
+    forged = bytearray(b"".join(encoded.parts))
+    forged[-1] ^= 1
+    with over_s3.client() as client:
+        path, place = _address(client, encoded)
+        headers = {"Content-Length": place["headers"]["Content-Length"]}
+        httpx.put(place["url"], content=bytes(forged), headers=headers)
+        put = {"bytes": encoded.link.bytes, "name": place["name"]}
+        first, again = (client.post(f"{path}/incoming", json=put) for _ in range(2))
+    backend = over_s3.service.directory.open("team/photos").core.backend
+    digest = encoded.link.digest
+    assert (first.status_code, again.status_code) == (400, 404)
+    assert backend.size(f"objects/{digest[:2]}/{digest[2:]}") is None
+    assert list(backend.list("incoming/")) == []
+
+
+def test_nobody_takes_in_what_another_one_put(over_s3: RunningService) -> None:
+    encoded = encode_object(Kind.CHUNK, os.urandom(2 << 20))
+    other = over_s3.user("otto", Grant("team/photos", Action.WRITE))
+    reader = over_s3.user("rob", Grant("team/photos", Action.READ))
+    with over_s3.client() as client:
+        path, place = _address(client, encoded)
+        httpx.put(place["url"], content=b"".join(encoded.parts), headers=place["headers"])
+    put = {"bytes": encoded.link.bytes, "name": place["name"]}
+    with over_s3.client(other) as client, over_s3.client(reader) as third:
+        statuses = [one.post(f"{path}/incoming", json=put).status_code for one in (client, third)]
+    with over_s3.client() as client:
+        assert client.post(f"{path}/incoming", json=put).json()["stored"]
+    assert statuses == [404, 403]
+
+
+def test_what_nobody_took_in_is_dropped_after_a_day(over_s3: RunningService) -> None:
+    encoded = encode_object(Kind.CHUNK, os.urandom(2 << 20))
+    with over_s3.client() as client:
+        _, place = _address(client, encoded)
+    httpx.put(place["url"], content=b"".join(encoded.parts), headers=place["headers"])
+    running = over_s3.service
+    backend = running.directory.open("team/photos").core.backend
+    Housekeeping(running.directory, running.settings.data).turn()
+    kept = list(backend.list("incoming/"))
+    later = time.time() + INCOMING_SECONDS + 60
+    Housekeeping(running.directory, running.settings.data, clock=lambda: later).turn()
+    assert (len(kept), list(backend.list("incoming/"))) == (1, [])

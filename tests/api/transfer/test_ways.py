@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,16 @@ import pytest
 import tensorrepo as tr
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.repo.backends.service import open_http
-from tensorrepo.repo.backends.service_format import way_text
+from tensorrepo.repo.backends.service_format import (
+    MEDIA_TYPE,
+    MessageHead,
+    encode_message,
+    way_text,
+)
 from tensorrepo.repo.changes.repository import open_repository
 from tensorrepo.repo.errors import NotFoundError
-from tensorrepo.repo.objects.envelope import Kind, encode_object
+from tensorrepo.repo.log.records import LogEntry
+from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.api.transfer.test_appending import commit_object, moving, send, tree_with
 from tests.support.builders.repositories import tip_of
 from tests.support.servers.service import RunningService
@@ -156,6 +163,52 @@ def test_who_names_a_hidden_object_cannot_build_upon_it(
     entry = moving("heads/cleo/mine", commit.link.digest, kind="ref-create")
     answer = send(shared, [entry], [commit], token=contributor)
     assert (answer.status_code, answer.json()["missing"]) == (410, [hidden.digest])
+
+
+def test_nothing_that_is_sent_tells_whether_an_object_is_there(
+    shared: RunningService, contributor: str
+) -> None:
+    """What is stored for others and what nobody stored: every answer is the same."""
+    hidden, unknown = (
+        encode_object(Kind.BLOB, data) for data in (b"nobody may know", b"nobody ever wrote")
+    )
+    core = shared.service.directory.open("team/photos").core
+    assert core.objects.stored_bytes(hidden.link.digest, 0) is not None
+    told = [_probe(shared, contributor, one) for one in (hidden, unknown)]
+    assert told[0] == told[1]
+
+
+def _probe(shared: RunningService, token: str, one: EncodedObject) -> list[tuple[int, str]]:
+    """Answers to all that names an object, without its name."""
+    digest, base = one.link.digest, "/api/v1/repositories/team/photos/-"
+    placements = {"placements": {digest: "ab" * 32}}
+    entries = [
+        LogEntry("p1", "supersede", "Eve <eve@example.org>", 1, data=placements),
+        LogEntry(
+            "p2", "lease-open", "Eve <eve@example.org>", 1, data={"id": "l", "keep": [digest]}
+        ),
+        LogEntry("p3", "shallow", "Eve <eve@example.org>", 1, data={"add": [digest]}),
+        moving("heads/cleo/mine", digest, kind="ref-create"),
+    ]
+    message = encode_message(
+        MessageHead(((digest, sum(map(len, one.parts))),)), [bytes(part) for part in one.parts]
+    )
+    with shared.client(token) as client:
+        answers = [
+            *(send(shared, [entry], token=token) for entry in entries),
+            client.get(f"{base}/uploads/{digest}", params={"bytes": one.link.bytes}),
+            client.get(f"{base}/store/objects/{digest[:2]}/{digest[2:]}"),
+            client.get(f"{base}/store/reach/{way_text(bytes.fromhex(digest))}"),
+            client.get(f"{base}/commits/{digest}"),
+            client.get(f"{base}/commits/{digest[:16]}"),
+            client.post(f"{base}/objects", content=message, headers={"Content-Type": MEDIA_TYPE}),
+        ]
+    parts = [(answer.status_code, answer.json()) for answer in answers]
+    for _, body in parts:
+        body.pop("request_id", None)
+        body.pop("receipts", None)
+    names = re.compile(f"{digest}|{digest[:16]}|{digest[:12]}")
+    return [(status, names.sub("", str(body))) for status, body in parts]
 
 
 def test_nobody_branches_off_a_hidden_commit(shared: RunningService, contributor: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 
@@ -40,13 +41,16 @@ class ServeProcess:
         return self.process.wait(END_SECONDS)
 
 
-def start_serve(data: Path, *options: str, token: str = "") -> ServeProcess:
+def start_serve(
+    data: Path, *options: str, token: str = "", stderr: IO[bytes] | None = None
+) -> ServeProcess:
     """Start it on a free port; `token` is one of before, where the folder is not new."""
     command = [sys.executable, "-m", "tensorrepo", "serve", "--json", "--port", "0"]
     environment = {**os.environ, "HOME": str(data), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [*command, "--data", str(data / "data"), *options],
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=environment,
         cwd=data,

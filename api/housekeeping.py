@@ -1,0 +1,88 @@
+"""Housekeeping of a running service: what is to be forgotten some day, by a thread of its own.
+
+Every hour: repositories that were deleted a fortnight ago are erased, uploads that nobody went on
+with for as long are dropped, and what was put into a store a day ago and not taken in. Processes
+share it without words, for all of it may be done twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from tensorrepo.api.repositories.directory import Directory
+from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
+from tensorrepo.repo.backends.local import STALE_PART_SECONDS
+from tensorrepo.repo.errors import Error
+
+EVERY_SECONDS: Final = 3600.0
+INCOMING: Final = "incoming/"  # where clients put objects straight into a store
+INCOMING_SECONDS: Final = 24 * 3600
+UPLOADS: Final = "uploads"  # folder of unfinished uploads whose store has no place for them
+_LOGGER = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """Does it again and again; `turn` does it once."""
+
+    def __init__(
+        self, directory: Directory, data: Path, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._directory, self._data, self._clock = directory, data, clock
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def turn(self) -> None:
+        """Forget what is to be forgotten by now."""
+        self._directory.expire()
+        for core in self._directory.opened():
+            if isinstance(core.backend, SignsRequests):
+                self._drop_incoming(core.backend)
+        for folder in (self._data / UPLOADS, *self._part_folders()):
+            self._drop_parts(folder)
+
+    def _drop_incoming(self, backend: Backend) -> None:
+        before = self._clock() - INCOMING_SECONDS
+        for stored in backend.list(INCOMING):
+            if stored.modified_seconds is not None and stored.modified_seconds < before:
+                backend.delete(stored.key)
+
+    def _part_folders(self) -> list[Path]:
+        backends = [core.backend for core in self._directory.opened()]
+        return [one.part_folder for one in backends if isinstance(one, KeepsParts)]
+
+    def _drop_parts(self, folder: Path) -> None:
+        before = self._clock() - STALE_PART_SECONDS
+        for part in folder.glob(f"{PART_PREFIX}*"):
+            with suppress(OSError):
+                if part.lstat().st_mtime < before:
+                    _remove_unless_held(part)
+
+    def _run(self) -> None:
+        while not self._is_over.wait(EVERY_SECONDS):
+            try:
+                self.turn()
+            except (Error, OSError) as error:  # the next turn may do it
+                _LOGGER.warning("housekeeping: %s", error)
+
+
+def _remove_unless_held(part: Path) -> None:
+    """Remove an unfinished upload, but for one that a request is at."""
+    with closing(os.fdopen(os.open(part, os.O_RDONLY | os.O_NOFOLLOW))) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink()

@@ -1,0 +1,66 @@
+"""Quotas: how many bytes a repository may take in the service's storage.
+
+What a store holds is told by listing it, which is done at most every ten minutes in a process;
+what this process stores in between is added. So several processes may together go beyond a quota by
+what they store in that time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.repositories.opening import ServedRepository
+from tensorrepo.repo.backends.base import Backend
+from tensorrepo.repo.errors import TooLargeError
+
+FRESH_SECONDS: Final = 600.0
+
+
+class StoredBytes:
+    """What a repository takes, as this process knows it. Thread-safe."""
+
+    def __init__(
+        self, served: ServedRepository, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._backend: Backend = served.core.backend
+        self._timer = timer
+        self._listed_at = float("-inf")
+        self._listed = self._added = 0
+        self._lock = threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """Bytes; lists the store, so not for the event loop."""
+        with self._lock:  # one lists, the others wait for it
+            if self._timer() - self._listed_at >= FRESH_SECONDS:
+                before = self._added
+                self._listed = sum(stored.bytes for stored in self._backend.list(""))
+                self._added -= before
+                self._listed_at = self._timer()
+            return self._listed + self._added
+
+    def add(self, size: int) -> None:
+        """So many bytes were stored by this process."""
+        self._added += size
+
+
+def require_room(access: RepositoryAccess, size: int, quota_bytes: int | None) -> None:
+    """Count `size` bytes that are to be stored.
+
+    Raises:
+        TooLargeError: the repository would take more than `quota_bytes`; None: there is no quota.
+    """
+    if quota_bytes is None:
+        return
+    stored = access.served.kept(StoredBytes)
+    taken = stored.total
+    if taken + size > quota_bytes:
+        raise TooLargeError(
+            f"{access.name} takes {taken:,} bytes and may take {quota_bytes:,}: {size:,} more were "
+            "not stored. Remove what nobody needs and collect it, or ask whoever runs this service."
+        )
+    stored.add(size)

@@ -1,0 +1,63 @@
+"""What a service forgets while it runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import tensorrepo as tr
+from tensorrepo.api.housekeeping import UPLOADS, Housekeeping
+from tensorrepo.api.repositories.directory import UNDELETE_NS
+from tensorrepo.repo.backends.local import STALE_PART_SECONDS
+from tests.support.servers.service import RunningService
+
+PATH = "/api/v1/repositories"
+
+
+def test_what_was_deleted_long_ago_is_erased_while_the_service_runs(
+    service: RunningService,
+) -> None:
+    running = service.service
+    with service.client() as client:
+        client.post(PATH, json={"name": "brief"}).raise_for_status()
+        url = running.directory.find("brief").url
+        before = client.get(f"{PATH}/brief").json()["id"]
+        with tr.open(url, author="Ann <a@example.org>").transaction(message="first") as tx:
+            tx.create_dataset("x", {"x": [1]})
+        assert client.get(f"{PATH}/brief/-/refs").json()["items"]
+        client.delete(f"{PATH}/brief").raise_for_status()
+        running.directory._mark("brief", time.time_ns() - UNDELETE_NS)
+        running.housekeeping.turn()
+        client.post(PATH, json={"name": "brief"}).raise_for_status()
+        again = client.get(f"{PATH}/brief").json()["id"]
+        refs = client.get(f"{PATH}/brief/-/refs").json()["items"]
+    assert running.directory.find("brief").url == url
+    assert again != before
+    assert refs == []
+
+
+def _part(folder: Path, name: str, age_seconds: float) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / name
+    made.write_bytes(b"half")
+    os.utime(made, (time.time() - age_seconds,) * 2)
+    return made
+
+
+def test_uploads_that_nobody_went_on_with_are_dropped(service: RunningService) -> None:
+    running = service.service
+    with service.client() as client:
+        client.post(PATH, json={"name": "parts"}).raise_for_status()
+        client.get(f"{PATH}/parts").raise_for_status()
+    own = Path(running.directory.open("parts").core.backend.url) / "tmp"
+    data = running.settings.data / UPLOADS
+    old = [_part(folder, "part-old", STALE_PART_SECONDS + 60) for folder in (own, data)]
+    kept = [_part(data, "part-new", 60), _part(data, "other", STALE_PART_SECONDS + 60)]
+    held = _part(data, "part-held", STALE_PART_SECONDS + 60)
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        Housekeeping(running.directory, running.settings.data).turn()
+    assert [path.exists() for path in old] == [False, False]
+    assert all(path.exists() for path in (*kept, held))
