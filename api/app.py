@@ -17,6 +17,11 @@ from tensorrepo.api.errors import install_handlers
 from tensorrepo.api.forwarding import Forwarding
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
+from tensorrepo.api.mlflow import artifacts as mlflow_artifacts
+from tensorrepo.api.mlflow import experiments as mlflow_experiments
+from tensorrepo.api.mlflow import logged_models as mlflow_logged_models
+from tensorrepo.api.mlflow import registry as mlflow_registry
+from tensorrepo.api.mlflow import runs as mlflow_runs
 from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
 from tensorrepo.api.openapi import describe
@@ -78,6 +83,11 @@ ROUTERS = (
     compare.router,
     sql.router,
     lineage.router,
+    mlflow_experiments.router,
+    mlflow_runs.router,
+    mlflow_registry.router,
+    mlflow_logged_models.router,
+    mlflow_artifacts.router,
 )
 
 

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocketClose
 from tensorrepo.api.access.callers import NOBODY, Caller
 from tensorrepo.api.access.cookies import session_of
 from tensorrepo.api.access.gate import RepositoryAccess
-from tensorrepo.api.access.tokens import token_id
+from tensorrepo.api.access.tokens import sent_token, token_id
 from tensorrepo.api.errors import answer_error
 from tensorrepo.api.requests import CALLER, TOKEN_ID
 from tensorrepo.api.service import Service
@@ -27,7 +27,8 @@ from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
 
 # Of the API. Pages have a door of their own, which leads to the login.
 OPEN: Final = frozenset({("GET", "/api/v1"), ("HEAD", "/api/v1"), ("POST", "/api/v1/session")})
-_API: Final = re.compile(r"/+api(?:/|\Z)", re.IGNORECASE)
+# Of the service, and what MLflow's client asks of a repository.
+_API: Final = re.compile(r"/+(?:api(?:/|\Z)|[^/]+/+(?:[^/]+/+)?api/+\d)", re.IGNORECASE)
 
 
 class Authentication:
@@ -81,17 +82,17 @@ def _require_known(caller: Caller, request: Request) -> None:
 
 
 async def _proved(request: Request, service: Service) -> Caller:
-    """Who a request is by its bearer token, else by the cookie of a session.
+    """Who a request is by its token, else by the cookie of a session.
 
     Raises:
         UnauthenticatedError: a token came, but it is worth nothing.
     """
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    if not kind:
+    header = request.headers.get("authorization", "")
+    if not header:
         return await _signed_in(request, service)
-    if kind.lower() != "bearer":
+    token = sent_token(header)
+    if token is None:
         raise UnauthenticatedError("expected 'Authorization: Bearer trp_...'")
-    token = token.strip()
     request.scope[TOKEN_ID] = token_id(token)
     known = service.accounts.known(token)
     return await run_in_threadpool(service.accounts.caller, token) if known is None else known

@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from tensorrepo.api.mlflow.errors import is_for_mlflow, mlflow_error
 from tensorrepo.api.service import Service
 from tensorrepo.repo.errors import (
     Error,
@@ -84,6 +85,10 @@ def problem(
     **more: Any,
 ) -> JSONResponse:
     """An answer that tells what went wrong, where, and what to do."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    if is_for_mlflow(path):
+        status, theirs = mlflow_error(path, request.method, status, kind, detail)
+        more = {**more, **theirs}
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,

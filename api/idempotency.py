@@ -29,6 +29,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tensorrepo.api.access.callers import Caller
+from tensorrepo.api.access.tokens import sent_token
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.database import tables
 from tensorrepo.api.database.connection import Database
@@ -171,11 +172,10 @@ class Idempotency:
 
 async def _caller(request: Request, headers: Headers) -> Caller | None:
     """Whose token the request carries; None: nobody's."""
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer":
+    token = sent_token(headers.get("authorization", ""))
+    if token is None:
         return None
     service: Service = request.app.state.service
-    token = token.strip()
     try:
         known = service.accounts.known(token)
         if known is None:

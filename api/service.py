@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tensorrepo.api.access.accounts import Accounts
 from tensorrepo.api.access.callers import Caller, KnownCallers
@@ -69,6 +70,13 @@ class Service:
     @property
     def sessions(self) -> Sessions:
         return self.sign_in.sessions
+
+    @property
+    def scratch(self) -> Path:
+        """Folder for files while they are taken apart; what lies there is of no use later."""
+        folder = self.settings.data / "scratch"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def at(self, access: RepositoryAccess, revision: str) -> CommitContent:
         """What the commit that `revision` names holds. Raises NotFoundError as the gate does."""

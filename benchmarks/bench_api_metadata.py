@@ -7,8 +7,9 @@ asks for a version and an alias of a registered model, 10 s x scale each, with a
 are asked, the audit log on; with ``--peers`` it asks MLflow's own server, of 4 workers and SQLite,
 for the same in turns (an environment with mlflow beside that python). Then it asks at half of that
 rate, by 32 connections that pause, for the longest waits. ``reads_s3`` is the same of a repository
-in an S3 server with a latency of 20 ms. ``log`` sends 1,000 points at once. ``streams`` opens 1,000
-event streams and 100 downloads at 10 KB/s, and measures reads while they wait.
+in an S3 server with a latency of 20 ms. ``log`` sends 1,000 points at once, by our route, by that
+of MLflow, and to MLflow's own server. ``streams`` opens 1,000 event streams and 100 downloads at
+10 KB/s, and measures reads while they wait.
 """
 
 from __future__ import annotations
@@ -121,7 +122,15 @@ def log(folder: Path, options: Options) -> dict[str, Any]:
             client.post(f"{API}/runs", json={"name": "exp"}).raise_for_status()
             url, body = f"{API}/runs/exp/points", {"points": points}
             ours = [milliseconds(client, url, body) for _ in range(10 * options.rounds)]
-        told: dict[str, Any] = {"ms": round(statistics.median(ours), 1)}
+            base = f"/{REPOSITORY}/api/2.0/mlflow/runs"
+            made = client.post(f"{base}/create", json={"experiment_id": "0"})
+            of_run = made.json()["run"]["info"]["run_id"]
+            url, body = f"{base}/log-batch", {"run_id": of_run, "metrics": batch}
+            same = [milliseconds(client, url, body) for _ in range(10 * options.rounds)]
+        told: dict[str, Any] = {
+            "ms": round(statistics.median(ours), 1),
+            "by_mlflow_route_ms": round(statistics.median(same), 1),
+        }
         if peer is not None:
             with httpx.Client(base_url=peer, timeout=60) as client:
                 made = client.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0"})
@@ -129,7 +138,7 @@ def log(folder: Path, options: Options) -> dict[str, Any]:
                 url, body = "/api/2.0/mlflow/runs/log-batch", {"run_id": of_run, "metrics": batch}
                 theirs = [milliseconds(client, url, body) for _ in range(10 * options.rounds)]
             told["mlflow_ms"] = round(statistics.median(theirs), 1)
-            told["ratio"] = round(statistics.median(theirs) / statistics.median(ours), 1)
+            told["ratio"] = round(told["mlflow_ms"] / told["by_mlflow_route_ms"], 1)
     return told | {"goal": "ratio >= 5"}
 
 

@@ -6,6 +6,7 @@ asking anybody.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import secrets
@@ -24,6 +25,23 @@ def make_token() -> str:
     """A new token by this machine's randomness."""
     body = _base62(secrets.randbits(_BITS), _DIGITS)
     return f"{PREFIX}{body}{_checksum(body)}"
+
+
+def sent_token(header: str) -> str | None:
+    """The token of an Authorization header; None: it holds none.
+
+    Clients that know users and passwords alone send it as the password, by whatever name.
+    """
+    kind, _, proof = header.partition(" ")
+    if kind.lower() == "bearer":
+        return proof.strip()
+    if kind.lower() != "basic":
+        return None
+    try:
+        _, colon, password = base64.b64decode(proof, validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return password if colon else None
 
 
 def is_token(text: str) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -26,9 +27,11 @@ from tensorrepo.formats.runs.run_record import (
     RUNNING,
     STATUSES,
     RunDocument,
+    RunOutput,
     check_metric_name,
     new_attempt,
 )
+from tensorrepo.formats.runs.run_tags import TAGS, tags_of, with_tags
 from tensorrepo.formats.runs.stored_run import (
     PointChunks,
     StoredRun,
@@ -36,7 +39,7 @@ from tensorrepo.formats.runs.stored_run import (
     ref_of_record,
     store_run,
 )
-from tensorrepo.repo.errors import ConflictError, InvalidInputError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.json_rules import check_json
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.cache import LimitedCache
@@ -61,8 +64,17 @@ class LiveRuns:
         params: Mapping[str, Any],
         environment: Mapping[str, Any],
         resume: bool = False,
+        started_ns: int | None = None,
     ) -> StoredRun:
         """Begin a run, or go on with one.
+
+        Args:
+            access: repository of the run.
+            name: its name.
+            params: JSON values by name.
+            environment: JSON: Python, packages, machine.
+            resume: go on with the one of that name.
+            started_ns: when it began, UTC; None: now.
 
         Raises:
             ConflictError: there is one of that name, and `resume` is False.
@@ -73,6 +85,7 @@ class LiveRuns:
         here = dict(environment)
         check_json(here, "environment")
         now = time.time_ns()
+        began = now if started_ns is None else started_ns
         key = RunKey(access.name, name)
         if ref in access.view.state.refs:
             if not resume:
@@ -83,8 +96,8 @@ class LiveRuns:
             return self.writer.write(key, lambda run: _resumed(run, now, here, checked))
         due, author = now + STALE_SECONDS * _NS, access.caller.author
         document = RunDocument(
-            name, secrets.token_hex(32), RUNNING, author, now, now, due, params=checked,
-            attempts=new_attempt(now, None, here),
+            name, secrets.token_hex(32), RUNNING, author, began, now, due, params=checked,
+            attempts=new_attempt(began, None, here),
         )  # fmt: skip
 
         def refuse(view: LogView) -> None:
@@ -106,8 +119,16 @@ class LiveRuns:
         points: Mapping[str, MetricPoints],
         *,
         batch: str | None = None,
+        late: bool = False,
     ) -> int:
         """Keep points: durable when this returns, and seen at once. Gives how many wait.
+
+        Args:
+            access: repository of the run.
+            name: name of the run.
+            points: points by metric, of each in the order of time.
+            batch: a name of these points, which count once, however often they come.
+            late: whether a run that has ended takes them too, and stays as it ended.
 
         Raises:
             NotFoundError: the run does not go on here.
@@ -117,7 +138,15 @@ class LiveRuns:
         access.require(Action.WRITE, ref_of_record(name))
         key = RunKey(access.name, name)
         self._check_names(access, key, points)
-        waiting = self.points.add(key, points, batch)
+        try:
+            waiting = self.points.add(key, points, batch)
+        except NotFoundError:
+            if not late:
+                raise
+            with self._taken_on(access, key):
+                self.points.add(key, points, batch)
+                self.writer.write(key)
+            return 0
         self.writer.added(waiting)
         return waiting
 
@@ -128,25 +157,51 @@ class LiveRuns:
         *,
         params: Mapping[str, Any] | None = None,
         inputs: Iterable[ProvenanceEdge] = (),
+        outputs: Iterable[RunOutput] = (),
+        tags: Mapping[str, str | None] | None = None,
+        check: Callable[[RunDocument], None] = lambda _: None,
     ) -> StoredRun:
-        """Note parameters and inputs; what is not named stays. Written at once."""
+        """Note parameters, tags (None removes one), inputs and outputs. Written at once.
+
+        What is not named stays. A run that has ended stays ended.
+
+        Raises:
+            NotFoundError: there is no such run.
+            ConflictError: another process records it, or writes it just now.
+            Error: what `check` raises for the run as it is.
+        """
         access.require(Action.WRITE, ref_of_record(name))
         checked = checked_params(params or {})
         edges = [check_edge(edge) for edge in inputs]
+        made = list(outputs)
 
         def changed(run: RunDocument) -> RunDocument:
             every = tuple(dict.fromkeys(map(_Hashed, (*run.inputs, *edges))))
             if len(every) > MAX_EDGES:
                 raise InvalidInputError(f"{len(every)} inputs, a run has {MAX_EDGES} at most")
-            joined = tuple(one.edge for one in every)
-            return msgspec.structs.replace(run, params={**run.params, **checked}, inputs=joined)
+            check(run)
+            noted = msgspec.structs.replace(
+                run,
+                params={**run.params, **checked},
+                inputs=tuple(one.edge for one in every),
+                outputs=tuple(dict.fromkeys((*run.outputs, *made))),
+            )
+            return with_tags(noted, tags) if tags else noted
 
-        return self.writer.write(RunKey(access.name, name), changed)
+        key = RunKey(access.name, name)
+        with self._taken_on(access, key):
+            return self.writer.write(key, changed)
 
     def end(
-        self, access: RepositoryAccess, name: str, status: str, error: str | None = None
+        self,
+        access: RepositoryAccess,
+        name: str,
+        status: str,
+        error: str | None = None,
+        *,
+        ended_ns: int | None = None,
     ) -> StoredRun:
-        """Write all points, and say how the run ended."""
+        """Write all points, and say how the run ended, and when; None: now."""
         access.require(Action.WRITE, ref_of_record(name))
         if status not in STATUSES or status == RUNNING:
             raise InvalidInputError(
@@ -155,15 +210,42 @@ class LiveRuns:
         check_json(error, "the error of a run")
 
         def ended(run: RunDocument) -> RunDocument:
-            at = run.written_ns
+            at = run.written_ns if ended_ns is None else ended_ns
             told = None if error is None else error[:_MOST_ERROR]
             return msgspec.structs.replace(run, status=status, ended_ns=at, due_ns=at, error=told)
 
-        return self.writer.write(RunKey(access.name, name), ended)
+        key = RunKey(access.name, name)
+        with self._taken_on(access, key):
+            return self.writer.write(key, ended)
 
     def find(self, access: RepositoryAccess, name: str) -> StoredRun:
         """A run as it is now, with points that wait. Raises NotFoundError."""
         return self.writer.overlaid(find_run(access, name), access.name)
+
+    @contextmanager
+    def _taken_on(self, access: RepositoryAccess, key: RunKey) -> Iterator[None]:
+        """A time in which the run can be written here, though it has ended.
+
+        Raises:
+            ConflictError: it goes on, and another process records it.
+        """
+        row = self.points.find(key)
+        if row is not None and row.ended_ns is None:
+            yield
+            return
+        run = find_run(access, key.run)
+        if run.status == RUNNING and row is None:
+            raise ConflictError(
+                f"run {key.run!r} is recorded by another process, not through this service: tell "
+                "it there, or when it has ended"
+            )
+        self.points.begin(key, run.document.author)
+        try:
+            yield
+        except BaseException:
+            if run.status != RUNNING:
+                self.points.leave(key)
+            raise
 
     def _check_names(
         self, access: RepositoryAccess, key: RunKey, points: Mapping[str, MetricPoints]
@@ -229,11 +311,12 @@ def points_of(told: Iterable[tuple[str, int, float, int]]) -> dict[str, MetricPo
 def _resumed(
     run: RunDocument, now: int, environment: dict[str, Any], params: dict[str, Any]
 ) -> RunDocument:
+    told = {TAGS: tags, **environment} if (tags := tags_of(run)) else environment
     return msgspec.structs.replace(
         run,
         status=RUNNING,
         ended_ns=None,
         error=None,
-        attempts=new_attempt(now, None, environment, run.attempts),
+        attempts=new_attempt(now, None, told, run.attempts),
         params={**run.params, **params},
     )

@@ -111,7 +111,7 @@ def get_version(access: RepositoryAccess, name: str, which: int | str) -> Versio
         raise unknown(access, name)
     number = number_of(one, name, which)
     facts = memory.facts_of(access.core, name, number, one)
-    return version_info(facts, one, _card(access, view, name, one))
+    return version_info(name, facts, one, _card(access, view, name, one))
 
 
 def known_version(access: RepositoryAccess, name: str, which: int | str) -> VersionInfo | None:
@@ -126,7 +126,7 @@ def known_version(access: RepositoryAccess, name: str, which: int | str) -> Vers
     if one is None or not one.versions or not is_known:
         return None
     facts = memory.known_facts(one.versions[number_of(one, name, which)])
-    return None if facts is None else version_info(facts, one, card)
+    return None if facts is None else version_info(name, facts, one, card)
 
 
 def list_versions(
@@ -142,7 +142,7 @@ def list_versions(
     held = one or _NOTHING
     numbers = [number for number in reversed(held.versions) if below is None or number < below]
     return [
-        version_info(memory.facts_of(access.core, name, number, held), held, card)
+        version_info(name, memory.facts_of(access.core, name, number, held), held, card)
         for number in numbers[:limit]
     ]
 
@@ -200,11 +200,12 @@ def model_info(view: LogView, name: str, one: Registered, card: Card | None) -> 
     )
 
 
-def version_info(facts: VersionFacts, one: Registered, card: Card | None) -> VersionInfo:
+def version_info(name: str, facts: VersionFacts, one: Registered, card: Card | None) -> VersionInfo:
+    """A version as it is called now: its facts may tell the name that it was registered under."""
     version = facts.version
     about = (card or Card()).of(version.number)
     return VersionInfo.model_construct(
-        name=version.name,
+        name=name,
         number=version.number,
         commit=version.commit,
         source=version.source,

@@ -23,6 +23,7 @@ from tensorrepo.formats.runs.run_record import (
     MetricPoint,
     check_run_name,
 )
+from tensorrepo.formats.runs.run_tags import tags_of
 from tensorrepo.formats.runs.stored_run import StoredRun, read_run, recorded_runs, ref_of_record
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
@@ -93,6 +94,7 @@ class RunDetails(RunInfo):
     commit: str
     error: str | None
     params: dict[str, Any]
+    tags: dict[str, str] = Field(default={}, description="Texts by which people sort runs.")
     inputs: list[dict[str, Any]] = Field(description="What it read, as edges of lineage.")
     outputs: list[dict[str, str]] = Field(description="What it wrote: path, digest, commit.")
     attempts: list[dict[str, Any]]
@@ -176,6 +178,7 @@ def details_of(run: StoredRun) -> RunDetails:
         commit=run.commit,
         error=document.error,
         params=dict(document.params),
+        tags=tags_of(document),
         inputs=[_edge(edge) for edge in document.inputs],
         outputs=[
             {"path": one.path, "digest": one.digest, "commit": one.commit}

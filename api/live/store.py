@@ -94,6 +94,11 @@ class LivePoints:
                     )
                 )
 
+    def leave(self, key: RunKey) -> None:
+        """The run does not go on after all: it was taken on, and nothing was written."""
+        with self._database.write() as connection:
+            connection.execute(update(live_runs).where(_is(key)).values(ended_ns=self._clock()))
+
     def find(self, key: RunKey) -> LiveRunRow | None:
         with self._database.read() as connection:
             row = connection.execute(select(live_runs).where(_is(key))).mappings().first()

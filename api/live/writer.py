@@ -214,8 +214,10 @@ class LiveWriter:
 
     def overlaid(self, run: StoredRun, repository: str) -> StoredRun:
         """A run with the points that wait, if it goes on here."""
+        if run.status != RUNNING:
+            return run
         row = self._points.find(RunKey(repository, run.name))
-        if row is None or run.status != RUNNING:
+        if row is None:
             return run
         after = self.done(run.core, run.commit, row.done_id)
         pending = self._points.pending(row.key, after)

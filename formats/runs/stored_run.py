@@ -39,6 +39,7 @@ from tensorrepo.formats.runs.run_record import (
     decode_run,
     encode_run,
 )
+from tensorrepo.formats.runs.run_tags import tags_of
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import LandedCommit, begin_beside, commit_beside
 from tensorrepo.repo.errors import NotFoundError
@@ -77,6 +78,11 @@ class StoredRun:
     @property
     def params(self) -> Mapping[str, Any]:
         return self.document.params
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Texts by which people sort runs, by name."""
+        return tags_of(self.document)
 
     @property
     def inputs(self) -> tuple[ProvenanceEdge, ...]:

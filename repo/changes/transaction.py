@@ -535,6 +535,7 @@ def commit_beside(
     author: str,
     metadata: Mapping[str, MetadataValue] | None = None,
     drops: Callable[[LogView], Iterable[str]],
+    tree: bytes = EMPTY_TREE,
     clock: Callable[[], int] = time.time_ns,
 ) -> LandedCommit:
     """Make the commit; its ref begins anew, whatever it named before.
@@ -547,16 +548,18 @@ def commit_beside(
         metadata: metadata of the commit.
         drops: full names of refs that go in the same record, of those that a view has; at most
             `MOST_DROPPED` of them go at once.
+        tree: root page of a tree that what is staged changes; a ref leads to it until this commit
+            is made, which `drops` sees to.
         clock: UTC in ns.
 
     Raises:
         CommitOutcomeUnknown: the store did not say; `resolve` finds out.
         CommitExpired: a staged object, or the parent, was collected.
     """
-    tree = update(transaction.objects, EMPTY_TREE, transaction.staged)
+    changed = update(transaction.objects, tree, transaction.staged)
     anew = _Anew(
         transaction,
-        lambda _: tree,
+        lambda _: changed,
         message,
         author,
         clock(),

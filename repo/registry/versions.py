@@ -31,7 +31,13 @@ from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.refs import Move, refuse_taken
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.transaction import CommitAttempt, begin_beside
-from tensorrepo.repo.errors import ConflictError, CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from tensorrepo.repo.history.commits import MetadataValue, read_commit
 from tensorrepo.repo.history.trees import EMPTY_TREE, update
 from tensorrepo.repo.ids import Digest
@@ -382,6 +388,60 @@ def delete_registered(repository: RepositoryCore, name: str, *, actor: str) -> i
     while _going(repository.log.refresh(), name, one):
         _append(repository, decide)
     return len(one.versions)
+
+
+def rename_registered(repository: RepositoryCore, name: str, new: str, *, actor: str) -> None:
+    """Let a name be called `new`: its versions keep their numbers, aliases and words go with them.
+
+    What is at a version's commit stays as it was registered, under the former name too.
+
+    Raises:
+        NotFoundError: there is no such name.
+        ConflictError: `new` is taken, or an alias is protected. Nothing changed.
+        UnsupportedError: it has too many versions and aliases for one record of the log.
+    """
+    view = repository.log.refresh()
+    about, taken = card_at(repository, view, name), card_at(repository, view, new)
+    if about is None or about.gone:
+        existing(view, name)
+    words = Card() if about is None else about
+    is_taken = f"{new!r:.100} is registered already: choose another name"
+    if taken is not None and not taken.gone:
+        raise ConflictError(is_taken)
+
+    def decide(view: LogView) -> tuple[LogEntry, ...]:
+        one = registered(view).get(name, Registered())
+        if new in registered(view):
+            raise ConflictError(is_taken)
+        for alias in one.aliases:
+            _refuse_protected(view, name, alias)
+        gone = _going(view, name, one)
+        start = f"{SPACE}{name}/"
+        made = [
+            Update(f"{SPACE}{new}/{ref.removeprefix(start)}", None, at) for ref, at in gone.items()
+        ]
+        ends = [Update(ref, at, None) for ref, at in gone.items()]
+        if len(_that_fit([*made, *ends])) < len(made) + len(ends):
+            raise UnsupportedError(
+                f"{name} has {len(one.versions)} versions and {len(one.aliases)} aliases, too many "
+                "to be renamed at once: register the newest under the new name"
+            )
+        for one_made in made:
+            refuse_taken(view, one_made.ref)
+        if not gone:
+            return ()
+        return (
+            _entry("ref-create", actor, *made, note=f"rename from {name}"),
+            _entry("ref-delete", actor, *ends, note=f"rename to {new}"),
+        )
+
+    decide(view)  # before anything is said about the new name
+    last = max(words.last, *(registered(view).get(name, Registered()).versions or (0,)))
+    held = 0 if taken is None else taken.last
+    moved = msgspec.structs.replace(words, last=max(words.last, held), gone=False)
+    edit_card(repository, new, lambda _: moved, author=actor)
+    repository.append(decide)
+    edit_card(repository, name, _forgotten(last), author=actor)
 
 
 def set_alias(

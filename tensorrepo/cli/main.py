@@ -143,6 +143,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "lineage": ("Show what something came from, and what came from it.", MODELS, "runs"),
     "runs ls": ("List trainings, by what they reached.", MODELS, "runs"),
     "runs show": ("Show what a training read, made and logged.", MODELS, "runs"),
+    "runs import": ("Import trainings that TensorBoard was told of.", MODELS, "runs"),
     "runs compare": ("Compare trainings side by side.", MODELS, "runs"),
     "model ls": ("List the models of a commit.", MODELS, "model"),
     "model desc": ("Describe a model: layers, architecture, metrics, lineage.", MODELS, "model"),

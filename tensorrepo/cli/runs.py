@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import moment_text
 from tensorrepo.repo.transfer.origins import promoted_from, promoted_to
 from tensorrepo.repository import Repository
+from tensorrepo.runs.board_import import import_runs
 from tensorrepo.runs.record import RunRecord
 from tensorrepo.runs.summary import (
     MOST_SHOWN,
@@ -127,6 +129,35 @@ def runs_show_command(
     more = len(run.document.metrics) - MOST_SHOWN
     if more > 0:
         output.note(f"{more:,} more metrics: --metric NAME shows one, --json all")
+
+
+def runs_import_command(
+    call: RepoCall,
+    path: Annotated[Path, Argument(metavar="PATH", help="Folder, or one event file.")],
+    name: Annotated[
+        str | None,
+        Option("--name", metavar="NAME", help="Name of the run; several begin with it."),
+    ] = None,
+) -> None:
+    """Import trainings from TensorBoard's event files: a run for each folder.
+
+    Scalars become metrics, with their steps and times; pictures become files of the run.
+
+    Examples:
+        tensorrepo runs import lightning_logs
+        tensorrepo runs import runs/Nov26 --name baseline
+    """
+    made = import_runs(handle_of(call).context, path, name)
+    columns: dict[str, Any] = {
+        "run": "name",
+        ">metrics": "metrics",
+        ">points": "points",
+        ">pictures": "pictures",
+    }
+    call.show(made, columns, document=msgspec.to_builtins, empty="no runs")
+    for one in made:
+        for note in one.notes:
+            output.note(f"{one.name}: {note}")
 
 
 def runs_compare_command(

@@ -68,6 +68,7 @@ from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.suggest import did_you_mean, there_are
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, moment_text
 from tensorrepo.repo.threads import Waiting
+from tensorrepo.runs.files import files_of, read_file_of
 from tensorrepo.runs.plots import plot_metrics
 from tensorrepo.runs.summary import common_metrics, run_table, took_text
 
@@ -185,6 +186,14 @@ class RunRecord(StoredRun, Shown):
     """A run as it was last written. Points of metrics are read when they are asked for."""
 
     __slots__ = ()
+
+    def files(self) -> dict[str, int]:
+        """Bytes of each file that it left, by name; those that became a model, too."""
+        return files_of(self.core, self.name)
+
+    def read_file(self, name: str) -> bytes:
+        """The bytes of a file that it left. Raises NotFoundError."""
+        return read_file_of(self.core, self.name, text("the name of a file", name))
 
     def to_table(self) -> RecordTable:
         """Its facts, above its metrics."""

@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import Token
 from html import escape
 from operator import index
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import structs
@@ -40,10 +42,12 @@ from tensorrepo.formats.runs.run_record import (
     check_run_name,
     new_attempt,
 )
+from tensorrepo.formats.runs.run_tags import TAGS, with_tags
 from tensorrepo.models.checkpointer import Checkpointer, checkpointer_of, number
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError
 from tensorrepo.repo.json_rules import check_json
+from tensorrepo.runs.files import log_figure, log_files, log_image
 from tensorrepo.runs.record import (
     RunRecord,
     Runs,
@@ -93,6 +97,7 @@ class Run:
         self._process = os.getpid()
         self._params: dict[str, Any] = {}
         self._params_lock = threading.Lock()
+        self._attempts: RunDocument  # whose tags are those of the run, since it was begun
         self._ended = False
         self._notes: RunNotes | None = None
         self._writer: RunWriter | None = None
@@ -111,7 +116,7 @@ class Run:
         before = find_record(self.context, self.name)
         if before is not None and not self._resume:
             raise ConflictError(_taken(before))
-        document = self._document(before)
+        document = self._attempts = self._document(before)
         self._params = {**document.params, **self._given}
         self._notes = RunNotes(
             self.name, document.id, self._log_checkpoint, document.inputs, document.outputs
@@ -187,6 +192,47 @@ class Run:
         given = _checked_params(params)
         with self._params_lock:
             self._params = {**self._params, **given}
+
+    def set_tag(self, name: str, value: Any) -> None:
+        """Note a text by which people sort runs, such as who asked for it; None removes it."""
+        self.set_tags({text("the name of a tag", name): value})
+
+    def set_tags(self, tags: Mapping[str, Any]) -> None:
+        """Note tags: texts by name; what is no text is noted as `str` has it."""
+        self._recording()
+        given = mapping("tags", tags, "texts").items()
+        changes = {name: None if value is None else str(value) for name, value in given}
+        with self._params_lock:
+            self._attempts = with_tags(self._attempts, changes)
+
+    def log_artifact(self, path: str | PathLike[str], folder: str = "") -> None:
+        """Keep a file, or a folder with all that is in it, among the files of the run.
+
+        Weights that can be read (safetensors, state dicts of torch, ...) are kept as tensors,
+        stored against similar models. It is durable when this returns.
+
+        Args:
+            path: what to keep.
+            folder: where it lies among the files of the run.
+        """
+        if self._records_files():
+            log_files(self.context, self.name, Path(path), folder)
+
+    def log_image(self, image: Any, name: str, step: int | None = None) -> None:
+        """Keep a picture: one of Pillow, or an array of numbers ``(height, width[, channels])``.
+
+        Args:
+            image: floats are from 0 to 1, whole numbers from 0 to 255.
+            name: such as ``"samples.png"``, or with `step` a folder with a picture for each step.
+            step: step of the training.
+        """
+        if self._records_files():
+            log_image(self.context, self.name, image, name, None if step is None else _step(step))
+
+    def log_figure(self, figure: Any, name: str) -> None:
+        """Keep a figure of matplotlib, or another that can ``savefig``, as ``"loss.png"``."""
+        if self._records_files():
+            log_figure(self.context, self.name, figure, name)
 
     def use(self, origin: Any) -> None:
         """Note that the run reads something.
@@ -330,6 +376,11 @@ class Run:
             )
         return notes
 
+    def _records_files(self) -> bool:
+        """Whether files are kept here: by rank 0 alone."""
+        self._recording()
+        return self._writer is not None
+
     def _is_fork(self) -> bool:
         return os.getpid() != self._process
 
@@ -356,7 +407,9 @@ class Run:
 
     def _told(self) -> dict[str, Any]:
         notes = self._begun()
-        return {"params": self._params, "inputs": notes.inputs(), "outputs": notes.outputs()}
+        attempts = self._attempts.attempts
+        noted = {"inputs": notes.inputs(), "outputs": notes.outputs()}
+        return {"params": self._params, "attempts": attempts, **noted}
 
     def _document(self, before: RunRecord | None) -> RunDocument:
         now = time.time_ns()
@@ -365,7 +418,8 @@ class Run:
             attempts = new_attempt(now, code, environment())
             author, drawn = self.context.author, secrets.token_hex(32)
             return RunDocument(self.name, drawn, RUNNING, author, now, now, now, attempts=attempts)
-        attempts = new_attempt(now, code, environment(), before.document.attempts)
+        told = environment() | ({TAGS: dict(before.tags)} if before.tags else {})
+        attempts = new_attempt(now, code, told, before.document.attempts)
         return structs.replace(before.document, attempts=attempts)
 
 

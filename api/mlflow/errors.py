@@ -1,0 +1,55 @@
+"""Errors as MLflow's clients understand them: a code of theirs, and a message.
+
+They stand beside the members of problem+json, so that one answer says it to all, whichever layer
+refused a request.
+
+Source:
+    mlflow/exceptions.py and mlflow/protos/databricks.proto of MLflow 3.17.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+_PATH: Final = re.compile(r"/[^/]+/(?:[^/]+/)?api/\d+\.\d+/mlflow(?:-artifacts)?/")
+_CODES: Final[Mapping[str, str]] = {
+    "invalid-input": "INVALID_PARAMETER_VALUE",
+    "too-large": "INVALID_PARAMETER_VALUE",
+    "unauthenticated": "UNAUTHENTICATED",
+    "permission": "PERMISSION_DENIED",
+    "rate-limited": "REQUEST_LIMIT_EXCEEDED",
+    "not-found": "RESOURCE_DOES_NOT_EXIST",
+    "no-such-row": "RESOURCE_DOES_NOT_EXIST",
+    "expired": "RESOURCE_DOES_NOT_EXIST",
+    "collected": "RESOURCE_DOES_NOT_EXIST",
+    "missing-objects": "RESOURCE_DOES_NOT_EXIST",
+    "purged": "RESOURCE_DOES_NOT_EXIST",
+    "conflict": "RESOURCE_CONFLICT",
+    "corrupt": "DATA_LOSS",
+    "unsupported": "NOT_IMPLEMENTED",
+    "storage": "TEMPORARILY_UNAVAILABLE",
+}
+_OTHER: Final = "INTERNAL_ERROR"
+_TAKEN: Final = "RESOURCE_ALREADY_EXISTS"
+_NOWHERE: Final = "ENDPOINT_NOT_FOUND"
+
+
+def is_for_mlflow(path: str) -> bool:
+    """Whether a path is one of those that MLflow's clients ask."""
+    return _PATH.match(path) is not None
+
+
+def mlflow_error(
+    path: str, method: str, status: int, kind: str, detail: str
+) -> tuple[int, dict[str, str]]:
+    """The status that MLflow answers an error with, and the members that say which it is."""
+    code = _CODES.get(kind, _OTHER)
+    if kind == "conflict" and method == "POST" and path.endswith("/create"):
+        # Their clients go on where a model or an experiment is there already, told by this alone.
+        status, code = HTTPStatus.BAD_REQUEST, _TAKEN
+    if detail in {HTTPStatus.NOT_FOUND.phrase, HTTPStatus.METHOD_NOT_ALLOWED.phrase}:
+        code, detail = _NOWHERE, f"this service does not answer {method} {path}"
+    return status, {"error_code": code, "message": detail}
