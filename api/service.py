@@ -25,6 +25,7 @@ from tensorrepo.api.content.queries import SqlQueries
 from tensorrepo.api.content.query_gate import QueryGate
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.events.hub import EventHub
+from tensorrepo.api.huggingface.rendered_files import CACHE_BYTES, RenderedFiles
 from tensorrepo.api.live.hub import LiveHub
 from tensorrepo.api.live.store import LivePoints
 from tensorrepo.api.live.writer import LiveWriter
@@ -58,6 +59,7 @@ class Service:
     anchors: Anchors
     webhooks: Webhooks
     deliverer: Deliverer
+    rendered: RenderedFiles
     events: EventHub = field(default_factory=EventHub)
 
     @property
@@ -127,6 +129,10 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         live_events=LiveHub(points),
         catalogs=catalogs,
         queries=SqlQueries(catalogs, gate, _limits(settings)),
+        rendered=RenderedFiles(
+            DiskCache(settings.data / "cache" / "rendered", CACHE_BYTES),
+            settings.data / "rendering",
+        ),
     )
 
 
