@@ -13,7 +13,9 @@ from tensorrepo.api.audit.middleware import Auditing
 from tensorrepo.api.authentication import Authentication
 from tensorrepo.api.errors import ErrorForm, install_handlers
 from tensorrepo.api.forwarding import Forwarding
+from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
 from tensorrepo.api.huggingface import reading_routes as huggingface_reading
+from tensorrepo.api.huggingface import writing_routes as huggingface_writing
 from tensorrepo.api.huggingface.errors import hub_error
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
@@ -78,6 +80,8 @@ ROUTERS = (
     sql.router,
     lineage.router,
     huggingface_reading.router,
+    huggingface_writing.router,
+    huggingface_lfs.router,
 )
 # How clients of elsewhere are told of errors.
 ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error,)

@@ -103,6 +103,12 @@ def short_commit(commit: Digest) -> str:
     return commit[:COMMIT_DIGITS]
 
 
+def proposal_number(text: str) -> int | None:
+    """The merge request that a revision such as ``refs/pr/3`` names; None: it names none."""
+    found = _PROPOSAL.fullmatch(text)
+    return None if found is None else int(found[1])
+
+
 def resolve_foreign(access: RepositoryAccess, text: str) -> Revision:
     """The commit that a revision of elsewhere names, which the caller may read.
 
@@ -114,9 +120,9 @@ def resolve_foreign(access: RepositoryAccess, text: str) -> Revision:
     """
     if _COMMIT.fullmatch(text):
         return _by_digits(access, text)
-    proposal = _PROPOSAL.fullmatch(text)
-    if proposal is not None:
-        return _by_ref(access, head_ref(int(proposal[1])), text)
+    number = proposal_number(text)
+    if number is not None:
+        return _by_ref(access, head_ref(number), text)
     for prefix, space in _FULL_REFS.items():
         if text.startswith(prefix):
             return _by_ref(access, space + text.removeprefix(prefix), text)

@@ -63,6 +63,10 @@ class StaleParentError(ConflictError):
     """Somebody committed since the client looked."""
 
 
+class RefExistsError(ConflictError):
+    """There is a branch or a tag of that name."""
+
+
 class RepositoryExistsError(ConflictError):
     """There is a repository of that name. `url` is where."""
 

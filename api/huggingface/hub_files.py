@@ -27,7 +27,7 @@ from tensorrepo.formats.model.read.byte_ranges import file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.escaped_paths import escape_path, unescape_path
-from tensorrepo.repo.history.trees import Entry
+from tensorrepo.repo.history.trees import Entry, diff
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.names import check_file_name
 from tensorrepo.repo.objects.envelope import Kind
@@ -130,16 +130,25 @@ class HubCommit:
             if entry.kind is Kind.BLOB:
                 yield path, entry
 
+    def differs(self, other: HubCommit) -> bool:
+        """Whether another commit has other files of this repository."""
+        objects = self.content.core.objects
+        own, others = (None if one.entry is None else one.entry.digest for one in (self, other))
+        changes = diff(objects, self.content.tree, other.content.tree, self.name.files)
+        return own != others or next(changes, None) is not None
+
     def files(self, after: str | None = None) -> Iterator[HubFile]:
         """Files, those of the entry first, behind the file `after`."""
         own = sorted(self._own_names())
         if after is not None and after not in own:
-            yield from map(self._blob, self.blobs(self._blob_path(after)))
+            for path, entry in self.blobs(self._blob_path(after)):
+                yield self.blob(path, entry)
             return
         for name in own:
             if (after is None or name > after) and self._find_blob(name) is None:
                 yield self._own_file(name)
-        yield from map(self._blob, self.blobs())
+        for path, entry in self.blobs():
+            yield self.blob(path, entry)
 
     def find(self, name: str) -> HubFile:
         """The file of that name. Raises HubFileNotFoundError."""
@@ -183,10 +192,10 @@ class HubCommit:
         except InvalidInputError:  # a name that no file has
             return None
         entry = self.content.core.entry(self.content.tree, path)
-        return None if entry is None or entry.kind is not Kind.BLOB else self._blob((path, entry))
+        return None if entry is None or entry.kind is not Kind.BLOB else self.blob(path, entry)
 
-    def _blob(self, at: tuple[str, Entry]) -> HubFile:
-        path, entry = at
+    def blob(self, path: str, entry: Entry) -> HubFile:
+        """A file beside the entry, by its path in the tree."""
         file = blob_files.open_entry(self.content, path, entry)
         name = unescape_path(path.removeprefix(self.name.files))
         return HubFile(name, file.bytes, file.sha256(), file.pieces)
