@@ -78,7 +78,7 @@ def get_addresses(request: Request, hub: HubOf, batch: LfsBatch) -> Response:
 @router.put(_MODEL + "/lfs")
 @router.put(_DATASET + "/lfs")
 async def put_bytes(
-    request: Request, service: ServiceOf, repository: str, ticket: _Ticket
+    request: Request, service: ServiceOf, repository: str, ticket: _Ticket = ""
 ) -> Response:
     """The whole of a file, or a part of it."""
     checked = service.spool.check(ticket, repository, "whole", "part")
@@ -91,7 +91,9 @@ async def put_bytes(
 
 @router.post(_MODEL + "/lfs")
 @router.post(_DATASET + "/lfs")
-def complete(request: Request, service: ServiceOf, repository: str, ticket: _Ticket) -> Response:
+def complete(
+    request: Request, service: ServiceOf, repository: str, ticket: _Ticket = ""
+) -> Response:
     """All parts of a file came."""
     checked = service.spool.check(ticket, repository, "complete")
     _audit(request, checked)
