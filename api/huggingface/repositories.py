@@ -30,7 +30,12 @@ from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.service import Service
 from tensorrepo.formats.common.summaries import summarized_model
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError, PermissionDenied
+from tensorrepo.repo.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PermissionDenied,
+    UnauthenticatedError,
+)
 from tensorrepo.repo.objects.envelope import Kind
 
 MAIN: Final = "main"
@@ -120,6 +125,8 @@ def open_hub(service: Service, caller: Caller, name: ForeignName) -> HubReposito
     """
     try:
         return HubRepository(service, service.enter(caller, name.namespace), name)
+    except UnauthenticatedError:
+        raise
     except (NotFoundError, PermissionDenied) as error:
         raise unknown_repository(name.id) from error
 
