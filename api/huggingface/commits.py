@@ -28,6 +28,7 @@ from tensorrepo.api.huggingface.errors import (
 )
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.huggingface.repositories import HubRepository
+from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
 from tensorrepo.formats.model.delta.near_models import near_models
@@ -359,7 +360,14 @@ def _stage_files(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     for file in before.files():
         if request.goes(file.path):
             _remove_file(tx, before, file.path)
-    for path, content in files.uploaded():
+    uploaded = dict(files.uploaded())
+    rows = rows_of(before, uploaded)
+    if rows:
+        entry = write_rows(tx.objects, rows, files.hub.service.spool.room())
+        tx.stage(before.name.entry, entry)
+    for path, content in uploaded.items():
+        if path in rows:
+            continue
         data = content_of(content)
         link = tx.objects.put(Kind.BLOB, data)
         tx.stage(prefix + escape_path(path), file_entry(link))

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 def describe(commit: HubCommit, *, blobs: bool = False) -> Json:
     """What a client learns of a repository at a commit; reads the card and the config alone."""
-    card = _card(commit)
+    card = card_of(commit)
     tags = [str(tag) for tag in card.get("tags") or ()]
     touched = last_change(commit)
     told: Json = {
@@ -127,7 +127,7 @@ def _text(commit: HubCommit, name: str) -> str:
     return file.read().decode(errors="replace")
 
 
-def _card(commit: HubCommit) -> Json:
+def card_of(commit: HubCommit) -> Json:
     """The YAML in front of the card; nothing where there is none, or it is no such thing."""
     return card_metadata(_text(commit, CARD))
 

@@ -294,7 +294,7 @@ def _read(path: Path, splits: Sequence[str], choice: ColumnChoice) -> OpenedSour
             raise damage(path, f"splits {splits[0]!r} and {name!r} differ. Say one: split=...")
     with naming_file(path):
         adapted = _adapt(first.schema, first.features, choice, follow=False)
-        schema = _with_split(Schema(tuple(item.column for item in adapted)), splits)
+        schema = with_split_column(Schema(tuple(item.column for item in adapted)), splits)
     files = [file for one in opened.values() for file in one.files]
     return OpenedSource(
         schema=schema,
@@ -407,7 +407,7 @@ def _adapt(
     )
 
 
-def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:
+def with_split_column(schema: Schema, splits: Sequence[str]) -> Schema:
     if len(splits) < 2:
         return schema
     if "split" in schema:

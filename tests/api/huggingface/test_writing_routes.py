@@ -7,6 +7,8 @@ import secrets
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.api.huggingface.conftest import contents
@@ -204,6 +206,25 @@ def test_history_of_a_branch_becomes_one_commit(hub: ClientProcess) -> None:
         return [len(api.list_repo_commits("alone/net")), api.list_repo_files("alone/net")]
     """
     assert hub.run(code) == [1, ["x"]]
+
+
+def test_parquet_becomes_rows_where_the_card_asks(hub: ClientProcess, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split, values in (("test", [3]), ("train", [1, 2])):
+        pq.write_table(pa.table({"x": values}), tmp_path / f"data/{split}-00000-of-00001.parquet")
+    (tmp_path / "README.md").write_text("---\ntensorrepo: rows\n---\n# Numbers\n")
+    name = f"ns/numbers-{secrets.token_hex(4)}"
+    code = """
+        api = kept["api"]
+        api.create_repo(name, repo_type="dataset")
+        api.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder)
+        listed = api.list_repo_files(name, repo_type="dataset")
+        rows = "data/train-00000-of-00001.parquet"
+        return [sorted(listed), kept["hub"].hf_hub_download(name, rows, repo_type="dataset")]
+    """
+    listed, path = hub.run(code, name=name, folder=str(tmp_path))
+    assert listed == ["README.md", "data/train-00000-of-00001.parquet"]
+    assert pq.read_table(path).to_pydict() == {"x": [3, 1, 2], "split": [0, 1, 1]}
 
 
 # ------------------------------------------------------------------------------ bad input
