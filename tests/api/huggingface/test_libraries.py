@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.huggingface.conftest import PETS, variables
+from tests.api.huggingface.conftest import OLDER, PETS, variables
+from tests.support.clients.environments import client_python
 from tests.support.clients.process import ClientProcess, client_process
 from tests.support.servers.serving import ServeProcess
 
@@ -63,14 +64,19 @@ def test_a_dataset_is_pushed_and_loaded_again(libraries: ClientProcess) -> None:
     assert libraries.run(code) == [7, 8]
 
 
-def test_a_large_folder_is_uploaded_in_several_commits(
-    libraries: ClientProcess, tmp_path: Path
+@pytest.mark.parametrize("version", OLDER)
+def test_a_large_folder_is_uploaded_by_versions_that_do_so(
+    served: ServeProcess, tmp_path: Path, version: str
 ) -> None:
+    folder, home = tmp_path / "folder", tmp_path / "home"
+    folder.mkdir()
     for number in range(60):
-        (tmp_path / f"{number}.txt").write_text(str(number))
+        (folder / f"{number}.txt").write_text(str(number))
     code = """
         from huggingface_hub import HfApi
-        HfApi().upload_large_folder("ns/large", folder, repo_type="dataset", print_report=False)
-        return len(HfApi().list_repo_files("ns/large", repo_type="dataset"))
+        HfApi().upload_large_folder(name, folder, repo_type="dataset", print_report=False)
+        return len(HfApi().list_repo_files(name, repo_type="dataset"))
     """
-    assert libraries.run(code, folder=str(tmp_path)) in {60, 61}
+    name = f"ns/large-{version.partition('==')[2]}"
+    with client_process(client_python(version), variables(served, home)) as client:
+        assert client.run(code, name=name, folder=str(folder)) == 61  # and its first card

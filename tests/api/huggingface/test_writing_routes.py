@@ -169,7 +169,7 @@ def test_a_pull_request_is_a_merge_request(
     assert files(hub, fresh, kind, f"refs/pr/{number}") == {"one.txt", "p.txt", "q.txt"}
     assert files(hub, fresh, kind) == {"one.txt"}
     with served.client() as client:
-        told = client.get(f"/api/v1/repositories/ns/-/merge-requests/{number}").json()
+        told = client.get(f"/api/v1/repositories/ns/-/requests/{number}").json()
     assert (told["title"], told["state"]) == ("Propose p", "open")
 
 
