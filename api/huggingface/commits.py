@@ -194,10 +194,9 @@ def _commit(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
         if request.parent is not None:
             _refuse_stale(hub, before, request.parent)
         files = _Files(hub, before, request)
-        if hub.name.space == "models":
-            _stage_model(tx, before, files)
-        else:
-            _stage_files(tx, before, files)
+        stage = _stage_model if hub.name.space == "models" else _stage_files
+        with hub.service.spool.encoding:
+            stage(tx, before, files)
         commit = _land(hub, tx, request)
     for large in files.spooled:
         hub.service.spool.forget(hub.access, large)

@@ -33,14 +33,14 @@ def describe(commit: HubCommit, *, blobs: bool = False) -> Json:
     """What a client learns of a repository at a commit; reads the card and the config alone."""
     card = card_of(commit)
     tags = [str(tag) for tag in card.get("tags") or ()]
-    touched = last_change(commit)
+    touched, files = last_change(commit), list(islice(commit.files(), _MOST_SIBLINGS))
     told: Json = {
         **_brief(commit),
         "sha": short_commit(commit.content.commit),
         "lastModified": touched["date"],
-        "siblings": [_sibling(one, blobs=blobs) for one in _some_files(commit)],
+        "siblings": [_sibling(one, blobs=blobs) for one in files],
         "cardData": card,
-        "usedStorage": sum(one.size_bytes for one in _some_files(commit)),
+        "usedStorage": sum(one.size_bytes for one in files),
     }
     told["tags"] = [*tags, *told["tags"]]
     if commit.model is not None:
@@ -88,10 +88,6 @@ def _is_safetensors(commit: HubCommit) -> bool:
     if commit.name.space != "models" or commit.entry is None or commit.model is None:
         return False
     return any(one.format == "safetensors" for one in commit.model.originals.values())
-
-
-def _some_files(commit: HubCommit) -> list[HubFile]:
-    return list(islice(commit.files(), _MOST_SIBLINGS))
 
 
 def _sibling(file: HubFile, *, blobs: bool) -> Json:
@@ -200,7 +196,7 @@ def list_tree(
     found: list[HubFile | str] = []
     seen = set(_folders(after, folder, recursive=recursive)) if after is not None else set()
     last = None
-    for count, file in enumerate(_below(commit, folder, after), 1):
+    for count, file in enumerate(commit.files(folder, after), 1):
         last = file.path
         for part in _folders(file.path, folder, recursive=recursive):
             if part not in seen:
@@ -220,11 +216,6 @@ def list_tree(
     return found, last
 
 
-def _below(commit: HubCommit, folder: str, after: str | None) -> Iterator[HubFile]:
-    within = f"{folder}/" if folder else ""
-    return (one for one in commit.files(after) if one.path.startswith(within))
-
-
 def _folders(path: str, folder: str, *, recursive: bool) -> Iterator[str]:
     """Folders between `folder` and a file in it."""
     parts = path.removeprefix(f"{folder}/" if folder else "").split("/")[:-1]
@@ -241,7 +232,7 @@ def find_paths(commit: HubCommit, paths: list[str]) -> Iterator[HubFile | str]:
         try:
             yield commit.find(wanted)
         except HubFileNotFoundError:
-            if next(_below(commit, wanted, None), None) is not None:
+            if commit.has_folder(wanted):
                 yield wanted
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from tensorrepo.api.content import files as blob_files
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.model_bytes import pieces_of
-from tensorrepo.api.foreign_names import ForeignName
+from tensorrepo.api.foreign_names import ForeignName, short_commit
 from tensorrepo.api.huggingface.errors import HubFileNotFoundError
 from tensorrepo.api.huggingface.rendered_files import RenderedFile, RenderedFiles
 from tensorrepo.formats.dataset.read import StoredDataset
@@ -120,13 +120,12 @@ class HubCommit:
             return None
         return self.content.dataset(self.name.entry)
 
-    def blobs(self, after: str = "") -> Iterator[tuple[str, Entry]]:
-        """Files beside the entry: paths of the tree, and entries."""
+    def blobs(self, folder: str = "", after: str = "") -> Iterator[tuple[str, Entry]]:
+        """Files beside the entry, in a folder or in all: paths of the tree, and entries."""
         if not self.name.is_possible:
             return
-        for path, entry in self.content.core.entries(
-            self.content.tree, self.name.files, after=after
-        ):
+        prefix = f"{self._blob_path(folder)}/" if folder else self.name.files
+        for path, entry in self.content.core.entries(self.content.tree, prefix, after=after):
             if entry.kind is Kind.BLOB:
                 yield path, entry
 
@@ -137,18 +136,36 @@ class HubCommit:
         changes = diff(objects, self.content.tree, other.content.tree, self.name.files)
         return own != others or next(changes, None) is not None
 
-    def files(self, after: str | None = None) -> Iterator[HubFile]:
-        """Files, those of the entry first, behind the file `after`."""
-        own = sorted(self._own_names())
-        if after is not None and after not in own:
-            for path, entry in self.blobs(self._blob_path(after)):
-                yield self.blob(path, entry)
-            return
-        for name in own:
-            if (after is None or name > after) and self._find_blob(name) is None:
+    def files(self, folder: str = "", after: str | None = None) -> Iterator[HubFile]:
+        """Files of a folder, or all: those of the entry first, behind the file `after`.
+
+        Raises:
+            HubFileNotFoundError: a name that no folder has.
+        """
+        self._check_name(folder)
+        within = f"{folder}/" if folder else ""
+        has_blobs = next(self.blobs(), None) is not None
+        own = [
+            name
+            for name in sorted(self._own_names())
+            if name.startswith(within) and not (has_blobs and self._find_blob(name) is not None)
+        ]
+        is_own = after is None or after in own
+        for name in own if is_own else ():
+            if after is None or name > after:
                 yield self._own_file(name)
-        for path, entry in self.blobs():
+        start = "" if is_own or after is None else self._blob_path(after)
+        for path, entry in self.blobs(folder, start):
             yield self.blob(path, entry)
+
+    def has_folder(self, folder: str) -> bool:
+        """Whether a file lies in that folder."""
+        try:
+            self._check_name(folder)
+        except HubFileNotFoundError:
+            return False
+        own = any(name.startswith(f"{folder}/") for name in self._own_names())
+        return own or next(self.blobs(folder), None) is not None
 
     def find(self, name: str) -> HubFile:
         """The file of that name. Raises HubFileNotFoundError."""
@@ -157,10 +174,7 @@ class HubCommit:
             return blob
         if name in self._own_names():
             return self._own_file(name)
-        raise HubFileNotFoundError(
-            f"no file {name!r:.200} in {self.name.id} at {self.content.commit:.12}",
-            commit=self.content.commit[:40],
-        )
+        raise self._missing("file", name)
 
     def _own_names(self) -> frozenset[str]:
         if self.model is not None:
@@ -182,6 +196,20 @@ class HubCommit:
         made = self._rendered[name]
         pieces = partial(self.rendered.pieces, self.dataset, made)
         return HubFile(name, made.size_bytes, made.sha256, pieces)
+
+    def _missing(self, what: str, name: str) -> HubFileNotFoundError:
+        commit = self.content.commit
+        return HubFileNotFoundError(
+            f"no {what} {name!r:.200} in {self.name.id} at {commit:.12}",
+            commit=short_commit(commit),
+        )
+
+    def _check_name(self, folder: str) -> None:
+        try:
+            if folder:
+                escape_path(folder)
+        except InvalidInputError as error:
+            raise self._missing("folder", folder) from error
 
     def _blob_path(self, name: str) -> str:
         return self.name.files + escape_path(name)

@@ -190,9 +190,9 @@ def split_path(request: Request, word: str) -> tuple[str, str]:
     """
     raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     rest: str = request.path_params["rest"]
-    _, marked, tail = raw.decode("latin-1").partition(f"/{word}/")
-    if not marked or unquote(tail.partition("?")[0]) != rest:
-        tail = quote(rest)
+    parts = raw.decode("latin-1").partition("?")[0].split(f"/{word}/")
+    tails = (f"/{word}/".join(parts[at:]) for at in range(1, len(parts)))
+    tail = next((one for one in tails if unquote(one) == rest), quote(rest))
     revision, _, path = tail.partition("/")
     return unquote(revision), unquote(path)
 

@@ -9,15 +9,18 @@ renderings are never mixed.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import BoundedSemaphore
 from typing import Final
 
 import msgspec
 
+from tensorrepo.api.huggingface.leftovers import remove_older
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.exchange.tables.huggingface_parquet import (
     plan_shards,
@@ -29,7 +32,9 @@ from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
 
 CACHE_BYTES: Final = 20 << 30
 PIECE_BYTES: Final = 4 << 20
+WRITTEN_AT_ONCE: Final = 2
 _KEPT_LISTS: Final = 256
+_KEPT_SECONDS: Final = 86400  # after which whoever wrote there is believed dead
 
 
 class RenderedFile(msgspec.Struct, frozen=True):
@@ -50,10 +55,12 @@ class RenderedFiles:
     Attributes:
         cache: pieces of files, and lists of them, shared by all processes.
         folder: where files are written before they are cut.
+        writing: held by whoever writes one, which takes memory and cores.
     """
 
     cache: DiskCache
     folder: Path
+    writing: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(WRITTEN_AT_ONCE))
     _lists: LimitedCache[tuple[RenderedFile, ...]] = field(
         default_factory=lambda: LimitedCache(_KEPT_LISTS)
     )
@@ -120,7 +127,8 @@ class RenderedFiles:
     ) -> RenderedFile:
         """Write a file to `path`, and remember its pieces."""
         path.unlink(missing_ok=True)
-        write_shard(dataset, rows, path)
+        with self.writing:
+            write_shard(dataset, rows, path)
         hasher, size = hashlib.sha256(), 0
         with path.open("rb") as written:
             while piece := written.read(PIECE_BYTES):
@@ -133,6 +141,7 @@ class RenderedFiles:
     @contextmanager
     def _room(self) -> Iterator[Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
+        remove_older(self.folder.iterdir(), time.time() - _KEPT_SECONDS)
         with TemporaryDirectory(dir=self.folder, prefix="rendering-") as room:
             yield Path(room)
 

@@ -25,14 +25,16 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Final, Literal
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
+from tensorrepo.api.huggingface.leftovers import remove_older
 from tensorrepo.repo.backends.local import explain
 from tensorrepo.repo.errors import (
     ConflictError,
@@ -42,6 +44,7 @@ from tensorrepo.repo.errors import (
     UnauthenticatedError,
 )
 
+ENCODED_AT_ONCE: Final = 2
 KEY: Final = "huggingface-uploads"
 PART_BYTES: Final = 64 << 20
 MULTIPART_FROM_BYTES: Final = 512 << 20
@@ -77,11 +80,13 @@ class UploadSpool:
         folder: where they lie.
         key: gives the key of tickets.
         clock: seconds since 1970.
+        encoding: held by whoever stores uploads in a repository, which takes memory and cores.
     """
 
     folder: Path
     key: Callable[[], bytes]
     clock: Callable[[], float] = time.time
+    encoding: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(ENCODED_AT_ONCE))
 
     def find(self, access: RepositoryAccess, sha256: str) -> Path | None:
         """The file of that SHA-256 that this caller brought to this repository."""
@@ -202,11 +207,7 @@ class UploadSpool:
 
     def expire(self) -> None:
         """Delete what is too old."""
-        oldest = self.clock() - _EXPIRES_SECONDS
-        for path in self.folder.glob("*/*"):
-            with suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+        remove_older(self.folder.glob("*/*"), self.clock() - _EXPIRES_SECONDS)
 
     def _begin(self, ticket: UploadTicket) -> Path:
         folder = self._folder(ticket.owner)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 
 
 def upload(name: str, folder: str) -> None:
@@ -39,6 +40,8 @@ def rows(*places: str) -> None:
 
 
 if __name__ == "__main__":
+    verb = {"upload": upload, "snapshot": snapshot, "rows": rows}[sys.argv[1]]
+    import_module("datasets" if verb is rows else "huggingface_hub.hf_api")
     began = time.perf_counter()
-    {"upload": upload, "snapshot": snapshot, "rows": rows}[sys.argv[1]](*sys.argv[2:])
+    verb(*sys.argv[2:])
     print(time.perf_counter() - began)
