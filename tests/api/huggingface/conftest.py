@@ -82,6 +82,8 @@ def variables(served: ServeProcess, home: Path, token: str | None = None) -> dic
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_ETAG_TIMEOUT": "300",  # of a busy machine
+        "HF_HUB_DOWNLOAD_TIMEOUT": "300",
     }
 
 

@@ -14,15 +14,12 @@ from typing import Any
 WORKER = Path(__file__).with_name("worker.py")
 
 
-@dataclass(frozen=True)
 class ClientError(Exception):
     """What code in a client raised: names of its classes, the nearest first, and its words."""
 
-    kinds: tuple[str, ...]
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kinds[0]}: {self.message}"
+    def __init__(self, kinds: tuple[str, ...], message: str) -> None:
+        super().__init__(f"{kinds[0]}: {message}")
+        self.kinds = kinds
 
 
 @dataclass(frozen=True)
