@@ -12,13 +12,13 @@ from tensorrepo.api.access.callers import Caller
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.foreign_names import EntrySpace, ForeignName, resolve_foreign
 from tensorrepo.api.huggingface import commits
-from tensorrepo.api.huggingface.errors import HubRevisionNotFoundError, RefExistsError
+from tensorrepo.api.huggingface.errors import revision_missing
 from tensorrepo.api.huggingface.repositories import MAIN, HubRepository, open_hub
 from tensorrepo.api.service import Service
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.refs import BRANCHES, TAGS
 from tensorrepo.repo.changes.squash import squash_branch
-from tensorrepo.repo.errors import InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 
 _SPACES: Final[dict[str | None, EntrySpace]] = {
     None: "models",
@@ -100,35 +100,35 @@ def move(service: Service, caller: Caller, source: ForeignName, target: ForeignN
 
 
 def create_branch(hub: HubRepository, name: str, start: str | None) -> None:
-    """A branch at a revision, else at main. Raises RefExistsError."""
+    """A branch at a revision, else at main. Raises ConflictError."""
     hub.require_there()
     hub.access.require(Action.WRITE, BRANCHES + name)
     try:
         commit = resolve_foreign(hub.access, start or MAIN).digest
     except NotFoundError as error:
-        raise HubRevisionNotFoundError(f"{hub.id} has no revision {start!r:.120}") from error
+        raise revision_missing(hub.id, start or MAIN) from error
     if BRANCHES + name in hub.access.view.state.refs:
-        raise RefExistsError(f"there is a branch {name!r:.120} already")
+        raise ConflictError(f"there is a branch {name!r:.120} already")
     refs.create_branch(hub.access.core, name, commit, actor=hub.access.caller.author)
 
 
 def delete_branch(hub: HubRepository, name: str) -> None:
-    """Remove a branch. Raises HubRevisionNotFoundError; InvalidInputError for main."""
+    """Remove a branch. Raises NotFoundError; InvalidInputError for main."""
     _delete(hub, BRANCHES + name, name)
 
 
 def create_tag(hub: HubRepository, name: str, revision: str, message: str) -> None:
-    """A tag at a revision. Raises RefExistsError."""
+    """A tag at a revision. Raises ConflictError."""
     hub.access.require(Action.WRITE, TAGS + name)
     commit = hub.at(revision).content.commit
     if TAGS + name in hub.access.view.state.refs:
-        raise RefExistsError(f"there is a tag {name!r:.120} already")
+        raise ConflictError(f"there is a tag {name!r:.120} already")
     author = hub.access.caller.author
     refs.create_tag(hub.access.core, name, commit, actor=author, note=message)
 
 
 def delete_tag(hub: HubRepository, name: str) -> None:
-    """Remove a tag. Raises HubRevisionNotFoundError."""
+    """Remove a tag. Raises NotFoundError."""
     _delete(hub, TAGS + name, name)
 
 
@@ -136,13 +136,13 @@ def squash(hub: HubRepository, branch: str, message: str | None) -> None:
     """Let a branch have one commit in place of its history: for admins, since it is everybody's.
 
     Raises:
-        HubRevisionNotFoundError: there is no such branch.
+        NotFoundError: there is no such branch.
         ConflictError: it moved meanwhile.
     """
     hub.require_there()
     hub.access.require(Action.ADMIN, BRANCHES + branch)
     if BRANCHES + branch not in hub.access.refs():
-        raise HubRevisionNotFoundError(f"{hub.id} has no branch {branch!r:.120}")
+        raise revision_missing(hub.id, branch)
     said = message or f"Super-squash branch '{branch}'"
     squash_branch(hub.access.core, branch, said, author=hub.access.caller.author)
 
@@ -153,5 +153,5 @@ def _delete(hub: HubRepository, ref: str, name: str) -> None:
     if ref == BRANCHES + MAIN:
         raise InvalidInputError("the branch main stays: repositories are there where it has them")
     if ref not in hub.access.refs():
-        raise HubRevisionNotFoundError(f"{hub.id} has no {name!r:.120}")
+        raise revision_missing(hub.id, name)
     refs.delete_ref(hub.access.core, ref, actor=hub.access.caller.author)

@@ -21,19 +21,15 @@ from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.files import sha256_key
 from tensorrepo.api.foreign_names import ForeignName, proposal_number, short_commit
 from tensorrepo.api.huggingface.commit_request import CommitRequest, LargeFile
-from tensorrepo.api.huggingface.errors import (
-    HubRevisionNotFoundError,
-    RepositoryExistsError,
-    StaleParentError,
-)
+from tensorrepo.api.huggingface.errors import repository_exists, revision_missing, stale_parent
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
-from tensorrepo.formats.model.delta.near_models import near_models
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
+from tensorrepo.formats.model.write.near_models import near_models
 from tensorrepo.repo.changes.refs import BRANCHES, create_branch, delete_ref
 from tensorrepo.repo.changes.revisions import Revision
 from tensorrepo.repo.changes.transaction import CommitTransaction, begin, tree_of
@@ -66,8 +62,8 @@ def commit_files(hub: HubRepository, revision: str, request: CommitRequest) -> C
 
     Raises:
         PermissionDenied: the caller may not write to that branch.
-        HubRevisionNotFoundError: there is no such branch.
-        StaleParentError: it moved since the client looked.
+        NotFoundError: there is no such branch.
+        ConflictError: it moved since the client looked.
         InvalidInputError: a file that was not uploaded, or that cannot be stored.
     """
     number = proposal_number(revision)
@@ -87,7 +83,7 @@ def propose_files(hub: HubRepository, revision: str, request: CommitRequest) -> 
     target = branch_name(revision)
     at = hub.access.refs().get(BRANCHES + target)
     if at is None:
-        raise HubRevisionNotFoundError(f"{hub.id} has no branch {target!r:.120}")
+        raise revision_missing(hub.id, target)
     source = f"proposals/{hub.name.name}-{secrets.token_hex(4)}"
     hub.access.require(Action.WRITE, BRANCHES + source)
     core, author = hub.access.core, hub.access.caller.author
@@ -144,14 +140,14 @@ def rename_repository(hub: HubRepository, target: ForeignName) -> None:
 
     Raises:
         PermissionDenied: the caller may not write to main.
-        RepositoryExistsError: there is one of that name.
+        ConflictError: there is one of that name.
     """
     hub.require_there()
     hub.access.require(Action.WRITE, f"{BRANCHES}main")
     there = HubRepository(hub.service, hub.access, target)
     with _begin(hub, "main") as tx:
         if _at_base(there, tx).exists:
-            raise RepositoryExistsError(f"there is a repository {target.id} already", url=target.id)
+            raise repository_exists(f"there is a repository {target.id} already", target.id)
         before = _at_base(hub, tx)
         for path, entry in before.blobs():
             tx.remove(path)
@@ -189,7 +185,7 @@ def _commit(hub: HubRepository, branch: str, request: CommitRequest) -> Digest:
     hub.access.require(Action.WRITE, BRANCHES + branch)
     with _begin(hub, branch) as tx:
         if tx.base is None:
-            raise HubRevisionNotFoundError(f"{hub.id} has no branch {branch!r:.120}")
+            raise revision_missing(hub.id, branch)
         before = _at_base(hub, tx)
         if request.parent is not None:
             _refuse_stale(hub, before, request.parent)
@@ -219,12 +215,12 @@ def _land(hub: HubRepository, tx: CommitTransaction, request: CommitRequest) -> 
     try:
         landed = tx.commit(request.message, author=hub.access.caller.author)
     except ConflictError as error:
-        raise StaleParentError(f"somebody changed {hub.id} meanwhile: {error}") from error
+        raise stale_parent(f"somebody changed {hub.id} meanwhile: {error}") from error
     return None if landed is None else landed.digest
 
 
 def _refuse_stale(hub: HubRepository, before: HubCommit, parent: str) -> None:
-    """Raise StaleParentError where the repository is not as it was at `parent`.
+    """Raise ConflictError where the repository is not as it was at `parent`.
 
     Commits that changed other entries alone do not count: those are other repositories there.
     """
@@ -233,7 +229,7 @@ def _refuse_stale(hub: HubRepository, before: HubCommit, parent: str) -> None:
         return
     past = hub.look_at(parent)
     if past is None or past.differs(before):
-        raise StaleParentError(
+        raise stale_parent(
             f"a commit has happened since: {hub.id} is at {short_commit(now)}, and not as it was "
             f"at {parent:.40}. Look at it, and commit again."
         )

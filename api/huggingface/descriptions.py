@@ -16,9 +16,10 @@ import yaml
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.history import CommitRecord, HistoryFilter, list_history
 from tensorrepo.api.foreign_names import ForeignName, foreign_refs, short_commit
-from tensorrepo.api.huggingface.errors import HubFileNotFoundError
+from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.api.huggingface.repositories import HubRepository
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit
 from tensorrepo.repo.ids import Digest
 
@@ -116,7 +117,7 @@ def _text(commit: HubCommit, name: str) -> str:
     """A small text file; "" where there is none."""
     try:
         file = commit.find(name)
-    except HubFileNotFoundError:
+    except NotFoundError:
         return ""
     if file.size_bytes > _MOST_TEXT:
         return ""
@@ -191,7 +192,7 @@ def list_tree(
         limit: largest number of files that are looked at.
 
     Raises:
-        HubFileNotFoundError: nothing is in that folder.
+        NotFoundError: nothing is in that folder.
     """
     found: list[HubFile | str] = []
     seen = set(_folders(after, folder, recursive=recursive)) if after is not None else set()
@@ -209,10 +210,8 @@ def list_tree(
     else:
         last = None
     if folder and not found and after is None:
-        raise HubFileNotFoundError(
-            f"no folder {folder!r:.200} in {commit.name.id}",
-            commit=short_commit(commit.content.commit),
-        )
+        message = f"no folder {folder!r:.200} in {commit.name.id}"
+        raise file_missing(message, short_commit(commit.content.commit))
     return found, last
 
 
@@ -231,7 +230,7 @@ def find_paths(commit: HubCommit, paths: list[str]) -> Iterator[HubFile | str]:
         wanted = path.strip("/")
         try:
             yield commit.find(wanted)
-        except HubFileNotFoundError:
+        except NotFoundError:
             if commit.has_folder(wanted):
                 yield wanted
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import ClassVar, Final
+from typing import Final
 
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
@@ -31,48 +32,53 @@ _MESSAGE_CHARACTERS: Final = 500
 _BAD_TOKEN: Final = "Invalid credentials in Authorization header"  # noqa: S105  words, no token
 
 
-class HubNotFoundError(NotFoundError):
-    """Something is not there, or the caller may not know of it."""
+@dataclass(frozen=True, slots=True)
+class HubFault:
+    """What a client is told of an error beside its words; carried by the error.
 
-    code: ClassVar[str] = "EntryNotFound"
+    Attributes:
+        code: `X-Error-Code`; "" is none.
+        commit: 40 digits of the commit that was looked at, which clients remember; "" is none.
+        status: HTTP status, where it is another one than that of the error's kind.
+        url: where what is in the way lies.
+    """
 
-    def __init__(self, message: str, *, commit: str = "") -> None:
-        super().__init__(message)
-        self.commit = commit
-
-
-class HubRepositoryNotFoundError(HubNotFoundError):
-    """No such repository that the caller may read."""
-
-    code = "RepoNotFound"
-
-
-class HubRevisionNotFoundError(HubNotFoundError):
-    """No such revision of it."""
-
-    code = "RevisionNotFound"
+    code: str = ""
+    commit: str = ""
+    status: int | None = None
+    url: str = ""
 
 
-class HubFileNotFoundError(HubNotFoundError):
-    """No such file in the commit `commit`, which clients remember."""
+def repository_missing(name: str) -> NotFoundError:
+    """For what is not there, and for what the caller may not know of: in the same words."""
+    fault = HubFault("RepoNotFound")
+    return NotFoundError(f"there is no repository {name} that you may read", fault)
 
-    code = "EntryNotFound"
+
+def revision_missing(name: str, revision: str) -> NotFoundError:
+    """A repository that has no such branch, tag or commit."""
+    fault = HubFault("RevisionNotFound")
+    return NotFoundError(f"{name} has no revision {revision!r:.120}", fault)
 
 
-class StaleParentError(ConflictError):
+def file_missing(message: str, commit: str) -> NotFoundError:
+    """No such file or folder in the commit of these 40 digits."""
+    return NotFoundError(message, HubFault("EntryNotFound", commit))
+
+
+def stale_parent(message: str) -> ConflictError:
     """Somebody committed since the client looked."""
+    return ConflictError(message, (HubFault(status=HTTPStatus.PRECONDITION_FAILED),))
 
 
-class RefExistsError(ConflictError):
-    """There is a branch or a tag of that name."""
+def repository_exists(message: str, url: str) -> ConflictError:
+    """There is a repository of that name, at `url`."""
+    return ConflictError(message, (HubFault(url=url),))
 
 
-class RepositoryExistsError(ConflictError):
-    """There is a repository of that name. `url` is where."""
-
-    def __init__(self, message: str, *, url: str) -> None:
-        super().__init__(message)
-        self.url = url
+def _fault_of(error: Exception | None) -> HubFault:
+    carried = () if error is None else (*error.args[1:], *getattr(error, "conflicts", ()))
+    return next((one for one in carried if isinstance(one, HubFault)), HubFault())
 
 
 def hub_error(
@@ -82,24 +88,20 @@ def hub_error(
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     if not _PATHS.fullmatch(path):
         return None
-    status, more = told.status, dict(headers)
-    body: dict[str, str] = {"error": told.detail}
+    fault, more = _fault_of(error), dict(headers)
+    code = fault.code
     more["X-Error-Message"] = _header(told.detail)
-    more["X-Request-Id"] = told.request_id
-    if isinstance(error, HubNotFoundError):
-        more["X-Error-Code"] = error.code
-        if error.commit:
-            more["X-Repo-Commit"] = error.commit
-    elif isinstance(error, StaleParentError):
-        status = HTTPStatus.PRECONDITION_FAILED
-    elif isinstance(error, UnauthenticatedError):
+    if isinstance(error, UnauthenticatedError):
         if "authorization" in request.headers:
             more["X-Error-Message"] = _BAD_TOKEN
         else:
-            more["X-Error-Code"] = HubRepositoryNotFoundError.code
-    if isinstance(error, RepositoryExistsError):
-        body["url"] = error.url
-    return JSONResponse(body, status, more)
+            code = "RepoNotFound"
+    if code:
+        more["X-Error-Code"] = code
+    if fault.commit:
+        more["X-Repo-Commit"] = fault.commit
+    body = {"error": told.detail} | ({"url": fault.url} if fault.url else {})
+    return JSONResponse(body, fault.status or told.status, more)
 
 
 def _header(text: str) -> str:

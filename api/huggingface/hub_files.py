@@ -20,12 +20,12 @@ from tensorrepo.api.content import files as blob_files
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.model_bytes import pieces_of
 from tensorrepo.api.foreign_names import ForeignName, short_commit
-from tensorrepo.api.huggingface.errors import HubFileNotFoundError
+from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.rendered_files import RenderedFile, RenderedFiles
 from tensorrepo.formats.dataset.read import StoredDataset
 from tensorrepo.formats.model.read.byte_ranges import file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.escaped_paths import escape_path, unescape_path
 from tensorrepo.repo.history.trees import Entry, diff
 from tensorrepo.repo.ids import Buffer
@@ -140,7 +140,7 @@ class HubCommit:
         """Files of a folder, or all: those of the entry first, behind the file `after`.
 
         Raises:
-            HubFileNotFoundError: a name that no folder has.
+            NotFoundError: a name that no folder has.
         """
         self._check_name(folder)
         within = f"{folder}/" if folder else ""
@@ -162,13 +162,13 @@ class HubCommit:
         """Whether a file lies in that folder."""
         try:
             self._check_name(folder)
-        except HubFileNotFoundError:
+        except NotFoundError:
             return False
         own = any(name.startswith(f"{folder}/") for name in self._own_names())
         return own or next(self.blobs(folder), None) is not None
 
     def find(self, name: str) -> HubFile:
-        """The file of that name. Raises HubFileNotFoundError."""
+        """The file of that name. Raises NotFoundError."""
         blob = self._find_blob(name)
         if blob is not None:
             return blob
@@ -197,12 +197,10 @@ class HubCommit:
         pieces = partial(self.rendered.pieces, self.dataset, made)
         return HubFile(name, made.size_bytes, made.sha256, pieces)
 
-    def _missing(self, what: str, name: str) -> HubFileNotFoundError:
+    def _missing(self, what: str, name: str) -> NotFoundError:
         commit = self.content.commit
-        return HubFileNotFoundError(
-            f"no {what} {name!r:.200} in {self.name.id} at {commit:.12}",
-            commit=short_commit(commit),
-        )
+        message = f"no {what} {name!r:.200} in {self.name.id} at {commit:.12}"
+        return file_missing(message, short_commit(commit))
 
     def _check_name(self, folder: str) -> None:
         try:

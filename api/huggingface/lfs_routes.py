@@ -1,8 +1,7 @@
 """git-lfs as Hugging Face's clients upload by it: addresses, bytes, and whether they are there.
 
 Source:
-    https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md, and the transfer `multipart`
-    of huggingface_hub.
+    The batch API of git-lfs, and the transfer `multipart` of huggingface_hub.
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ from tensorrepo.api.access.grants import REPOSITORY_SEGMENT
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.foreign_names import EntrySpace, ForeignName, resolve_foreign
-from tensorrepo.api.huggingface.errors import (
-    HubRepositoryNotFoundError,
-    HubRevisionNotFoundError,
-)
+from tensorrepo.api.huggingface.errors import repository_missing, revision_missing
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.service import Service
@@ -86,16 +83,15 @@ class HubRepository:
         """The repository at a revision.
 
         Raises:
-            HubRepositoryNotFoundError: there is no such repository.
-            HubRevisionNotFoundError: there is, but not at that revision.
+            NotFoundError: there is no such repository, or it has no such revision.
         """
         found = self.look_at(revision)
         if found is not None and found.exists:
             return found
         main = None if revision == MAIN else self.look_at(MAIN)
         if main is None or not main.exists:
-            raise unknown_repository(self.id)
-        raise HubRevisionNotFoundError(f"{self.id} has no revision {revision!r:.120}")
+            raise repository_missing(self.id)
+        raise revision_missing(self.id, revision)
 
     def look_at(self, revision: str) -> HubCommit | None:
         """What a revision has of it, perhaps nothing; None: there is no such revision."""
@@ -107,13 +103,8 @@ class HubRepository:
         return HubCommit(content, self.name, self.service.rendered)
 
     def require_there(self) -> None:
-        """Raises HubRepositoryNotFoundError unless main has it."""
+        """Raises NotFoundError unless main has it."""
         self.at(MAIN)
-
-
-def unknown_repository(name: str) -> HubRepositoryNotFoundError:
-    """For what is not there, and for what the caller may not know of: in the same words."""
-    return HubRepositoryNotFoundError(f"there is no repository {name} that you may read")
 
 
 def open_hub(service: Service, caller: Caller, name: ForeignName) -> HubRepository:
@@ -121,14 +112,14 @@ def open_hub(service: Service, caller: Caller, name: ForeignName) -> HubReposito
 
     Raises:
         UnauthenticatedError: nobody asks.
-        HubRepositoryNotFoundError: there is none, or the caller may not know of it.
+        NotFoundError: there is none, or the caller may not know of it.
     """
     try:
         return HubRepository(service, service.enter(caller, name.namespace), name)
     except UnauthenticatedError:
         raise
     except (NotFoundError, PermissionDenied) as error:
-        raise unknown_repository(name.id) from error
+        raise repository_missing(name.id) from error
 
 
 async def hub_of(
@@ -141,7 +132,7 @@ async def hub_of(
         if service.directory.known(repository) is not None:
             return open_hub(service, caller, wanted)
         return await run_in_threadpool(open_hub, service, caller, wanted)
-    except HubRepositoryNotFoundError:
+    except NotFoundError:
         note(request, "refusal", "no such repository, or no grant")
         raise
 

@@ -24,7 +24,7 @@ def read_headers(commit: HubCommit, index: str) -> dict[str, Any]:
     """The index's metadata, and the header of every file that it names.
 
     Raises:
-        HubFileNotFoundError: the index, or a file that it names, is not there.
+        NotFoundError: the index, or a file that it names, is not there.
         InvalidInputError: it is no index, or a file is no safetensors.
     """
     file = commit.find(index)

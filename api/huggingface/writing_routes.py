@@ -22,7 +22,7 @@ from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.foreign_names import short_commit
 from tensorrepo.api.huggingface import administration, commits
 from tensorrepo.api.huggingface.commit_request import MAX_BODY_BYTES, read_request
-from tensorrepo.api.huggingface.errors import HubFileNotFoundError, RepositoryExistsError
+from tensorrepo.api.huggingface.errors import repository_exists
 from tensorrepo.api.huggingface.hub_files import HubCommit, git_blob_id
 from tensorrepo.api.huggingface.reading_routes import REPOSITORY
 from tensorrepo.api.huggingface.repositories import HubOf
@@ -31,7 +31,7 @@ from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import CallerOf, ServiceOf
 from tensorrepo.api.transfer.uploads import require_writer
 from tensorrepo.formats.exchange.base import Ignore, parse_ignore
-from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
 router: Final = APIRouter(include_in_schema=False)
 # Small enough to stand in a commit, and nothing that is parsed: the rest is uploaded before it.
@@ -69,7 +69,7 @@ class MovedHub(BaseModel):
     type: str | None = None
 
 
-class Card(BaseModel):
+class CardText(BaseModel):
     """A card to be checked."""
 
     content: str = Field(max_length=64 << 20)
@@ -84,7 +84,7 @@ class CandidateFile(BaseModel):
     size: int = Field(ge=0)
 
 
-class Candidates(BaseModel):
+class UploadCandidates(BaseModel):
     """Files that a client is about to upload, and what its ignore file says."""
 
     files: list[CandidateFile] = Field(max_length=1000)
@@ -119,7 +119,7 @@ def create(request: Request, service: ServiceOf, caller: CallerOf, new: NewHub) 
     folder = "datasets/" if name.space == "datasets" else ""
     url = f"{base_url(request)}/{folder}{name.id}"
     if not made:
-        raise RepositoryExistsError(f"you already created {name.id}", url=url)
+        raise repository_exists(f"you already created {name.id}", url)
     return {"url": url, "name": name.id, "id": name.id}
 
 
@@ -141,7 +141,7 @@ def move(service: ServiceOf, caller: CallerOf, moved: MovedHub) -> None:
 
 
 @router.post("/api/validate-yaml")
-def validate(request: Request, caller: CallerOf, card: Card) -> dict[str, Any]:
+def validate(request: Request, caller: CallerOf, card: CardText) -> dict[str, Any]:
     """Whether what stands in front of a card is YAML."""
     caller.require_known()
     note(request, None)
@@ -159,7 +159,7 @@ def validate(request: Request, caller: CallerOf, card: Card) -> dict[str, Any]:
 
 
 @router.post(REPOSITORY + "/preupload/{rest:path}")
-def preupload(request: Request, hub: HubOf, candidates: Candidates) -> dict[str, Any]:
+def preupload(request: Request, hub: HubOf, candidates: UploadCandidates) -> dict[str, Any]:
     """How each file is to come: within the commit, or before it; and what is there already."""
     note(request, None)
     require_writer(hub.access)
@@ -254,7 +254,7 @@ def _known(at: HubCommit | None, one: CandidateFile, mode: str) -> str | None:
         return None
     try:
         found = at.find(one.path)
-    except HubFileNotFoundError:
+    except NotFoundError:
         return None
     if found.size_bytes != one.size:
         return None

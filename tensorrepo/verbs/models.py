@@ -11,12 +11,12 @@ from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
-from tensorrepo.formats.model.delta.near_models import near_models
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
 from tensorrepo.formats.model.write.model_source import ModelSource, source_of
 from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, store_model
+from tensorrepo.formats.model.write.near_models import near_models
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

@@ -456,9 +456,9 @@ class FeatureTable:
     """How rows are written for `datasets`.
 
     Attributes:
-        features: of each column.
-        forms: what `datasets` says of each column, by name.
-        schema: Arrow's schema, whose metadata says it too.
+        features: form and conversion of each column.
+        forms: description of each column in the words of `datasets`, by name.
+        schema: schema of Arrow, with that description in its metadata.
         light: names of columns of small values, of which dictionaries and statistics pay.
     """
 
