@@ -27,6 +27,7 @@ from tensorrepo.api.huggingface.repositories import HubRepository
 from tensorrepo.api.huggingface.row_uploads import rows_of, write_rows
 from tensorrepo.api.proposals import proposals
 from tensorrepo.formats.exchange.checkpoints.snapshot import READERS, SUFFIXES, WEIGHT_ORDER
+from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.write.file_edit import FileEdit, KeptFile, edit_files
 from tensorrepo.formats.model.write.model_source import FileContent, ModelSource, content_of
 from tensorrepo.formats.model.write.near_models import near_models
@@ -341,7 +342,9 @@ def _kept(path: str, large: LargeFile, files: _Files) -> KeptFile:
         if commit.entry is None or commit.entry.digest in seen or commit.model is None:
             continue
         seen.add(commit.entry.digest)
-        for one in (*commit.model.files.values(), *commit.model.originals.values()):
+        files_of: list[FileEntry | Original] = [*commit.model.files.values()]
+        files_of += commit.model.originals.values()
+        for one in files_of:
             if one.sha256 == wanted and large.size_bytes in {None, one.size_bytes}:
                 return KeptFile(commit.model, one.name)
     raise _missing(path, large)

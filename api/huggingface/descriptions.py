@@ -121,7 +121,7 @@ def _text(commit: HubCommit, name: str) -> str:
         return ""
     if file.size_bytes > _MOST_TEXT:
         return ""
-    return file.read().decode(errors="replace")
+    return file.whole().decode(errors="replace")
 
 
 def card_of(commit: HubCommit) -> Json:

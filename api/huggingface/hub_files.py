@@ -43,15 +43,15 @@ class HubFile:
     Attributes:
         path: name in the repository.
         size_bytes: its size.
-        sha256: of its content, as hex digits.
-        pieces: gives the bytes ``[start, stop)``, proved.
+        sha256: hex digits of the hash of its content.
+        read: function that gives the bytes ``[start, stop)``, proved.
         headers: what a download says of it beside that.
     """
 
     path: str
     size_bytes: int
     sha256: str
-    pieces: Callable[[int, int], Iterator[Buffer]]
+    read: Callable[[int, int], Iterator[Buffer]]
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -73,7 +73,11 @@ class HubFile:
         """Git's name of the pointer."""
         return git_blob_id(self.pointer)
 
-    def read(self) -> bytes:
+    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        """Bytes ``[start, stop)``, some at a time."""
+        return (memoryview(piece).cast("B") for piece in self.read(start, stop))
+
+    def whole(self) -> bytes:
         """All of it: for small ones."""
         return b"".join(self.pieces(0, self.size_bytes))
 

@@ -179,7 +179,7 @@ def get_file(request: Request, hub: HubOf) -> Response:
     headers = (("X-Repo-Commit", sha), ("X-Linked-Size", str(file.size_bytes)))
     linked = (*headers, ("X-Linked-Etag", file.etag))
     return DownloadResponse(
-        request, HubFile(file.path, file.size_bytes, file.sha256, file.pieces, linked)
+        request, HubFile(file.path, file.size_bytes, file.sha256, file.read, linked)
     )
 
 

@@ -8,14 +8,15 @@ then on the repository has Parquet files that are made of its rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, cast
 
 from tensorrepo.api.huggingface.descriptions import CARD, card_metadata, card_of
 from tensorrepo.api.huggingface.hub_files import HubCommit
 from tensorrepo.formats.dataset.read import open_dataset
+from tensorrepo.formats.dataset.schema.schema import ColumnBatch
 from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.formats.exchange.base import OpenedSource, with_split
 from tensorrepo.formats.exchange.tables.arrow import read_parquet
@@ -75,7 +76,9 @@ def write_rows(objects: ObjectSink, files: Mapping[str, Path], room: Path) -> En
                 f"{', '.join(differs.schema.names)}. Push them as datasets of their own."
             )
         whole = with_split_column(schema, list(splits)) if len(splits) > 1 else schema
-        link = write_dataset(objects, whole, with_split([one.batches for one in opened]))
+        # A reader of tables gives columns, never rows one by one.
+        batches = cast("list[Iterable[ColumnBatch]]", [one.batches for one in opened])
+        link = write_dataset(objects, whole, with_split(batches))
     return open_dataset(objects, link.digest).entry
 
 

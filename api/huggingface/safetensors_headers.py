@@ -31,7 +31,7 @@ def read_headers(commit: HubCommit, index: str) -> dict[str, Any]:
     if file.size_bytes > _MOST_INDEX:
         raise InvalidInputError(f"{index!r:.120} is too large for an index of weights")
     try:
-        found = msgspec.json.decode(file.read(), type=_Index)
+        found = msgspec.json.decode(file.whole(), type=_Index)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInputError(f"{index!r:.120} is no index of weights: {error}") from error
     names = sorted(set(found.weight_map.values()))

@@ -69,7 +69,7 @@ class MovedHub(BaseModel):
     type: str | None = None
 
 
-class CardText(BaseModel):
+class CheckedCard(BaseModel):
     """A card to be checked."""
 
     content: str = Field(max_length=64 << 20)
@@ -141,7 +141,7 @@ def move(service: ServiceOf, caller: CallerOf, moved: MovedHub) -> None:
 
 
 @router.post("/api/validate-yaml")
-def validate(request: Request, caller: CallerOf, card: CardText) -> dict[str, Any]:
+def validate(request: Request, caller: CallerOf, card: CheckedCard) -> dict[str, Any]:
     """Whether what stands in front of a card is YAML."""
     caller.require_known()
     note(request, None)
@@ -258,7 +258,7 @@ def _known(at: HubCommit | None, one: CandidateFile, mode: str) -> str | None:
         return None
     if found.size_bytes != one.size:
         return None
-    return found.sha256 if mode == "lfs" else git_blob_id(found.read())
+    return found.sha256 if mode == "lfs" else git_blob_id(found.whole())
 
 
 def _left_out(rules: Ignore, path: str) -> bool:

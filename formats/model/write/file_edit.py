@@ -105,7 +105,9 @@ class _Joining:
         self.originals[name] = structs.replace(
             original,
             name=name,
-            parts=tuple(names.get(part, part) for part in original.parts),
+            parts=tuple(
+                names.get(part, part) if isinstance(part, str) else part for part in original.parts
+            ),
             others=tuple(sorted(names.get(each, each) for each in original.others)),
         )
         for each in sorted(named):
