@@ -13,8 +13,12 @@ from fastapi.middleware.cors import CORSMiddleware
 from tensorrepo.api.audit.middleware import Auditing
 from tensorrepo.api.authentication import Authentication
 from tensorrepo.api.client_versions import ClientVersions
-from tensorrepo.api.errors import install_handlers
+from tensorrepo.api.errors import ErrorForm, install_handlers
 from tensorrepo.api.forwarding import Forwarding
+from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
+from tensorrepo.api.huggingface import reading_routes as huggingface_reading
+from tensorrepo.api.huggingface import writing_routes as huggingface_writing
+from tensorrepo.api.huggingface.errors import hub_error
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
 from tensorrepo.api.mlflow import artifacts as mlflow_artifacts
@@ -22,6 +26,7 @@ from tensorrepo.api.mlflow import experiments as mlflow_experiments
 from tensorrepo.api.mlflow import logged_models as mlflow_logged_models
 from tensorrepo.api.mlflow import registry as mlflow_registry
 from tensorrepo.api.mlflow import runs as mlflow_runs
+from tensorrepo.api.mlflow.errors import mlflow_error
 from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
 from tensorrepo.api.openapi import describe
@@ -88,7 +93,12 @@ ROUTERS = (
     mlflow_registry.router,
     mlflow_logged_models.router,
     mlflow_artifacts.router,
+    huggingface_reading.router,
+    huggingface_writing.router,
+    huggingface_lfs.router,
 )
+# How clients of elsewhere are told of errors.
+ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error)
 
 
 def create_app(
@@ -135,6 +145,7 @@ def create_app(
     )
     install_handlers(app)
     install_page_errors(app)
+    app.state.error_forms = ERROR_FORMS
     app.state.metrics = make_metrics(chosen.metrics_folder)
     # From the inside out.
     app.add_middleware(MemoryReads)

@@ -6,12 +6,14 @@ process, and given from the store in pieces: memory holds a piece of it, however
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 
@@ -58,6 +60,20 @@ class FileContent:
         for at in range(start, stop, PIECE_BYTES):
             yield objects.read_range(self._link, at, min(at + PIECE_BYTES, stop))
 
+    def sha256(self) -> str:
+        """SHA-256 of its content, as hex digits; read once, and kept on disk."""
+        kept = self.content.memory.profiles
+        key = sha256_key(self.digest)
+        known = None if kept is None else kept.get(key)
+        if known is not None:
+            return bytes(known).hex()
+        hasher = hashlib.sha256()
+        for piece in self.pieces():
+            hasher.update(piece)
+        if kept is not None:
+            kept.put(key, (hasher.digest(),))
+        return hasher.hexdigest()
+
     def _prove(self) -> None:
         """Hash the whole object, unless this process has: ranges of it have no proof."""
         key = (self.content.core.id, "file", self.digest)
@@ -84,7 +100,16 @@ def open_file(content: CommitContent, path: str) -> FileContent:
         NotFoundError: there is no such entry.
         InvalidInputError: it is no file.
     """
-    entry = content.of_kind(path, Kind.BLOB)
+    return open_entry(content, path, content.of_kind(path, Kind.BLOB))
+
+
+def sha256_key(digest: Digest) -> str:
+    """By which the SHA-256 of a file's content is kept."""
+    return f"{digest}.sha256"
+
+
+def open_entry(content: CommitContent, path: str, entry: Entry) -> FileContent:
+    """The file of an entry that was looked up."""
     link = content.core.objects.describe(entry.digest)
     if link.payload_start is None:  # a parent that was read does not say where it begins
         payload = memoryview(content.core.objects.get(entry.digest).payload)

@@ -14,6 +14,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from fastapi import Request
+from starlette.responses import JSONResponse, Response
+
+from tensorrepo.api.errors import MEDIA_TYPE, Problem
+
 _PATH: Final = re.compile(r"/[^/]+/(?:[^/]+/)?api/\d+\.\d+/mlflow(?:-artifacts)?/")
 _CODES: Final[Mapping[str, str]] = {
     "invalid-input": "INVALID_PARAMETER_VALUE",
@@ -37,19 +42,24 @@ _TAKEN: Final = "RESOURCE_ALREADY_EXISTS"
 _NOWHERE: Final = "ENDPOINT_NOT_FOUND"
 
 
-def is_for_mlflow(path: str) -> bool:
-    """Whether a path is one of those that MLflow's clients ask."""
-    return _PATH.match(path) is not None
-
-
 def mlflow_error(
-    path: str, method: str, status: int, kind: str, detail: str
-) -> tuple[int, dict[str, str]]:
+    request: Request, told: Problem, _error: Exception | None, headers: Mapping[str, str]
+) -> Response | None:
+    """The answer for a client of MLflow; None for requests that are none of theirs."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    if _PATH.match(path) is None:
+        return None
+    status, members = _members(path, request.method, told)
+    body = told.model_dump() | {"status": status} | members
+    return JSONResponse(body, status, dict(headers), media_type=MEDIA_TYPE)
+
+
+def _members(path: str, method: str, told: Problem) -> tuple[int, dict[str, str]]:
     """The status that MLflow answers an error with, and the members that say which it is."""
-    code = _CODES.get(kind, _OTHER)
-    if kind == "conflict" and method == "POST" and path.endswith("/create"):
+    status, detail, code = told.status, told.detail, _CODES.get(told.kind, _OTHER)
+    if told.kind == "conflict" and method == "POST" and path.endswith("/create"):
         # Their clients go on where a model or an experiment is there already, told by this alone.
         status, code = HTTPStatus.BAD_REQUEST, _TAKEN
     if detail in {HTTPStatus.NOT_FOUND.phrase, HTTPStatus.METHOD_NOT_ALLOWED.phrase}:
         code, detail = _NOWHERE, f"this service does not answer {method} {path}"
-    return status, {"error_code": code, "message": detail}
+    return int(status), {"error_code": code, "message": detail}

@@ -665,8 +665,24 @@ class LocalUploads(Uploads):
         self._staged: dict[str, StagedFile] = {}
         self._created: dict[str, bool] = {}
         self._aborted = False
+        # Calls of `create` that go on, and whether `finish` does: it makes durable what others
+        # began, whose names and folders must be there by then.
+        self._creating = 0
+        self._finishing = False
+        self._turn = threading.Condition()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._finishing)
+            self._creating += 1
+        try:
+            self._create(key, parts)
+        finally:
+            with self._turn:
+                self._creating -= 1
+                self._turn.notify_all()
+
+    def _create(self, key: str, parts: Sequence[Buffer]) -> None:
         with self._lock:
             if _check(key) in self._created:
                 return
@@ -680,6 +696,17 @@ class LocalUploads(Uploads):
             raise
 
     def finish(self) -> dict[str, bool]:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._finishing and not self._creating)
+            self._finishing = True
+        try:
+            return self._finish()
+        finally:
+            with self._turn:
+                self._finishing = False
+                self._turn.notify_all()
+
+    def _finish(self) -> dict[str, bool]:
         with self._lock:
             batch = self._take_small()
         self._land(batch)

@@ -20,6 +20,7 @@ HOSTS = {
     "example.org",
     "example.org.example.com",  # of a host that begins as another one
     "example.test",
+    "git-lfs.github.com",  # first line of a pointer
     "github.com",
     "host",
     "keepachangelog.com",
