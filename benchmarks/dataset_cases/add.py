@@ -171,7 +171,6 @@ def _added(
         "peak_mib": round(max(each.peak_mib for each in used)),
         "peak_anon_mib": round(max(each.peak_anon_mib for each in used)),
         "bytes": size,
-        "load": round(os.getloadavg()[0], 1),
     }
 
 
