@@ -10,7 +10,7 @@ cases train a small model first, which takes a minute; needs the extras `torch` 
 from __future__ import annotations
 
 from harness import run
-from model_cases import checkpoints, loads, remote, saves, slices, transfer
+from model_cases import checkpoints, loads, remote, repack, saves, slices, transfer
 
 CASES = {
     **transfer.CASES,
@@ -19,6 +19,7 @@ CASES = {
     **slices.CASES,
     **remote.CASES,
     **checkpoints.CASES,
+    **repack.CASES,
 }
 
 if __name__ == "__main__":

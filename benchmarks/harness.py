@@ -93,6 +93,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gib": round(memory),
         "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),  # above the cores: others worked, too
         "commit": code_version(),
     }
 

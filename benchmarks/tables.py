@@ -21,8 +21,8 @@ FIGURES = Path(__file__).resolve().parent / "results/figures"
 OURS = "ours"
 UNITS = ("p50_ms", "rows_per_s", "gb_per_s", "mb_per_s", "batches_per_s", "steps_per_s", "ms", "s")
 ABOUT = {
-    "case", "commit", "command", "cores", "date", "goal", "memory_gib", "processor", "python",
-    "settings",
+    "case", "commit", "command", "cores", "date", "goal", "load", "memory_gib", "processor",
+    "python", "settings",
 }  # fmt: skip
 NO_PEERS = {"presented", "open", "cold", "first", "p50", "p99", "wall", "cpu"}  # ours, too
 MOST_SHOWN = 12  # figures of a case without sides
@@ -101,6 +101,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         "",
         "Made by `make bench-all` from `figures/*.jsonl`; not written by hand. A ratio above 1",
         "says that ours is ahead of the best beside it. Figures of two machines are not compared.",
+        "A load far above the cores says that others worked, too: then only sides that took turns,",
+        "processor time and exponents mean something.",
         "",
     ]
     machines = {
@@ -113,8 +115,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         head += ["", "![ours beside the best peer](figures.svg)"]
     rows = [
         "",
-        "| case | ours | beside | ratio | goal | date | commit |",
-        "|---|---|---|---|---|---|---|",
+        "| case | ours | beside | ratio | goal | date | load | commit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     rows += [_row(line) for line in done]
     left = [f"- `{line['case']}`: {_why(line)}" for line in lines if line not in done]
@@ -139,7 +141,8 @@ def _row(line: Mapping[str, Any]) -> str:
         beside = ", ".join(f"{name} {_number(value)}" for name, value in peers)
         lead = f"{found.lead:.2f}"
     goal = str(line.get("goal", "")).replace("|", "/")
-    cells = (f"`{line['case']}`", ours, beside, lead, goal, _of(line, "date"), _of(line, "commit"))
+    about = (_of(line, each) for each in ("date", "load", "commit"))
+    cells = (f"`{line['case']}`", ours, beside, lead, goal, *about)
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

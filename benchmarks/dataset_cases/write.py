@@ -90,7 +90,6 @@ def write_rows(folder: Path, options: Options) -> dict[str, Any]:
             "cpu_ns_byte_ours_least": least,
             "rows": count,
             "bytes": size,
-            "load": round(os.getloadavg()[0], 1),
             "lance": versions[-1],
             "goal": "ratio_lance >= 1, cpu_ns_byte_ours <= 1.2, ratio_copy >= 0.8",
         }

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def measure(
     """
 
     def case(folder: Path, options: Options) -> dict[str, Any]:
-        wanted = [max(1, round(size * options.scale)) for size in sizes]
+        wanted = sorted({max(1, round(size * options.scale)) for size in sizes})
         points = {
             size: min(cost() for _ in range(options.rounds)) * 1e3
             for size, cost in axis(folder, wanted)
@@ -112,15 +113,15 @@ def history(folder: Path, sizes: Sequence[int]) -> Grown:
     """Opening, and the ten newest commits, by the number of commits."""
     repo = _repository(folder)
 
-    def cost() -> float:
+    def cost(size: int) -> float:
         with _cpu() as spent:
-            assert len(_fresh(folder).log(limit=10)) == 10
+            assert len(_fresh(folder).log(limit=10)) == min(size, 10)
             return spent()
 
     for size, more in _up_to(sizes):
         for at in more:
             _commit_file(repo, "file", str(at).encode())
-        yield size, cost
+        yield size, partial(cost, size)
 
 
 def entries(folder: Path, sizes: Sequence[int]) -> Grown:

@@ -7,7 +7,6 @@ whole, before its rows are compared with their sums as in each later one.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -55,7 +54,6 @@ def first_epoch(folder: Path, options: Options) -> dict[str, Any]:
         "ratio_first_cpu": _median(one / run["cpu"][0] for run, _, one, _ in pairs),
         "ratio_to_select": _median(given / one for _, one, _, given in pairs),
         "rows": count,
-        "load": round(os.getloadavg()[0], 1),
         "goal": "ratio_first >= 0.7, ratio_to_select >= 0.5",
     }
 

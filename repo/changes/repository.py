@@ -153,7 +153,10 @@ class RepositoryCore:
         if entry.storage is None:
             return entry
         view = self.log.latest or self.log.refresh()
-        return msgspec.structs.replace(entry, storage=view.state.resolve(entry.storage))
+        storage = view.state.resolve(entry.storage)
+        if storage == entry.storage:
+            return entry
+        return msgspec.structs.replace(entry, storage=storage)
 
     def touches(self, digest: Digest, commit: Commit, path: str) -> bool:
         """As `history.touches`, which a filter in the log may spare from reading trees."""

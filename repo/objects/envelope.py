@@ -23,6 +23,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import msgspec
 import zstandard
 
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
@@ -95,8 +96,8 @@ _PACKED = frozenset({Kind.BLOB, Kind.TREE_PAGE, Kind.COMMIT})
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectLink:
+# A struct without a place in the garbage collector's lists: an index has one for each chunk.
+class ObjectLink(msgspec.Struct, frozen=True, order=True, gc=False):
     """An object as its parents know it.
 
     `bytes` counts the whole envelope before compression; `leaf` says that it links to nothing.

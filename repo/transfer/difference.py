@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import structs
 
 from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.history.commits import Commit, decode_commit, read_commit, walk
@@ -333,7 +335,7 @@ class _Walk:
         try:
             return self.source.describe(current)
         except NotFoundError:
-            return replace(link, digest=current)  # its own reader tells that it is missing
+            return structs.replace(link, digest=current)  # its own reader tells that it is missing
 
     def _take(self, side: dict[Digest, ObjectLink], *, pages: bool) -> list[ObjectLink]:
         taken = [link for link in side.values() if not pages or link.kind is Kind.TREE_PAGE]

@@ -509,12 +509,21 @@ class Checkpointer:
         """Metrics by step, also of checkpoints that are gone."""
         return read_history(self._context, self.run).metrics
 
-    def load(self, step: int | None = None, *, output: str = "torch") -> dict[str, Any]:
+    def load(
+        self,
+        step: int | None = None,
+        *,
+        output: str = "torch",
+        shard: tuple[int, int, int] | None = None,
+    ) -> dict[str, Any]:
         """The state that `save` was given, but for numbers kept in fewer bits: a warning says so.
 
         Args:
             step: which; None: the newest.
             output: library of tensors: "torch", or "numpy" for the arrays of their bits.
+            shard: (dimension, rank, world): of each tensor the part that ``torch.chunk`` would give
+                to that rank, and no more of it is read, however many ranks saved it. Tensors
+                without that dimension come whole.
 
         Raises:
             NotFoundError: no such checkpoint; says which there are.
@@ -525,7 +534,7 @@ class Checkpointer:
         entry = state_entry(self._context, self._commit_of(step))
         model = open_model(self._context.core.objects, entry)
         warn_if_approximate(model, self.run, stacklevel=3)
-        tensors = model.load(output="torch" if output == "torch" else "numpy")
+        tensors = model.load(output="torch" if output == "torch" else "numpy", shard=shard)
         found: dict[str, Any] = put_together(model.metadata.get("state"), tensors)
         return found
 

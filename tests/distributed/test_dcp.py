@@ -37,6 +37,11 @@ def test_four_ranks_save_two_load_and_save_three_load(
     for name, tensor in whole(1).items():
         assert np.array_equal(alone["model"][name].float(), tensor.float()), name
     assert alone["scheduler"]["steps"] == [1, 1]
+    for rank in range(3):  # of three that are parallel by tensors, from what four saved
+        part = checkpointer.load(1, shard=(0, rank, 3))["model"]
+        for name, tensor in whole(1).items():
+            given = tensor.chunk(3)[rank] if len(tensor) >= 3 else tensor[:0]
+            assert np.array_equal(part[name].float(), given.float()), name
 
 
 def save_alone(repository: tr.Repository, state: dict[str, Any], step: int = 1) -> None:
@@ -73,6 +78,21 @@ def test_one_process_needs_no_group(repository: tr.Repository) -> None:
     load_alone(repository, state)
     assert torch.equal(state["w"], torch.arange(100.0))
     assert state["step"] == 7
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_ranks_that_are_parallel_by_tensors_load_their_share_alone(
+    repository: tr.Repository, dim: int, rank: int
+) -> None:
+    import torch
+
+    weight, scale = torch.randn(10, 7), torch.tensor(3.0)
+    save_alone(repository, {"model": {"w": weight, "scale": scale}, "step": 7})
+    found = repository.checkpointer("exp1").load(shard=(dim, rank, 3))
+    assert torch.equal(found["model"]["w"], weight.chunk(3, dim)[rank])
+    assert torch.equal(found["model"]["scale"], scale)
+    assert found["step"] == 7
 
 
 def test_what_a_checkpointer_saved_is_loaded_too(repository: tr.Repository) -> None:

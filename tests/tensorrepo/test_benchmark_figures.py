@@ -55,7 +55,7 @@ def test_the_table_has_a_row_a_case_and_says_what_was_not_measured(tables: Any) 
         {"case": "clone", "failed": "Traceback\nno disk"},
     ]
     text = tables.table(lines)
-    assert "| `take` | 2 ms | lance 3 | 1.50 | a / b | ? | c1 |" in text
+    assert "| `take` | 2 ms | lance 3 | 1.50 | a / b | ? | ? | c1 |" in text
     assert "- `clone`: no disk" in text
     assert ">1.50 x lance<" in tables.picture(lines)
     assert ET.fromstring(tables.picture([{**lines[0], "case": "<&>"}])) is not None

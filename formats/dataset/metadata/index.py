@@ -28,7 +28,7 @@ from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS, no_text_bo
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
-from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
+from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
@@ -56,6 +56,7 @@ COLUMN_RECORD = np.dtype(
 assert COLUMN_RECORD.itemsize == 32, "docs/spec/dataset.md promises 32-byte column records"
 UNKNOWN_DIM = (1 << 64) - 1
 _INLINE_DIGEST = bytes(DIGEST_BYTES)  # stands for "the pages are in this index's INLINE section"
+_INLINE_DIGITS = _INLINE_DIGEST.hex()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -393,9 +394,9 @@ def _storage(record: Mapping[str, int], dims: Sequence[int], what: str) -> Stora
 def _decode_chunks(raw: NDArray[np.uint8], what: str) -> tuple[Digest | None, ...]:
     if len(raw) % DIGEST_BYTES:
         raise CorruptError(f"{what}: the chunk list is cut short")
-    digests = raw.reshape(-1, DIGEST_BYTES)
-    names = [row.tobytes() for row in digests]
-    return tuple(None if name == _INLINE_DIGEST else digest_from_bytes(name) for name in names)
+    digits, step = raw.tobytes().hex(), 2 * DIGEST_BYTES
+    names = (digits[at : at + step] for at in range(0, len(digits), step))
+    return tuple(None if name == _INLINE_DIGITS else Digest(name) for name in names)
 
 
 # ------------------------------------------------------------------------------ whole columns

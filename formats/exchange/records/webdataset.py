@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import tarfile
 from collections import Counter
@@ -248,6 +249,7 @@ def _npy_array(data: bytes, where: str) -> NDArray[Any]:
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MAX_CLASSES_BYTES = 16 << 20
+WALKED_BYTES = 128 << 20  # of parts that are remembered from the look before
 # A lying size seeks to where no file can be.
 _TAR_ERRORS = (OverflowError, ValueError)
 
@@ -303,11 +305,15 @@ class _Survey(PartSurvey):
         passed_over: notes of the first files that belong to no sample.
         others: how many such files there are.
         complete: whether more than the first samples of gzipped shards were looked at.
+        walked: plain shards whose parts are remembered, so that headers are parsed once.
+        room_bytes: memory that is left for more of them.
     """
 
     passed_over: list[str] = field(default_factory=list)
     others: int = 0
     complete: bool = True
+    walked: dict[Path, _WalkedShard] = field(default_factory=dict)
+    room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +324,19 @@ class _Part:
     name: str
     member: TarMember
     first: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes to remember it, about."""
+        return 512 + len(self.key) + len(self.name) + len(self.member.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _WalkedShard:
+    """The parts of a shard, and which file it was: another one is walked again."""
+
+    stamp: tuple[int, ...]
+    parts: Sequence[_Part]
 
 
 def read_webdataset(
@@ -339,14 +358,14 @@ def read_webdataset(
         InvalidInputError: damaged archives, no samples, or a part that is not what it is called.
     """
     shards = source_files(path, lambda name: name.endswith(SUFFIXES), f"files {SUFFIXES}")
-    survey = _Survey()
+    survey = _Survey(room_bytes=WALKED_BYTES)
     for shard in shards:
         _survey_shard(shard, survey, samples)
     parts = survey.plan(str(path), nullable)
     every = schema_of(parts)
     schema = every.select(choose(path, every.names, columns))
     wanted = {name: part for name, part in parts.items() if part.column.name in schema}
-    records = (record for shard in shards for record in _records(shard, schema, wanted))
+    records = (record for shard in shards for record in _records(shard, schema, wanted, survey))
     return OpenedSource(
         schema=schema,
         rows=survey.samples if survey.complete else None,
@@ -374,19 +393,34 @@ def _survey_shard(shard: Path, survey: _Survey, samples: int) -> None:
             survey.complete = False
             return
         stems: set[str] = set()
+        walked: list[_Part] = []
         for part in _parts(stream, shard, survey):
             if part.first and gzipped and survey.samples >= samples:
                 survey.complete = False
                 return
-            survey.samples += part.first
+            if part.first:
+                survey.samples += 1
+                stems = set()
             survey.counts[part.name] += 1
-            stems = set() if part.first else stems
-            survey.clashes |= {stem_of(part.name)} & stems
-            stems.add(stem_of(part.name))
+            stem = stem_of(part.name)
+            if stem in stems:
+                survey.clashes.add(stem)
+            stems.add(stem)
             heads = survey.heads.setdefault(part.name, [])
             if len(heads) < samples:
                 head = read_member(stream, part.member, str(shard), head_bytes(part.name))
                 heads.append(head)
+            survey.room_bytes -= part.memory_bytes
+            if survey.room_bytes >= 0 and not gzipped:
+                walked.append(part)
+        if survey.room_bytes >= 0 and not gzipped:
+            survey.walked[shard] = _WalkedShard(_stamp(stream), walked)
+
+
+def _stamp(stream: IO[bytes]) -> tuple[int, ...]:
+    """Which file it is, and when its bytes were written last."""
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _parts(stream: IO[bytes], shard: Path, survey: _Survey | None) -> Iterator[_Part]:
@@ -440,13 +474,15 @@ def schema_of(parts: Mapping[str, PartColumn]) -> Schema:
 
 
 def _records(
-    shard: Path, schema: Schema, wanted: Mapping[str, PartColumn]
+    shard: Path, schema: Schema, wanted: Mapping[str, PartColumn], survey: _Survey
 ) -> Iterator[SampleRecord]:
     """The samples of one shard, each checked to have every column that is not nullable."""
+    walked = survey.walked.pop(shard, None)
     with refusals(shard, "tar archive", *_TAR_ERRORS), open_text(shard) as stream:
         values: dict[str, Any] = {}
         held = 0
-        for part in _parts(stream, shard, None):
+        known = walked is not None and walked.stamp == _stamp(stream)
+        for part in _at(stream, walked.parts) if walked and known else _parts(stream, shard, None):
             if part.first and values:
                 yield _record(shard, schema, values, held)
                 values, held = {}, 0
@@ -456,6 +492,13 @@ def _records(
                 held += part.member.bytes
         if values:
             yield _record(shard, schema, values, held)
+
+
+def _at(stream: IO[bytes], parts: Iterable[_Part]) -> Iterator[_Part]:
+    """Parts that are known already; `stream` stands at the bytes of the one yielded."""
+    for part in parts:
+        stream.seek(part.member.offset)
+        yield part
 
 
 def _put(

@@ -338,7 +338,8 @@ def likeliest(known: Iterable[Entry], tensors: Mapping[str, TensorReader]) -> li
             return 0
         return 1 if _LIKE_SIZES[0] * size <= said[1] <= _LIKE_SIZES[1] * size else 2
 
-    return sorted(dict.fromkeys(known), key=unlike)[:RANKED]
+    models = {(entry.digest, entry.storage): entry for entry in known}
+    return sorted(models.values(), key=unlike)[:RANKED]
 
 
 def rank(

@@ -32,5 +32,6 @@ def near_models(
         (entry for entry in last if entry is not None),
         (entry for _, entry in committed),
     )
-    models = dict.fromkeys(entry for entry in found if entry.kind is Kind.MODEL)
-    return [entry for entry in models if entry.storage is not None]
+    # By what tells them apart: to ask hundreds of entries for their own hash takes longer.
+    models = {(each.digest, each.storage): each for each in found if each.kind is Kind.MODEL}
+    return [each for each in models.values() if each.storage is not None]

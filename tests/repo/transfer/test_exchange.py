@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tensorrepo.repo.backends.base import Backend
@@ -305,7 +306,7 @@ def test_a_commit_whose_links_lie_is_refused(options: TransferOptions) -> None:
     origin, here = new_repository(), new_repository()
     made = commit_files(origin, {"files/a": b"content"})
     told = origin.objects.get(made.digest)
-    lying = [dataclasses.replace(link, bytes=link.bytes + 1) for link in told.links]
+    lying = [msgspec.structs.replace(link, bytes=link.bytes + 1) for link in told.links]
     writer = ObjectWriter(origin.objects, ())
     false = writer.put_encoded(encode_object(Kind.COMMIT, told.payload, lying))
     writer.flush()

@@ -23,6 +23,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Text,
     Timestamp,
 )
+from tensorrepo.formats.exchange.records import webdataset
 from tensorrepo.formats.exchange.records.webdataset import column_names, read_webdataset, split_name
 from tensorrepo.formats.exchange.registry import export, read, recognise
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -78,6 +79,22 @@ def test_a_folder_of_shards_is_read_in_the_order_of_their_names(tmp_path: Path) 
     write(tmp_path / "b-000000.tar.gz", *sample("x", 0))
     write(tmp_path / "b-000002.tar", *sample("x", 2))
     assert recognise(tmp_path).name == "webdataset"
+    assert store(read(tmp_path))["cls"][:].tolist() == [0, 1, 2]
+
+
+def test_a_shard_that_was_written_anew_since_the_look_is_walked_again(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", *sample("x", 1))
+    reading = read(tmp_path / "a.tar")
+    write(tmp_path / "a.tar", *sample("y", 2), *sample("z", 3))
+    assert [row["__key__"] for row in rows_of(store(reading))] == ["y", "z"]
+
+
+def test_parts_for_which_there_is_no_room_are_met_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "0.tar", *sample("x", 0))
+    write(tmp_path / "1.tar", *sample("x", 1), *sample("y", 2))
+    monkeypatch.setattr(webdataset, "WALKED_BYTES", 3000)
     assert store(read(tmp_path))["cls"][:].tolist() == [0, 1, 2]
 
 
