@@ -11,8 +11,12 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from tensorrepo.api.audit.middleware import Auditing
 from tensorrepo.api.authentication import Authentication
-from tensorrepo.api.errors import install_handlers
+from tensorrepo.api.errors import ErrorForm, install_handlers
 from tensorrepo.api.forwarding import Forwarding
+from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
+from tensorrepo.api.huggingface import reading_routes as huggingface_reading
+from tensorrepo.api.huggingface import writing_routes as huggingface_writing
+from tensorrepo.api.huggingface.errors import hub_error
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
 from tensorrepo.api.observing.metrics import make_metrics
@@ -75,7 +79,12 @@ ROUTERS = (
     compare.router,
     sql.router,
     lineage.router,
+    huggingface_reading.router,
+    huggingface_writing.router,
+    huggingface_lfs.router,
 )
+# How clients of elsewhere are told of errors.
+ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error,)
 
 
 def create_app(
@@ -120,6 +129,7 @@ def create_app(
     )
     install_handlers(app)
     install_page_errors(app)
+    app.state.error_forms = ERROR_FORMS
     app.state.metrics = make_metrics(chosen.metrics_folder)
     # From the inside out.
     app.add_middleware(MemoryReads)

@@ -9,7 +9,7 @@ Source:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from tensorrepo.repo.errors import (
     Error,
@@ -62,6 +63,9 @@ class Problem(BaseModel):
     request_id: str
 
 
+# How a client of elsewhere wants to be told of an error; None where a request is none of its own.
+ErrorForm = Callable[[Request, Problem, Exception | None, Mapping[str, str]], Response | None]
+
 MEDIA_TYPE: Final = "application/problem+json"
 _LOGGER = logging.getLogger(__name__)
 _KINDS_OF_STATUS: Final = {
@@ -79,22 +83,31 @@ def problem(
     detail: str,
     *,
     headers: Mapping[str, str] | None = None,
+    error: Exception | None = None,
     **more: Any,
-) -> JSONResponse:
-    """An answer that tells what went wrong, where, and what to do."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": int(status),
-        "kind": kind,
-        "detail": detail,
-        "request_id": request.scope.get("request_id", ""),
-        **more,
-    }
-    return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
+) -> Response:
+    """An answer that tells what went wrong, where, and what to do.
+
+    A client of elsewhere gets it in the form that it understands: the first of the application's
+    `error_forms` that knows the request answers it.
+    """
+    told = Problem(
+        type="about:blank",
+        title=HTTPStatus(status).phrase,
+        status=int(status),
+        kind=kind,
+        detail=detail,
+        request_id=request.scope.get("request_id", ""),
+    )
+    forms: tuple[ErrorForm, ...] = getattr(request.app.state, "error_forms", ())
+    for form in forms:
+        answer = form(request, told, error, headers or {})
+        if answer is not None:
+            return answer
+    return JSONResponse(told.model_dump() | more, status, headers, media_type=MEDIA_TYPE)
 
 
-def answer_error(request: Request, error: Exception) -> JSONResponse:
+def answer_error(request: Request, error: Exception) -> Response:
     """Answer one of our errors."""
     assert isinstance(error, Error), "registered for these alone"
     headers = {}
@@ -106,10 +119,10 @@ def answer_error(request: Request, error: Exception) -> JSONResponse:
     status = HTTP_STATUSES[error.kind]
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _LOGGER.error("%s: %s", error.kind, error)
-    return problem(request, status, error.kind, str(error), headers=headers, **more)
+    return problem(request, status, error.kind, str(error), headers=headers, error=error, **more)
 
 
-def answer_invalid(request: Request, error: Exception) -> JSONResponse:
+def answer_invalid(request: Request, error: Exception) -> Response:
     """Answer a request that does not fit its schema."""
     assert isinstance(error, RequestValidationError), "registered for these alone"
     # What was sent is not repeated: it may hold a secret.
@@ -124,14 +137,14 @@ def answer_invalid(request: Request, error: Exception) -> JSONResponse:
     return problem(request, HTTPStatus.BAD_REQUEST, "invalid-input", detail, problems=found)
 
 
-def answer_http(request: Request, error: Exception) -> JSONResponse:
+def answer_http(request: Request, error: Exception) -> Response:
     """Answer what the framework refuses: no such route, no such method."""
     assert isinstance(error, HTTPException), "registered for these alone"
     kind = _KINDS_OF_STATUS.get(error.status_code, "invalid-input")
     return problem(request, error.status_code, kind, str(error.detail), headers=error.headers)
 
 
-def answer_bug(request: Request, error: Exception) -> JSONResponse:
+def answer_bug(request: Request, error: Exception) -> Response:
     """Answer what should never happen: the log has the details, the answer only its id."""
     _LOGGER.error("unexpected failure", exc_info=error)
     detail = "the service failed unexpectedly; its log tells more under this request's id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensorrepo.api.access.accounts import Accounts
 from tensorrepo.api.access.callers import Caller, KnownCallers
@@ -24,7 +25,11 @@ from tensorrepo.api.content.live_runs import LiveRuns
 from tensorrepo.api.content.queries import SqlQueries
 from tensorrepo.api.content.query_gate import QueryGate
 from tensorrepo.api.database.connection import Database
+from tensorrepo.api.database.secret_keys import secret_key
 from tensorrepo.api.events.hub import EventHub
+from tensorrepo.api.huggingface.rendered_files import CACHE_BYTES, RenderedFiles
+from tensorrepo.api.huggingface.upload_spool import KEY as UPLOADS_KEY
+from tensorrepo.api.huggingface.upload_spool import UploadSpool
 from tensorrepo.api.live.hub import LiveHub
 from tensorrepo.api.live.store import LivePoints
 from tensorrepo.api.live.writer import LiveWriter
@@ -58,6 +63,8 @@ class Service:
     anchors: Anchors
     webhooks: Webhooks
     deliverer: Deliverer
+    rendered: RenderedFiles
+    spool: UploadSpool
     events: EventHub = field(default_factory=EventHub)
 
     @property
@@ -127,6 +134,13 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         live_events=LiveHub(points),
         catalogs=catalogs,
         queries=SqlQueries(catalogs, gate, _limits(settings)),
+        spool=UploadSpool(
+            settings.data / "huggingface", partial(secret_key, database, UPLOADS_KEY)
+        ),
+        rendered=RenderedFiles(
+            DiskCache(settings.data / "cache" / "rendered", CACHE_BYTES),
+            settings.data / "rendering",
+        ),
     )
 
 

@@ -108,9 +108,7 @@ def mounted(store: Path, place: Path) -> Iterator[Path]:
 
 def read_seconds(path: Path) -> float:
     start = time.perf_counter()
-    subprocess.run(
-        ["dd", f"if={path}", "of=/dev/null", "bs=1M"], capture_output=True, check=True
-    )
+    subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=1M"], capture_output=True, check=True)
     return time.perf_counter() - start
 
 

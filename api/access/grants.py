@@ -18,8 +18,8 @@ from tensorrepo.repo.errors import InvalidInputError
 
 EVERY: Final = "*"
 MAX_NAME_CHARACTERS: Final = 200
-_SEGMENT = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9_])?"
-REPOSITORY_NAME: Final = rf"{_SEGMENT}(?:/{_SEGMENT})?"
+REPOSITORY_SEGMENT: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9_])?"
+REPOSITORY_NAME: Final = rf"{REPOSITORY_SEGMENT}(?:/{REPOSITORY_SEGMENT})?"
 _REPOSITORY = re.compile(REPOSITORY_NAME)
 _REF_PATTERN = re.compile(r"[a-z][a-z0-9-]*/[A-Za-z0-9._#+@=/-]*\*?")
 # First segments that mean something else in URLs of the service, or of clients that it serves.

@@ -96,8 +96,8 @@ def _said(scope: Scope, status: int, media: str) -> AuditNote:
     if status in REFUSALS:
         detail, actor = ("", "") if said is None else (said.detail, said.actor)
         return AuditNote("refusal", detail, actor)
-    if status >= 400:
-        return AuditNote(None)
+    if status >= 400:  # a refusal may be told as something else, such as "not there"
+        return said if said is not None and said.kind == "refusal" else AuditNote(None)
     if said is not None:
         return said
     if scope["method"] not in _SAFE:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.reading.page_reader import DecodedPageCache
+from tensorrepo.formats.model.stored_model import StoredModel, open_model
 from tensorrepo.formats.views import StoredView, open_rows, open_view
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.revisions import Revision
@@ -28,6 +29,7 @@ from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.suggest import did_you_mean
 
 KEPT_DATASETS: Final = 8  # each keeps its page indexes that were last read
+KEPT_MODELS: Final = 8  # each keeps its manifest, and directories of its packs
 KEPT_PLACES: Final = 4096
 KEPT_PROFILES: Final = 256
 PROFILE_CACHE_BYTES: Final = 256 << 20
@@ -47,6 +49,7 @@ class ContentMemory:
     Attributes:
         pages: pages of all these that were last read from a store.
         datasets: versions of datasets that are open, by repository and digest.
+        models: models that are open, by repository, digest and placement.
         places: commits that come next in histories that were read in part.
         proved: large files whose bytes were hashed.
         making: profiles of columns that were made last, by the digest of the column.
@@ -57,6 +60,7 @@ class ContentMemory:
     datasets: LimitedCache[StoredDataset] = field(
         default_factory=lambda: LimitedCache(KEPT_DATASETS)
     )
+    models: LimitedCache[StoredModel] = field(default_factory=lambda: LimitedCache(KEPT_MODELS))
     places: LimitedCache[tuple[Digest, ...]] = field(
         default_factory=lambda: LimitedCache(KEPT_PLACES)
     )
@@ -124,6 +128,13 @@ class CommitContent:
         # What was purged is opened anew, as is what stands in its place.
         key = (self.core.id, entry.digest, len(self.access.view.state.purges))
         return self.memory.datasets.get_or_load(key, lambda: (self._opened(entry), 1))
+
+    def model(self, entry: Entry) -> StoredModel:
+        """The model of an entry of this commit, opened."""
+        key = (self.core.id, entry.digest, entry.storage, len(self.access.view.state.purges))
+        return self.memory.models.get_or_load(
+            key, lambda: (open_model(self.core.objects, entry), 1)
+        )
 
     def view(self, path: str) -> StoredView:
         """The view at `path`. Raises as `dataset` does."""

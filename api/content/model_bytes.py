@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -48,6 +48,11 @@ class DownloadableBytes:
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
         """Its bytes ``[start, stop)``, verified, in bounded memory."""
         return self.content.pieces(self.start + start, self.start + stop, _decoders())
+
+
+def pieces_of(content: Callable[[], ModelBytes], start: int, stop: int) -> Iterator[memoryview]:
+    """Bytes ``[start, stop)`` of what `content` gives, which is asked when the first is taken."""
+    yield from content().pieces(start, stop, _decoders())
 
 
 def open_file(found: FoundModel, name: str) -> DownloadableBytes:

@@ -96,9 +96,5 @@ def get_file(request: Request, content: ContentOf, path: str) -> Response:
     """
     file = open_file(content, f"files/{path}")
     return answer_file(
-        request,
-        file.pieces,
-        size_bytes=file.size_bytes,
-        etag=file.digest,
-        name=path.rpartition("/")[2],
+        request, file.pieces, size_bytes=file.bytes, etag=file.digest, name=file.name
     )

@@ -18,7 +18,7 @@ http {{
   access_log off; sendfile on; client_max_body_size 0; client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/t1; fastcgi_temp_path {folder}/t2; uwsgi_temp_path {folder}/t3;
   scgi_temp_path {folder}/t4;
-  server {{ listen 127.0.0.1:{port}; root {root};
+  server {{ listen 127.0.0.1:{port}; root {root}; {more}
             location / {{ dav_methods PUT DELETE; create_full_put_path on; }} }}
 }}
 user root;
@@ -26,14 +26,14 @@ user root;
 
 
 @contextmanager
-def nginx(folder: Path, root: Path) -> Iterator[int]:
-    """Its port, while it serves the files below `root`."""
+def nginx(folder: Path, root: Path, more: str = "") -> Iterator[int]:
+    """Its port, while it serves the files below `root`; `more` is configuration of the server."""
     folder.mkdir()
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     config = folder / "nginx.conf"
-    config.write_text(CONFIG.format(folder=folder, root=root, port=port))
+    config.write_text(CONFIG.format(folder=folder, root=root, port=port, more=more))
     try:
         process = subprocess.Popen(["nginx", "-c", str(config)])
     except FileNotFoundError:

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from tensorrepo.formats.common.summaries import list_entry
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
@@ -222,12 +224,11 @@ class CommitFiles:
 
     def table_size(self, entry: Entry) -> int | None:
         """Bytes of an entry's table; None: it was not rendered yet."""
-        return self.renderings.size_bytes(f"{entry.digest}-parquet-{WRITER_VERSION}")
+        return self.renderings.size_bytes(_key(entry))
 
     def open_table(self, entry: Entry) -> PresentedFile:
         """An entry's rows as a Parquet file."""
-        key = f"{entry.digest}-parquet-{WRITER_VERSION}"
-        return self.renderings.open(key, partial(_render, self.rows(entry)))
+        return self.renderings.open(_key(entry), partial(_render, self.rows(entry)))
 
     def _table(self, path: str) -> Entry | None:
         """The entry of which `path` is the table."""
@@ -245,6 +246,11 @@ class CommitFiles:
 
     def _missing(self, path: str) -> NotFoundError:
         return NotFoundError(f"there is no {path!r:.300} in this commit")
+
+
+def _key(entry: Entry) -> str:
+    """What the table of an entry is found by: its rows, and who wrote it."""
+    return f"{entry.digest}-parquet-{WRITER_VERSION}-{pa.__version__.replace('.', '_')}"
 
 
 def _render(rows: StoredDataset, target: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
 from math import isfinite
-from typing import Any, Final
+from typing import Any
 
 from tensorrepo.formats.common.arguments import mapping
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
+from tensorrepo.formats.model.delta.near_models import near_models
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
@@ -20,11 +20,8 @@ from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, 
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
-from tensorrepo.repo.history.trees import Entry, nearby
-from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.verbs.stage import Stage
-
-_STAGED: Final = 64  # entries of the next commit that a new model may be stored against
 
 
 def to_store(
@@ -77,26 +74,12 @@ def _is_finite(value: Any) -> bool:
 def known_models(
     core: RepositoryCore, tree: bytes, staged: Sequence[Entry | None], path: str
 ) -> tuple[Entry, ...]:
-    """Models that a new one may be stored against, the likeliest bases first.
+    """Models that a new one may be stored against, the likeliest first, as they are stored now.
 
-    The one that it takes the place of, what was staged last, and what lies about it in the tree: so
-    many at most, however many models the commit has.
-
-    Args:
-        core: repository of both.
-        tree: root page of the commit to build on.
-        staged: entries of the next commit whose objects are sure to stay, the newest last.
-        path: path of the new model.
+    See `near_models`.
     """
-    committed = nearby(core.objects, tree, path)
-    last = (entry for entry in islice(reversed(staged), _STAGED))
-    found = chain(
-        (entry for name, entry in committed if name == path),
-        (entry for entry in last if entry is not None),
-        (entry for _, entry in committed),
-    )
-    models = dict.fromkeys(entry for entry in found if entry.kind is Kind.MODEL)
-    return tuple(core.current(entry) for entry in models if entry.storage is not None)
+    found = near_models(core.objects, tree, staged, path)
+    return tuple(core.current(entry) for entry in found)
 
 
 def save(

@@ -35,7 +35,11 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import (
 from tensorrepo.formats.exchange.checkpoints.torch import read_torch
 from tensorrepo.formats.exchange.output import new_folder
 from tensorrepo.formats.model.stored_model import StoredModel
-from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
+from tensorrepo.formats.model.write.model_source import (
+    ModelSource,
+    OriginalFile,
+    with_longer_names,
+)
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 
 READERS: Final[dict[str, Callable[[Path], ModelSource]]] = {
@@ -53,6 +57,7 @@ SUFFIXES: Final = {
 INDEX_SUFFIX: Final = ".index.json"
 # Of a folder, weights of the first kind that is there and can be read become tensors.
 _KINDS: Final = ("safetensors", "torch", "gguf", "onnx", "npz")
+WEIGHT_ORDER: Final = {kind: place for place, kind in enumerate((*_KINDS, "npy"))}
 _MAX_INDEX_BYTES: Final = 64 << 20
 _UNREADABLE: Final = (InvalidInputError, UnsupportedError)
 
@@ -180,7 +185,7 @@ def _joined(
         named = (replace(one, name=(above / one.name).as_posix()) for one in read.originals)
         part = replace(read, originals=tuple(named))
         if tensors.keys() & part.tensors.keys():
-            part = _renamed(part, name)
+            part = with_longer_names(part, name)
             notes.append(
                 f"{name}: other files have tensors of these names, so its begin with {name}/"
             )
@@ -197,28 +202,6 @@ def _joined(
     held = {original.name for original in originals}
     files = {name: at for name, at in places.items() if name not in held}
     return ModelSource(tensors, aliases, files, tuple(originals), metadata, tuple(notes))
-
-
-def _renamed(part: ModelSource, name: str) -> ModelSource:
-    """The same model, its tensors named after their file too."""
-
-    def longer(tensor: str) -> str:
-        return f"{name}/{tensor}"
-
-    originals = tuple(
-        replace(
-            original,
-            parts=tuple(longer(each) if isinstance(each, str) else each for each in original.parts),
-            others=tuple(map(longer, original.others)),
-        )
-        for original in part.originals
-    )
-    return replace(
-        part,
-        tensors={longer(tensor): reader for tensor, reader in part.tensors.items()},
-        aliases={longer(alias): longer(target) for alias, target in part.aliases.items()},
-        originals=originals,
-    )
 
 
 def _opaque_note(name: str, error: Exception) -> str:

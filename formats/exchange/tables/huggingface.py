@@ -84,6 +84,7 @@ from tensorrepo.formats.exchange.tables.files import (
 from tensorrepo.formats.exchange.tables.samples import read_samples
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError, UnsupportedError
 
+_LIGHT = (Scalar, ClassLabel, Text, Timestamp, Date, Time, Duration, Decimal)
 _ARRAYS = frozenset({"Array2D", "Array3D", "Array4D", "Array5D"})
 _FILES = frozenset({"Audio", "Video", "Pdf"})
 HuggingFaceFeature = Any  # a mapping with "_type" or of features, or a list with one feature
@@ -293,7 +294,7 @@ def _read(path: Path, splits: Sequence[str], choice: ColumnChoice) -> OpenedSour
             raise damage(path, f"splits {splits[0]!r} and {name!r} differ. Say one: split=...")
     with naming_file(path):
         adapted = _adapt(first.schema, first.features, choice, follow=False)
-        schema = _with_split(Schema(tuple(item.column for item in adapted)), splits)
+        schema = with_split_column(Schema(tuple(item.column for item in adapted)), splits)
     files = [file for one in opened.values() for file in one.files]
     return OpenedSource(
         schema=schema,
@@ -406,7 +407,7 @@ def _adapt(
     )
 
 
-def _with_split(schema: Schema, splits: Sequence[str]) -> Schema:
+def with_split_column(schema: Schema, splits: Sequence[str]) -> Schema:
     if len(splits) < 2:
         return schema
     if "split" in schema:
@@ -450,17 +451,46 @@ class _Feature:
     convert: Callable[[pa.Array], pa.Array]
 
 
-def write_huggingface(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
-    """A folder that `datasets.load_from_disk` opens.
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """How rows are written for `datasets`.
+
+    Attributes:
+        features: of each column.
+        forms: what `datasets` says of each column, by name.
+        schema: Arrow's schema, whose metadata says it too.
+        light: names of columns of small values, of which dictionaries and statistics pay.
+    """
+
+    features: tuple[_Feature, ...]
+    forms: dict[str, Any]
+    schema: pa.Schema
+    light: list[str]
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the dataset's own columns, as `schema` has them."""
+        return _converted(batch, self.features, self.schema)
+
+
+def feature_table(columns: Schema) -> FeatureTable:
+    """How rows of these columns are written.
 
     Raises:
         InvalidInputError: complex numbers, floats of 8 or 16 bits that Arrow lacks, or tensors of
             more than 5 dimensions or with several unknown ones.
     """
-    features = [_feature(column) for column in table.schema.columns]
-    forms = {column.name: f.form for column, f in zip(table.schema.columns, features, strict=True)}
+    features = tuple(_feature(column) for column in columns.columns)
+    forms = {column.name: f.form for column, f in zip(columns.columns, features, strict=True)}
     metadata = {"huggingface": json.dumps({"info": {"features": forms}})}
     schema = pa.schema([feature.field for feature in features], metadata=metadata)
+    light = [column.name for column in columns.columns if isinstance(column.type, _LIGHT)]
+    return FeatureTable(features, forms, schema, light)
+
+
+def write_huggingface(table: ExportTable, path: Path, *, overwrite: bool = False) -> None:
+    """A folder that `datasets.load_from_disk` opens. Raises as `feature_table` does."""
+    made = feature_table(table.schema)
+    features, forms, schema = made.features, made.forms, made.schema
     with new_folder(path, overwrite=overwrite) as folder:
         names, told = [], xxhash.xxh3_64(json.dumps(forms).encode())
         batches = (
@@ -511,7 +541,7 @@ def _write_shard(
 
 
 def _converted(
-    batch: pa.RecordBatch, features: list[_Feature], schema: pa.Schema
+    batch: pa.RecordBatch, features: Sequence[_Feature], schema: pa.Schema
 ) -> pa.RecordBatch:
     try:
         arrays = [

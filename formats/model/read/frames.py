@@ -423,6 +423,7 @@ class PackReader:
     def __init__(
         self, objects: ObjectSource, placement: Placement, links: Mapping[Digest, ObjectLink]
     ) -> None:
+        self.placement = placement
         self.members = MemberReader(objects, placement, links)
         self.stored = {tensor.fingerprint: tensor for tensor in placement.tensors}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -119,6 +119,28 @@ def _ties(tensors: dict[str, object]) -> dict[str, str]:
             if target != name:
                 aliases[name] = target
     return aliases
+
+
+def with_longer_names(part: ModelSource, name: str) -> ModelSource:
+    """The same model, its tensors named after the file `name` too."""
+
+    def longer(tensor: str) -> str:
+        return f"{name}/{tensor}"
+
+    originals = tuple(
+        replace(
+            original,
+            parts=tuple(longer(each) if isinstance(each, str) else each for each in original.parts),
+            others=tuple(map(longer, original.others)),
+        )
+        for original in part.originals
+    )
+    return replace(
+        part,
+        tensors={longer(tensor): reader for tensor, reader in part.tensors.items()},
+        aliases={longer(alias): longer(target) for alias, target in part.aliases.items()},
+        originals=originals,
+    )
 
 
 _MAP_FROM_BYTES: Final = 16 << 20

@@ -509,7 +509,7 @@ def store_model(
             types=type_entries(one.type for one in source.tensors.values()),
             tensors=tuple(pieces[name] for name in sorted(pieces)),
             aliases=tuple(Alias(name, source.aliases[name]) for name in sorted(source.aliases)),
-            files=_store_files(objects, {**source.files, **(files or {})}),
+            files=store_files(objects, {**source.files, **(files or {})}),
             originals=tuple(store_original(objects, one, chunks, pool) for one in originals),
             graph=graph,
             metadata={**source.metadata, **(metadata or {})},
@@ -601,7 +601,8 @@ def type_entries(types: Iterable[TensorType]) -> tuple[TypeEntry, ...]:
     )
 
 
-def _store_files(objects: ObjectSink, files: Mapping[str, FileContent]) -> tuple[FileEntry, ...]:
+def store_files(objects: ObjectSink, files: Mapping[str, FileContent]) -> tuple[FileEntry, ...]:
+    """Store files that belong to a model: what a manifest says of them, by name."""
     entries = []
     for name in sorted(files):
         data = content_of(files[name])

@@ -21,6 +21,7 @@ from tensorrepo.api.settings import make_settings
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 _PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _VALUES = {"repository": "team/photos", "space": "datasets"}
+NAMESPACE = "photos"  # a repository as clients know it whose names have two segments
 _OF_KIND = {"int": "1"}
 
 
@@ -46,6 +47,8 @@ class TableRow:
 
 
 def _value(match: re.Match[str]) -> str:
+    if match[1] == "repository" and match[2] == "namespace":
+        return NAMESPACE
     return _VALUES.get(match[1], _OF_KIND.get(match[2] or "", "a"))
 
 

@@ -1,0 +1,201 @@
+"""Files of a repository as Hugging Face's clients see it: what they are, and their bytes.
+
+A model repository has the files of its model entry, byte for byte as they came. A dataset
+repository has Parquet files made of the rows of its dataset entry. Both have, beside these, the
+files that lie in the tree under ``files/models/NAME/`` or ``files/datasets/NAME/``, which go before
+a file of the entry that has the same name.
+
+Every file is told by its SHA-256, as large ones are there: nothing has to be read to list a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Final
+
+from tensorrepo.api.content import files as blob_files
+from tensorrepo.api.content.commit_content import CommitContent
+from tensorrepo.api.content.model_bytes import pieces_of
+from tensorrepo.api.foreign_names import ForeignName
+from tensorrepo.api.huggingface.errors import HubFileNotFoundError
+from tensorrepo.api.huggingface.rendered_files import RenderedFile, RenderedFiles
+from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.model.read.byte_ranges import file_bytes
+from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.escaped_paths import escape_path, unescape_path
+from tensorrepo.repo.history.trees import Entry, diff
+from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.names import check_file_name
+from tensorrepo.repo.objects.envelope import Kind
+
+# A pointer of git-lfs, by whose hash git knows the file.
+_POINTER: Final = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file.
+
+    Attributes:
+        path: name in the repository.
+        size_bytes: its size.
+        sha256: of its content, as hex digits.
+        pieces: gives the bytes ``[start, stop)``, proved.
+        headers: what a download says of it beside that.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    pieces: Callable[[int, int], Iterator[Buffer]]
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What to call it where it is saved."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def etag(self) -> str:
+        return f'"{self.sha256}"'
+
+    @property
+    def pointer(self) -> bytes:
+        """The text that git would hold in its place."""
+        return _POINTER.format(self.sha256, self.size_bytes).encode()
+
+    @property
+    def blob_id(self) -> str:
+        """Git's name of the pointer."""
+        return git_blob_id(self.pointer)
+
+    def read(self) -> bytes:
+        """All of it: for small ones."""
+        return b"".join(self.pieces(0, self.size_bytes))
+
+
+def git_blob_id(content: bytes) -> str:
+    """What git calls a file of that content."""
+    head = b"blob %d\0" % len(content)
+    return hashlib.sha1(head + content, usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True)  # no slots: properties are remembered
+class HubCommit:
+    """A repository of Hugging Face's clients at one commit, which the caller may read."""
+
+    content: CommitContent
+    name: ForeignName
+    rendered: RenderedFiles
+
+    @cached_property
+    def entry(self) -> Entry | None:
+        """The model or the dataset; None where there are only files, or nothing."""
+        if not self.name.is_possible:
+            return None
+        found = self.content.core.entry(self.content.tree, self.name.entry)
+        kind = Kind.MODEL if self.name.space == "models" else Kind.DATASET
+        return found if found is not None and found.kind is kind else None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the commit has anything of that name."""
+        return self.entry is not None or next(self.blobs(), None) is not None
+
+    @cached_property
+    def model(self) -> StoredModel | None:
+        return (
+            None
+            if self.name.space != "models" or self.entry is None
+            else (self.content.model(self.entry))
+        )
+
+    @cached_property
+    def dataset(self) -> StoredDataset | None:
+        if self.name.space != "datasets" or self.entry is None:
+            return None
+        return self.content.dataset(self.name.entry)
+
+    def blobs(self, after: str = "") -> Iterator[tuple[str, Entry]]:
+        """Files beside the entry: paths of the tree, and entries."""
+        if not self.name.is_possible:
+            return
+        for path, entry in self.content.core.entries(
+            self.content.tree, self.name.files, after=after
+        ):
+            if entry.kind is Kind.BLOB:
+                yield path, entry
+
+    def differs(self, other: HubCommit) -> bool:
+        """Whether another commit has other files of this repository."""
+        objects = self.content.core.objects
+        own, others = (None if one.entry is None else one.entry.digest for one in (self, other))
+        changes = diff(objects, self.content.tree, other.content.tree, self.name.files)
+        return own != others or next(changes, None) is not None
+
+    def files(self, after: str | None = None) -> Iterator[HubFile]:
+        """Files, those of the entry first, behind the file `after`."""
+        own = sorted(self._own_names())
+        if after is not None and after not in own:
+            for path, entry in self.blobs(self._blob_path(after)):
+                yield self.blob(path, entry)
+            return
+        for name in own:
+            if (after is None or name > after) and self._find_blob(name) is None:
+                yield self._own_file(name)
+        for path, entry in self.blobs():
+            yield self.blob(path, entry)
+
+    def find(self, name: str) -> HubFile:
+        """The file of that name. Raises HubFileNotFoundError."""
+        blob = self._find_blob(name)
+        if blob is not None:
+            return blob
+        if name in self._own_names():
+            return self._own_file(name)
+        raise HubFileNotFoundError(
+            f"no file {name!r:.200} in {self.name.id} at {self.content.commit:.12}",
+            commit=self.content.commit[:40],
+        )
+
+    def _own_names(self) -> frozenset[str]:
+        if self.model is not None:
+            return frozenset(self.model.files) | frozenset(self.model.originals)
+        return frozenset(self._rendered)
+
+    @cached_property
+    def _rendered(self) -> dict[str, RenderedFile]:
+        if self.dataset is None or not self.dataset.schema.visible.columns:
+            return {}
+        return {one.path: one for one in self.rendered.files(self.dataset)}
+
+    def _own_file(self, name: str) -> HubFile:
+        if self.model is not None:
+            known = self.model.files.get(name) or self.model.originals[name]
+            content = partial(pieces_of, partial(file_bytes, self.model, name))
+            return HubFile(name, known.size_bytes, known.sha256.hex(), content)
+        assert self.dataset is not None, "else it has no files of its own"
+        made = self._rendered[name]
+        pieces = partial(self.rendered.pieces, self.dataset, made)
+        return HubFile(name, made.size_bytes, made.sha256, pieces)
+
+    def _blob_path(self, name: str) -> str:
+        return self.name.files + escape_path(name)
+
+    def _find_blob(self, name: str) -> HubFile | None:
+        try:
+            path = self._blob_path(check_file_name(name))
+        except InvalidInputError:  # a name that no file has
+            return None
+        entry = self.content.core.entry(self.content.tree, path)
+        return None if entry is None or entry.kind is not Kind.BLOB else self.blob(path, entry)
+
+    def blob(self, path: str, entry: Entry) -> HubFile:
+        """A file beside the entry, by its path in the tree."""
+        file = blob_files.open_entry(self.content, path, entry)
+        name = unescape_path(path.removeprefix(self.name.files))
+        return HubFile(name, file.bytes, file.sha256(), file.pieces)
