@@ -43,7 +43,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFile:
+class StoredImage:
     """The image of one row, or the list of classes."""
 
     dataset: StoredDataset
@@ -84,11 +84,11 @@ class ImageFolder:
             return None
         return {name: None if at is None else at.size_bytes for name, at in found.items()}
 
-    def file(self, path: str) -> ImageFile | None:
+    def file(self, path: str) -> StoredImage | None:
         place = self._places.get(path)
         if place is None:
             return None
-        return ImageFile(self.dataset, self._columns.image.name, place)
+        return StoredImage(self.dataset, self._columns.image.name, place)
 
     @cached_property
     def _columns(self) -> ImageColumns:

@@ -29,7 +29,7 @@ _STALE_SECONDS: Final = 86400.0  # what a writer that was killed left
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedFile:
+class OpenRendering:
     """A rendering, open for reading; closed with the last reference to it."""
 
     file: int
@@ -66,7 +66,7 @@ class Renderings:
         found = self._find(key)
         return None if found is None else found.stat().st_size
 
-    def open(self, key: str, write: Callable[[Path], object]) -> RenderedFile:
+    def open(self, key: str, write: Callable[[Path], object]) -> OpenRendering:
         """The rendering of `key`; `write` makes it at a path if it is not there.
 
         `key` is the digest of the rows, ``-``, and how they were written, without dots.
@@ -105,14 +105,14 @@ class Renderings:
                     return Path(entry.path)
         return None
 
-    def _opened(self, path: Path) -> RenderedFile | None:
+    def _opened(self, path: Path) -> OpenRendering | None:
         """A rendering, if its bytes are those that its name tells; else it is deleted."""
         try:
             file = os.open(path, os.O_RDONLY)
         except OSError:
             return None
         status = os.fstat(file)
-        opened = RenderedFile(file, status.st_size)
+        opened = OpenRendering(file, status.st_size)
         known = (status.st_ino, status.st_size)
         if self._proved.get(path.name) != known:
             if path.name.rpartition(".")[2] != _sum(opened):
@@ -133,7 +133,7 @@ class Renderings:
         try:
             write(partial)
             with partial.open("rb") as written:
-                opened = RenderedFile(os.dup(written.fileno()), partial.stat().st_size)
+                opened = OpenRendering(os.dup(written.fileno()), partial.stat().st_size)
             path = self.folder / f"{key}.{_sum(opened)}"
             partial.replace(path)
         finally:
@@ -164,7 +164,7 @@ class Renderings:
                 total -= size
 
 
-def _sum(file: RenderedFile) -> str:
+def _sum(file: OpenRendering) -> str:
     hasher = xxh3_128()
     for piece in file.pieces(0, file.size_bytes):
         hasher.update(piece)

@@ -34,11 +34,11 @@ from tensorrepo.transaction import Transaction
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 
 
-class CommitTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no types
+class FileCommit(FileTransaction):  # type: ignore[misc]  # fsspec has no types
     """What is written and removed until its end is one commit, or nothing is."""
 
-    fs: TensorrepoFileSystem
-    files: deque[StagedFile]
+    fs: TensorrepoFileSystem | None
+    files: deque[UncommittedFile]
 
     def __init__(self, fs: TensorrepoFileSystem, **kwargs: Any) -> None:
         super().__init__(fs, **kwargs)
@@ -47,6 +47,7 @@ class CommitTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no
     def complete(self, commit: bool = True) -> None:
         """Commit, or forget, all of it."""
         filesystem, files, removed = self.fs, list(self.files), self.removed
+        assert filesystem is not None, "a transaction ends once"
         self.files.clear()
         try:
             if commit and (files or removed):
@@ -76,7 +77,7 @@ class TensorrepoFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
 
     protocol: ClassVar[str] = PROTOCOL
     root_marker: ClassVar[str] = ""
-    transaction_type = CommitTransaction
+    transaction_type = FileCommit
 
     def __init__(
         self,
@@ -181,7 +182,8 @@ class TensorrepoFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         self.__dict__.pop("_files", None)
 
     def _opened(self, plain: str) -> PresentedFile:
-        return _as_os(self._files.open, plain)
+        file: PresentedFile = _as_os(self._files.open, plain)
+        return file
 
     def _open(
         self,
@@ -203,11 +205,11 @@ class TensorrepoFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         check_target(path)
         if mode == "xb" and self.exists(path):
             raise FileExistsError(path)
-        return StagedFile(self, path, autocommit=autocommit)
+        return UncommittedFile(self, path, autocommit=autocommit)
 
     # ------------------------------------------------------------------------------ writing
 
-    def commit(self, files: list[StagedFile], removed: list[str]) -> None:
+    def commit(self, files: list[UncommittedFile], removed: list[str]) -> None:
         """Make one commit of written files and removals.
 
         Raises:
@@ -290,7 +292,7 @@ class OpenedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no t
         return _joined(self._file, start, min(end, self._file.size_bytes))
 
 
-class StagedFile(io.FileIO):
+class UncommittedFile(io.FileIO):
     """A file that is written to this machine's disk until it is committed."""
 
     def __init__(self, fs: TensorrepoFileSystem, path: str, *, autocommit: bool) -> None:
@@ -348,7 +350,7 @@ def _joined(file: PresentedFile, start: int, stop: int) -> bytes:
     return b"".join(bytes(piece) for piece in file.pieces(start, stop)) if stop > start else b""
 
 
-def _message(files: list[StagedFile], removed: list[str]) -> str:
+def _message(files: list[UncommittedFile], removed: list[str]) -> str:
     if not files:
         return f"Remove {', '.join(removed[:5])}"
     paths = ", ".join(file.path for file in files[:5])

@@ -170,7 +170,8 @@ class MountedFiles:
     def read(self, _path: str, size: int, offset: int, handle: int) -> bytes:
         assert self._blocks is not None, "init came first"
         blocks, file = self._blocks, self._open[handle]
-        return self._answered(lambda _: blocks.read(handle, file, offset, size), _path)
+        data: bytes = self._answered(lambda _: blocks.read(handle, file, offset, size), _path)
+        return data
 
     def release(self, _path: str, handle: int) -> int:
         self._open.pop(handle, None)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from tensorrepo.formats.exchange.checkpoints.models import SUFFIXES, read_model
+from tensorrepo.formats.exchange.checkpoints.models import read_model
+from tensorrepo.formats.exchange.checkpoints.snapshot import SUFFIXES
 from tensorrepo.formats.exchange.registry import read
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError

@@ -14,6 +14,7 @@ from tensorrepo.api.content.history import list_history
 from tensorrepo.api.content.rows import RowRequest, read_rows
 from tensorrepo.api.content.trees import list_tree
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.objects import blob_bytes
 from tests.support.servers.service import RunningService
 
 
