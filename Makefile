@@ -41,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml $(KERNELS)
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml $(KERNELS)
 	@echo "installing tensorrepo and what its tests need into $(VENV) (once, a few minutes)"
-	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,jax,images,plots,postgres,sql,hdf5,lance,lmdb,tfrecord,server,keyring,demo,test,lint,docs]'
+	$(PIP) --no-build-isolation -c constraints.txt -e '.[torch,jax,images,plots,postgres,sql,hdf5,lance,lmdb,tfrecord,server,keyring,mount,demo,test,lint,docs]'
 	@touch $@ $(VENV)/.demo
 
 dev: $(VENV)/.dev ## make .venv with everything that tests, linters and docs need

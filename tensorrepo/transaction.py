@@ -44,6 +44,7 @@ from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_committed, noted_edges
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
+from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_of,
@@ -406,12 +407,13 @@ class Transaction:
         """Store a file as it is."""
         expected = "bytes, or a Path whose bytes are meant"
         check_instance("content", content, Path | bytes | bytearray | memoryview, expected)
-        try:
-            data = content.read_bytes() if isinstance(content, Path) else content
-        except OSError as error:
-            raise InvalidInputError(f"cannot read {content!s}: {error.strerror}") from error
-        link = self.core.objects.put(Kind.BLOB, data)
-        self.core.stage(path_in("files", name), file_entry(link))
+        path, writer = path_in("files", name), self.core.objects
+        if not isinstance(content, Path):
+            self.core.stage(path, file_entry(writer.put(Kind.BLOB, content)))
+            return
+        if not content.is_file():
+            raise InvalidInputError(f"cannot read {content!s}: there is no such file")
+        self.core.stage(path, put_file(writer, content))
 
     def remove(self, path: str) -> None:
         """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""

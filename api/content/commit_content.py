@@ -50,7 +50,8 @@ class ContentMemory:
         pages: pages of all these that were last read from a store.
         datasets: versions of datasets that are open, by repository and digest.
         models: models that are open, by repository, digest and placement.
-        places: commits that come next in histories that were read in part; files that were proved.
+        places: commits that come next in histories that were read in part.
+        proved: large files whose bytes were hashed.
         making: profiles of columns that were made last, by the digest of the column.
         profiles: the same on disk, for all processes; None: nowhere.
     """
@@ -63,6 +64,7 @@ class ContentMemory:
     places: LimitedCache[tuple[Digest, ...]] = field(
         default_factory=lambda: LimitedCache(KEPT_PLACES)
     )
+    proved: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(KEPT_PLACES))
     making: LimitedCache[Any] = field(default_factory=lambda: LimitedCache(KEPT_PROFILES))
     profiles: DiskCache | None = None
 

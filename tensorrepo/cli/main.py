@@ -97,6 +97,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "restore": ("Unstage, or stage an entry as it was at another commit.", DAILY, "staging"),
     "checkout": ("Switch, or write entries as ordinary files.", DAILY, "branches"),
     "export": ("Write an entry in a foreign format.", DAILY, "branches"),
+    "mount": ("Show a commit as a read-only folder.", DAILY, "mount"),
+    "unmount": ("Take a mounted commit away.", DAILY, "mount"),
     "sql": ("Ask datasets and the catalog in SQL.", DATA, "sql"),
     "report": ("Write one page on what is in a commit.", DATA, "report"),
     "update": ("Give rows of a dataset other values.", DATA, "dataset"),

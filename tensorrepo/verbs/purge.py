@@ -18,6 +18,7 @@ from typing import Final
 from tensorrepo import lazy
 from tensorrepo.connect import local_state, page_cache
 from tensorrepo.context import Context
+from tensorrepo.filesystem.commit import renderings
 from tensorrepo.formats.common.arguments import path_in
 from tensorrepo.formats.common.provenance import IMPORTED_FROM, SYNCED_WITH, edges_of
 from tensorrepo.formats.dataset.selecting.select_rows import Where
@@ -249,6 +250,7 @@ def _drop_cached(context: Context, purged: Collection[Digest]) -> int:
     machine = context.machine
     caches = (local_state(machine, Path()).cache, page_cache(machine))
     gone = sum(cache.drop_objects(purged) for cache in caches if cache is not None)
+    gone += renderings(machine).drop_objects(purged)
     root = context.core.backend.local_root
     for digest in purged if root is not None else ():
         part = Path(root or "") / "tmp" / (PART_PREFIX + digest)

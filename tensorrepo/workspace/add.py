@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -51,10 +50,8 @@ from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
-    PermissionDenied,
-    StorageError,
 )
-from tensorrepo.repo.history.trees import Entry, file_entry
+from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, content_tag
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink
@@ -66,6 +63,7 @@ from tensorrepo.verbs.exchange import (
     kept_columns,
     remote_place,
 )
+from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
@@ -180,9 +178,6 @@ def _ways_on(request: AddRequest) -> str:
     )
 
 
-SMALL_FILE_BYTES = 1 << 20
-
-
 def add_files(
     stage: WorkspaceStage, request: AddRequest, progress: SourceProgress
 ) -> list[tuple[Added, AddRequest, Digest]]:
@@ -197,7 +192,7 @@ def add_files(
     sizes = [one.source.stat().st_size for one in requests]
     for one, size in zip(requests, sizes, strict=True):
         progress(done, sum(sizes))
-        entry = _put_file(stage.objects, one.source)
+        entry = put_file(stage.objects, one.source)
         stage.stage(one.path, entry)
         stage.describe(one.path, size_bytes=size, source=one.place)
         done += size
@@ -228,24 +223,6 @@ def _is_left_out(ignore: Ignore, name: str) -> bool:
     return ignore.leaves_out(name, is_folder=False) or any(
         folder in RESERVED or ignore.leaves_out(folder, is_folder=True) for folder in folders
     )
-
-
-def _put_file(writer: ObjectWriter, path: Path) -> Entry:
-    """Store a file as one blob; a large one is mapped, so that memory stays small."""
-    try:
-        size = path.stat().st_size
-        if size <= SMALL_FILE_BYTES:
-            return file_entry(writer.put(Kind.BLOB, path.read_bytes()))
-        with path.open("rb") as file:
-            # Not closed by hand: the writer looks at the map until `flush`, then it goes by itself.
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        link = writer.put(Kind.BLOB, memoryview(mapped))
-        writer.flush()
-    except PermissionError as error:
-        raise PermissionDenied(f"{path}: permission denied. Check who may read it.") from error
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
-    return file_entry(link)
 
 
 class SourceProgress(Protocol):

@@ -99,6 +99,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "keyring",
         "lance",
         "lmdb",
+        "mount",
         "postgres",
         "server",
         "tfrecord",

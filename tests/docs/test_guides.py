@@ -21,6 +21,7 @@ GUIDES = [
     "../tutorial",
     "changing-datasets",
     "checkpointing",
+    "files",
     "git",
     "lineage",
     "runs",

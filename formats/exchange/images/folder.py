@@ -437,14 +437,29 @@ def _rows(table: ExportTable, names: tuple[str, ...] | list[str]) -> Iterator[di
 
 def _place(columns: ImageColumns, row: dict[str, Any], number: int) -> str:
     """Where the image of a row goes, relative to the folder."""
-    folders = _folders(columns, row)
     data = row[columns.image.name]
     if data is None:
         raise column_refused(columns.image, f"row {number} is null, and a folder holds files")
+    codec = codec_of(data[:HEAD_BYTES])
+    suffix = SUFFIXES[codec][0] if codec else f".{columns.codec or 'bin'}"
+    return image_path(columns, row, number, suffix)
+
+
+def image_path(columns: ImageColumns, row: Mapping[str, Any], number: int, suffix: str) -> str:
+    """Where the image of a row goes, relative to the folder.
+
+    Args:
+        columns: which columns say what.
+        row: the row's values of the light ones.
+        number: number of the row, which is its name where no column says one.
+        suffix: of that name.
+
+    Raises:
+        InvalidInputError: its `file` is no path inside a folder.
+    """
+    folders = _folders(columns, row)
     file = row[columns.file.name] if columns.file is not None else None
     if file is None:
-        codec = codec_of(data[:HEAD_BYTES])
-        suffix = SUFFIXES[codec][0] if codec else f".{columns.codec or 'bin'}"
         return "/".join((*folders, f"{number:08d}{suffix}"))
     parts = file.split("/")
     if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
@@ -455,7 +470,7 @@ def _place(columns: ImageColumns, row: dict[str, Any], number: int) -> str:
     return file if tuple(parts[: len(folders)]) == folders else "/".join((*folders, file))
 
 
-def _folders(columns: ImageColumns, row: dict[str, Any]) -> tuple[str, ...]:
+def _folders(columns: ImageColumns, row: Mapping[str, Any]) -> tuple[str, ...]:
     """The folders of split and class that a row's image must lie in."""
     return tuple(
         class_folder(_names(column)[row[column.name]])

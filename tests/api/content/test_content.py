@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import tensorrepo as tr
-from tensorrepo.api.content import files, history
+from tensorrepo.api.content import history
 from tensorrepo.api.content.commit_content import CommitContent
 from tensorrepo.api.content.files import open_file
 from tensorrepo.api.content.history import list_history
 from tensorrepo.api.content.rows import RowRequest, read_rows
 from tensorrepo.api.content.trees import list_tree
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
+from tensorrepo.repo.objects import blob_bytes
 from tests.support.servers.service import RunningService
 
 
@@ -93,7 +94,7 @@ def test_a_large_file_is_proved_once_and_then_read_in_pieces(
     data = bytes(range(256)) * 20_000
     with made.transaction(message="one") as tx:
         tx.save_file("large", data)
-    monkeypatch.setattr(files, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(blob_bytes, "WHOLE_BYTES", 1000)
     file = open_file(content_of(service, made), "files/large")
     assert b"".join(bytes(piece) for piece in file.pieces()) == data
     assert (
@@ -107,7 +108,7 @@ def test_a_damaged_file_gives_no_byte(
 ) -> None:
     with made.transaction(message="one") as tx:
         tx.save_file("large", b"whole" * 300_000)
-    monkeypatch.setattr(files, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(blob_bytes, "WHOLE_BYTES", 1000)
     file = open_file(content_of(service, made), "files/large")
     stored = next(
         path for path in Path(made.url).rglob("*")

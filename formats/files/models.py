@@ -1,0 +1,70 @@
+"""A model as a folder: its files as they came, and its tensors as one of safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
+from tensorrepo.formats.files.base import PathIndex
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes, file_bytes
+from tensorrepo.formats.model.stored_model import StoredModel
+from tensorrepo.repo.errors import InvalidInputError
+
+MADE: Final = "model.safetensors"  # of a model that did not come as files of weights
+_MADE_METADATA: Final = {"format": "pt"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model."""
+
+    content: ModelBytes
+    size_bytes: int
+    pool: Executor
+
+    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
+        """See `PresentedFile`. `pool` decodes ahead."""
+        return self.content.pieces(start, stop, self.pool)
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """See `PresentedFolder`. `pool` decodes what is read."""
+
+    model: StoredModel
+    pool: Executor
+
+    def names(self, folder: str) -> Mapping[str, int | None] | None:
+        return self._sizes.names(folder)
+
+    def file(self, path: str) -> ModelFile | None:
+        size_bytes = self._sizes.get(path)
+        if size_bytes is None:
+            return None
+        known = path in self.model.files or path in self.model.originals
+        content = file_bytes(self.model, path) if known else self._made
+        assert content is not None, "it is listed"
+        return ModelFile(content, size_bytes, self.pool)
+
+    @cached_property
+    def _sizes(self) -> PathIndex[int]:
+        sizes = {name: file.size_bytes for name, file in self.model.files.items()}
+        sizes |= {name: file.size_bytes for name, file in self.model.originals.items()}
+        if self._made is not None:
+            sizes[MADE] = self._made.size_bytes
+        return PathIndex(sorted(sizes.items()))
+
+    @cached_property
+    def _made(self) -> ModelBytes | None:
+        """The weights as a new file; None where the model came as files, or has other types."""
+        if self.model.originals or MADE in self.model.files or not len(self.model):
+            return None
+        try:
+            head, ordered = new_layout(self.model, _MADE_METADATA, self.model.keys())
+        except InvalidInputError:  # a type that safetensors lacks
+            return None
+        return ModelBytes(self.model, (head, *ordered))

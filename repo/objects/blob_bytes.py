@@ -1,0 +1,87 @@
+"""Byte ranges of small and large blobs, proved before the first byte is given.
+
+Small ones are read whole, by digest. Of a large one all bytes are hashed in a first pass, once for
+each `proved`, and ranges are then read from the store: memory holds a piece of it, however large it
+is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.ids import Buffer, Digest, streamed_digest
+from tensorrepo.repo.objects.cache import LimitedCache
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.store import ObjectStore
+
+WHOLE_BYTES: Final = 32 << 20  # read at once, and kept by the store's own cache
+PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlobBytes:
+    """The bytes of one blob.
+
+    Attributes:
+        objects: where it is stored.
+        digest: digest of the blob.
+        size_bytes: its size.
+        where: what it is called when it is damaged: ``files/notes.txt``.
+        proved: digests of large blobs that were hashed; shared by all that read from `objects`.
+    """
+
+    objects: ObjectStore
+    digest: Digest
+    size_bytes: int
+    where: str
+    proved: LimitedCache[bool]
+    _link: ObjectLink
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[Buffer]:
+        """Bytes ``[start, stop)``, some at a time.
+
+        Raises:
+            CorruptError: they are not what was stored; before any is given.
+        """
+        stop = self.size_bytes if stop is None else min(stop, self.size_bytes)
+        if self.size_bytes <= WHOLE_BYTES:
+            payload = memoryview(self.objects.get(self.digest).payload)
+            yield from (
+                payload[at : min(at + PIECE_BYTES, stop)] for at in range(start, stop, PIECE_BYTES)
+            )
+            return
+        self._prove()
+        for at in range(start, stop, PIECE_BYTES):
+            yield self.objects.read_range(self._link, at, min(at + PIECE_BYTES, stop))
+
+    def _prove(self) -> None:
+        """Hash the whole object, unless it was: ranges of it have no proof."""
+        key = (self.objects.place(self.digest), self.digest)
+        if self.proved.get(key):
+            return
+        if streamed_digest(self._envelope()) != self.digest:
+            raise CorruptError(
+                f"{self.where} is damaged in the store: its bytes are not those of "
+                f"{self.digest:.12}. `tensorrepo fsck --repair` mends it."
+            )
+        self.proved.put(key, True, 1)
+
+    def _envelope(self) -> Iterator[Buffer]:
+        whole = self._link.bytes
+        for at in range(0, whole, PIECE_BYTES):
+            yield self.objects.read_envelope(self.digest, at, min(at + PIECE_BYTES, whole))
+
+
+def open_blob(
+    objects: ObjectStore, digest: Digest, where: str, proved: LimitedCache[bool]
+) -> BlobBytes:
+    """The blob of this digest; see `BlobBytes`. Raises NotFoundError."""
+    link = objects.describe(digest)
+    if link.payload_start is None:  # a parent that was read does not say where it begins
+        size_bytes = memoryview(objects.get(digest).payload).nbytes
+    else:
+        size_bytes = link.bytes - link.payload_start
+    return BlobBytes(objects, digest, size_bytes, where, proved, link)

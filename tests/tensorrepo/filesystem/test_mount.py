@@ -1,0 +1,147 @@
+"""Commits mounted by FUSE: what programs see, and what is left when the process is killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+from tensorrepo.filesystem.mount import BLOCK_BYTES, BlockReader, mounted_at
+from tests.support.processes.shell import Shell
+
+CONFLICT, NOT_FOUND = 4, 3
+has_fuse = os.path.exists("/dev/fuse") and (find_library("fuse") or find_library("fuse3"))
+needs_fuse = pytest.mark.skipif(not has_fuse, reason="/dev/fuse or libfuse is missing")
+
+
+@pytest.fixture
+def mounted(full: Shell) -> Iterator[Path]:
+    """The first commit, at a folder that did not exist."""
+    place = full.folder / "seen"
+    full("mount", "v1", str(place))
+    try:
+        yield place
+    finally:
+        if mounted_at(place):
+            full("unmount", str(place))
+
+
+def server_of(place: Path) -> int:
+    """The process that serves a mounted folder."""
+    words = f"{place}\0--foreground".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if words in (process / "cmdline").read_bytes():
+                return int(process.name)
+        except OSError:
+            continue
+    raise AssertionError(f"nobody serves {place}")
+
+
+@needs_fuse
+def test_programs_read_files_of_the_commit(full: Shell, mounted: Path) -> None:
+    assert (mounted / "files/notes.txt").read_text() == "line one\n"
+    weights = (mounted / "models/net/net.safetensors").read_bytes()
+    assert weights == (full.folder / "net.safetensors").read_bytes()
+    assert sorted(os.listdir(mounted)) == ["datasets", "files", "models"]
+    facts = (mounted / "files/notes.txt").stat()
+    assert facts.st_size == len("line one\n")
+    assert stat.filemode(facts.st_mode) == "-r--r--r--"
+
+
+@needs_fuse
+def test_a_table_is_there_for_who_names_it(mounted: Path) -> None:
+    assert os.listdir(mounted / "datasets") == []
+    assert (mounted / "datasets/points.parquet").read_bytes()[:4] == b"PAR1"
+    assert (mounted / "datasets/points.parquet").stat().st_size > 100
+    assert os.listdir(mounted / "datasets") == ["points.parquet"]
+
+
+@needs_fuse
+def test_nothing_is_written_and_what_is_missing_is_told(mounted: Path) -> None:
+    with pytest.raises(OSError) as refused:  # noqa: PT011  its number is looked at
+        (mounted / "files/new.txt").write_text("no")
+    assert refused.value.errno == errno.EROFS
+    assert not (mounted / "files/other.txt").exists()
+    with pytest.raises(FileNotFoundError):
+        (mounted / "nowhere").read_text()
+
+
+@needs_fuse
+def test_it_ends_when_it_is_unmounted(full: Shell, mounted: Path) -> None:
+    assert str(mounted) in full("unmount", str(mounted))
+    assert os.listdir(mounted) == []
+    assert not mounted_at(mounted)
+
+
+@needs_fuse
+def test_a_folder_whose_server_was_killed_is_mounted_again(full: Shell, mounted: Path) -> None:
+    os.kill(server_of(mounted), signal.SIGKILL)
+    full("mount", "v1", str(mounted))
+    assert (mounted / "files/notes.txt").read_text() == "line one\n"
+
+
+@needs_fuse
+def test_in_the_foreground_it_ends_with_the_process(full: Shell) -> None:
+    place = full.folder / "seen"
+    process = full.start("mount", "v1", str(place), "--foreground", "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    while not (mounted_at(place) and os.listdir(place)):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert not mounted_at(place)
+
+
+def test_a_folder_that_is_in_use_is_refused(full: Shell) -> None:
+    (full.folder / "used").mkdir()
+    (full.folder / "used/file").touch()
+    assert "not empty" in full.fails(CONFLICT, "mount", "v1", "used")
+    assert "is a file" in full.fails(CONFLICT, "mount", "v1", "notes.txt")
+    assert "make it first" in full.fails(NOT_FOUND, "mount", "v1", "no/where")
+    assert "no commit is mounted" in full.fails(NOT_FOUND, "unmount", "used")
+    full.fails(NOT_FOUND, "mount", "nothing", "new")
+
+
+@needs_fuse
+def test_nothing_is_mounted_twice_in_one_place(full: Shell, mounted: Path) -> None:
+    assert "already" in full.fails(CONFLICT, "mount", "v1", str(mounted))
+
+
+class _Counting:
+    """A file of which each byte tells its place, and which counts what was read of it."""
+
+    size_bytes = 3 * BLOCK_BYTES + 7
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        self.asked.append(start)
+        yield bytes(at % 251 for at in range(start, stop))
+
+
+def test_blocks_are_read_once_whatever_the_order() -> None:
+    file, reader = _Counting(), BlockReader()
+    size = file.size_bytes
+    for at in (size - 5, 0, BLOCK_BYTES - 2, 2 * BLOCK_BYTES, size, size + 10):
+        expected = bytes(place % 251 for place in range(at, min(at + 4, size)))
+        assert reader.read(1, file, at, 4) == expected
+    reader.close()
+    assert sorted(file.asked) == [number * BLOCK_BYTES for number in range(4)]
+
+
+def test_mounting_tells_what_is_missing(full: Shell) -> None:
+    code = "import sys; sys.modules['mfusepy'] = None"
+    process = full.start("mount", "v1", "new", "--foreground", code=code)
+    _, errors = process.communicate(timeout=120)
+    assert "tensorrepo[mount]" in errors
+    assert process.returncode == 8
