@@ -52,7 +52,7 @@ class DownloadableBytes:
 
 def pieces_of(content: Callable[[], ModelBytes], start: int, stop: int) -> Iterator[memoryview]:
     """Bytes ``[start, stop)`` of what `content` gives, which is asked when the first is taken."""
-    yield from content().pieces(start, stop, _decoders())
+    yield from content().pieces(start, stop, _decoders(), _proved())
 
 
 def open_file(found: FoundModel, name: str) -> DownloadableBytes:

@@ -27,6 +27,7 @@ from tensorrepo.formats.files.base import PresentedFile, PresentedFolder
 from tensorrepo.formats.files.images import ImageFolder, is_image_folder
 from tensorrepo.formats.files.models import ModelFolder
 from tensorrepo.formats.files.rendered import WRITER_VERSION, Renderings
+from tensorrepo.formats.model.read.byte_ranges import ProvedFrames
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.views import open_rows, open_view
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -85,6 +86,7 @@ class CommitFiles:
         default_factory=lambda: LimitedCache(_OPEN_FOLDERS)
     )
     _of_images: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(_KNOWN_DATASETS))
+    _proved_frames: ProvedFrames = field(default_factory=ProvedFrames)
     _proved: LimitedCache[bool] = field(default_factory=lambda: LimitedCache(_PROVED_BLOBS))
 
     def names(self, folder: str) -> dict[str, FileFacts]:
@@ -213,7 +215,7 @@ class CommitFiles:
 
     def _open_folder(self, entry: Entry) -> PresentedFolder:
         if entry.kind is Kind.MODEL:
-            return ModelFolder(open_model(self.objects, entry), self.pool)
+            return ModelFolder(open_model(self.objects, entry), self.pool, self._proved_frames)
         return ImageFolder(self.rows(entry))
 
     def _is_folder(self, entry: Entry) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.files.base import PathIndex
-from tensorrepo.formats.model.read.byte_ranges import ModelBytes, file_bytes
+from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import InvalidInputError
 
@@ -25,18 +25,20 @@ class ModelFile:
     content: ModelBytes
     size_bytes: int
     pool: Executor
+    proved: ProvedFrames
 
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
         """See `PresentedFile`. `pool` decodes ahead."""
-        return self.content.pieces(start, stop, self.pool)
+        return self.content.pieces(start, stop, self.pool, self.proved)
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """See `PresentedFolder`. `pool` decodes what is read."""
+    """See `PresentedFolder`. `pool` decodes what is read; `proved` is shared by all models."""
 
     model: StoredModel
     pool: Executor
+    proved: ProvedFrames
 
     def names(self, folder: str) -> Mapping[str, int | None] | None:
         return self._sizes.names(folder)
@@ -48,7 +50,7 @@ class ModelFolder:
         known = path in self.model.files or path in self.model.originals
         content = file_bytes(self.model, path) if known else self._made
         assert content is not None, "it is listed"
-        return ModelFile(content, size_bytes, self.pool)
+        return ModelFile(content, size_bytes, self.pool, self.proved)
 
     @cached_property
     def _sizes(self) -> PathIndex[int]:

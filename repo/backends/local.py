@@ -697,8 +697,9 @@ class LocalUploads(Uploads):
 
     def finish(self) -> dict[str, bool]:
         with self._turn:
-            self._turn.wait_for(lambda: not self._finishing and not self._creating)
-            self._finishing = True
+            self._turn.wait_for(lambda: not self._finishing)
+            self._finishing = True  # nothing begins from here on, so that this comes to its end
+            self._turn.wait_for(lambda: not self._creating)
         try:
             return self._finish()
         finally:

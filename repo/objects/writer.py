@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock, RLock
+from threading import Lock
 
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
@@ -51,7 +51,6 @@ class ObjectWriter:
         self._pending_bytes = 0
         self._failure: BaseException | None = None
         self._lock = Lock()
-        self._flushing = RLock()
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
@@ -147,11 +146,6 @@ class ObjectWriter:
             CorruptError: what lies there is damaged, and its bytes are no longer here.
             CommitExpired: what lay there was collected, and its bytes are no longer here.
         """
-        # One at a time: another thread's would sync folders that the first has yet to make.
-        with self._flushing:
-            self._flush()
-
-    def _flush(self) -> None:
         with self._storing():
             for key, created in self._uploads.finish().items():
                 if not created and key in self._unchecked:
