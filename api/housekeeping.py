@@ -1,8 +1,8 @@
 """Housekeeping of a running service: what is to be forgotten some day, by a thread of its own.
 
 Every hour: repositories that were deleted a fortnight ago are erased, uploads that nobody went on
-with for as long are dropped, and what was put into a store a day ago and not taken in. Processes
-share it without words, for all of it may be done twice.
+with for as long are dropped, what was put into a store a day ago and not taken in, and what caches
+keep of rows that were purged. Processes share it without words, for all of it may be done twice.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
 from tensorrepo.repo.errors import Error
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.objects.cache import DiskCache
 
 EVERY_SECONDS: Final = 3600.0
 INCOMING: Final = "incoming/"  # where clients put objects straight into a store
@@ -29,13 +32,33 @@ UPLOADS: Final = "uploads"  # folder of unfinished uploads whose store has no pl
 _LOGGER = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What is made of rows, and kept.
+
+    Attributes:
+        of_datasets: named by the digest of the dataset.
+        of_columns: named by the content of a column.
+    """
+
+    of_datasets: DiskCache
+    of_columns: DiskCache
+
+
 class Housekeeping:
     """Does it again and again; `turn` does it once."""
 
     def __init__(
-        self, directory: Directory, data: Path, *, clock: Callable[[], float] = time.time
+        self,
+        directory: Directory,
+        data: Path,
+        caches: Caches,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory, self._data, self._clock = directory, data, clock
+        self._caches = caches
+        self._purged: set[Digest] = set()  # what the caches have forgotten
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
@@ -55,6 +78,18 @@ class Housekeeping:
                 self._drop_incoming(core.backend)
         for folder in (self._data / UPLOADS, *self._part_folders()):
             self._drop_parts(folder)
+        self._forget_purged()
+
+    def _forget_purged(self) -> None:
+        """Drop what was made of rows that are purged by now."""
+        views = [core.log.latest for core in self._directory.opened()]
+        purged = {digest for view in views if view is not None for digest in view.state.purges}
+        if purged <= self._purged:
+            return
+        self._caches.of_datasets.drop_objects(purged)
+        # What they are named by does not tell which rows they are of.
+        self._caches.of_columns.clear()
+        self._purged |= purged
 
     def _drop_incoming(self, backend: Backend) -> None:
         before = self._clock() - INCOMING_SECONDS

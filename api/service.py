@@ -28,7 +28,7 @@ from tensorrepo.api.content.query_gate import QueryGate
 from tensorrepo.api.database.connection import Database
 from tensorrepo.api.database.secret_keys import secret_key
 from tensorrepo.api.events.hub import EventHub
-from tensorrepo.api.housekeeping import Housekeeping
+from tensorrepo.api.housekeeping import Caches, Housekeeping
 from tensorrepo.api.huggingface.rendered_files import CACHE_BYTES, RenderedFiles
 from tensorrepo.api.huggingface.upload_spool import KEY as UPLOADS_KEY
 from tensorrepo.api.huggingface.upload_spool import UploadSpool
@@ -134,6 +134,7 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
     live = LiveRuns(points, LiveWriter(points, directory))
     webhooks = Webhooks(database, outbound)
     profiles = DiskCache(settings.data / "cache" / "profiles", PROFILE_CACHE_BYTES)
+    rendered = DiskCache(settings.data / "cache" / "rendered", CACHE_BYTES)
     catalogs = Catalogs(settings.data, settings.database_url)
     gate = QueryGate(settings.queries, settings.queries_each)
     return Service(
@@ -148,7 +149,7 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         sign_in=SignIn(settings, database, callers, accounts.people, outbound),
         audit=audit,
         anchors=Anchors(audit, database, directory, every_seconds=settings.audit_anchor_seconds),
-        housekeeping=Housekeeping(directory, settings.data),
+        housekeeping=Housekeeping(directory, settings.data, Caches(rendered, profiles)),
         live=live,
         live_events=LiveHub(points),
         catalogs=catalogs,
@@ -156,10 +157,7 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         spool=UploadSpool(
             settings.data / "huggingface", partial(secret_key, database, UPLOADS_KEY)
         ),
-        rendered=RenderedFiles(
-            DiskCache(settings.data / "cache" / "rendered", CACHE_BYTES),
-            settings.data / "rendering",
-        ),
+        rendered=RenderedFiles(rendered, settings.data / "rendering"),
     )
 
 

@@ -322,6 +322,11 @@ class DiskCache:
                 gone += 1
         return gone
 
+    def clear(self) -> None:
+        """Delete all of it."""
+        for file in self._scan():
+            self._drop(file.path)
+
     def _worth(self, file: Stored, now: float) -> tuple[float, float]:  # noqa: ARG002
         """What goes first is what is worth least: here what was used longest ago."""
         return (0.0, file.used)

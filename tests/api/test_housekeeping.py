@@ -11,9 +11,30 @@ import tensorrepo as tr
 from tensorrepo.api.housekeeping import UPLOADS, Housekeeping
 from tensorrepo.api.repositories.directory import UNDELETE_NS
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
-from tests.support.servers.service import RunningService
+from tests.support.servers.service import RunningService, caches_of
 
 PATH = "/api/v1/repositories"
+
+
+def test_caches_forget_what_was_made_of_purged_rows(service: RunningService) -> None:
+    running = service.service
+    caches = caches_of(running)
+    with service.client() as client:
+        client.post(PATH, json={"name": "erased"}).raise_for_status()
+        made = tr.open(running.directory.find("erased").url, author="Ann <a@example.org>")
+        with made.transaction(message="first") as tx:
+            tx.create_dataset("x", {"x": [1, 2, 3]})
+        digest = made.entries("main")["datasets/x"].digest
+        caches.of_datasets.put(f"{digest}.parquet-1", (b"rows",))
+        caches.of_datasets.put(f"{'0' * 64}.parquet-1", (b"other rows",))
+        caches.of_columns.put("column", (b"an example",))
+        made.purge("x", where=tr.col("x") == 2, reason="asked")
+        client.get(f"{PATH}/erased/-/refs").raise_for_status()
+        running.directory.open("erased").core.log.refresh()
+        running.housekeeping.turn()
+    assert caches.of_datasets.get(f"{digest}.parquet-1") is None
+    assert caches.of_datasets.get(f"{'0' * 64}.parquet-1") is not None
+    assert caches.of_columns.get("column") is None
 
 
 def test_what_was_deleted_long_ago_is_erased_while_the_service_runs(
@@ -58,6 +79,6 @@ def test_uploads_that_nobody_went_on_with_are_dropped(service: RunningService) -
     held = _part(data, "part-held", STALE_PART_SECONDS + 60)
     with held.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        Housekeeping(running.directory, running.settings.data).turn()
+        Housekeeping(running.directory, running.settings.data, caches_of(running)).turn()
     assert [path.exists() for path in old] == [False, False]
     assert all(path.exists() for path in (*kept, held))

@@ -20,7 +20,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.support.builders.repositories import commit_files, files_at, tip_of
 from tests.support.servers.object_stores import Bucket, s3_on_moto
-from tests.support.servers.service import RunningService, running_service
+from tests.support.servers.service import RunningService, caches_of, running_service
 
 PRESIGNED_BYTES = 1 << 20
 BASE = "/api/v1/repositories/team/photos/-"
@@ -191,8 +191,10 @@ def test_what_nobody_took_in_is_dropped_after_a_day(over_s3: RunningService) -> 
     httpx.put(place["url"], content=b"".join(encoded.parts), headers=place["headers"])
     running = over_s3.service
     backend = running.directory.open("team/photos").core.backend
-    Housekeeping(running.directory, running.settings.data).turn()
+    Housekeeping(running.directory, running.settings.data, caches_of(running)).turn()
     kept = list(backend.list("incoming/"))
     later = time.time() + INCOMING_SECONDS + 60
-    Housekeeping(running.directory, running.settings.data, clock=lambda: later).turn()
+    Housekeeping(
+        running.directory, running.settings.data, caches_of(running), clock=lambda: later
+    ).turn()
     assert (len(kept), list(backend.list("incoming/"))) == (1, [])

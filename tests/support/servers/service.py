@@ -15,6 +15,7 @@ import httpx
 
 from tensorrepo.api.access.grants import Grant
 from tensorrepo.api.app import create_app
+from tensorrepo.api.housekeeping import Caches
 from tensorrepo.api.server import first_token, make_server, url_of
 from tensorrepo.api.service import Service, open_service
 from tensorrepo.api.settings import make_settings
@@ -54,6 +55,12 @@ class RunningService:
         self.service.audit.flush()
         blocks = self.service.audit.blocks()
         return [json.loads(event) for block in blocks for event in block.events]
+
+
+def caches_of(service: Service) -> Caches:
+    """What a service keeps of rows."""
+    assert service.memory.profiles is not None
+    return Caches(service.rendered.cache, service.memory.profiles)
 
 
 @contextmanager
