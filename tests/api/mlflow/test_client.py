@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.foreign_clients import client_environment, run_client
+from tests.support.clients.environments import client_python
+from tests.support.clients.process import run_client
 from tests.support.servers.service_process import NAME, ServiceProcess
 
 SCRIPT = r"""
@@ -180,7 +181,7 @@ def seen(
     process = ServiceProcess(tmp_path_factory.mktemp("service")).start()
     process.create()
     try:
-        python = client_environment([request.param])
+        python = client_python(request.param)
         # A client that would send in parts is told to send in one piece.
         parts = {
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "true",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.api.mlflow.test_client import NAMED, ask, environment
-from tests.support.foreign_clients import client_environment, run_client
+from tests.support.clients.environments import client_python
+from tests.support.clients.process import run_client
 from tests.support.servers.service_process import ServiceProcess
 
 pytestmark = pytest.mark.soak
@@ -91,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
 
 
 def told_by(server: ServiceProcess, script: str, home: Path) -> Any:
-    python = client_environment([NAMED], borrows=True)
+    python = client_python(NAMED, borrows=True)
     told = run_client(python, script, environment=environment(server), cwd=home, seconds=1200)
     return json.loads(told.splitlines()[-1])
 

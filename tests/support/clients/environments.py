@@ -1,37 +1,65 @@
 """Virtual environments of clients: each has what its requirements name, and nothing of ours.
 
-Made with pip alone when a test first asks, below ``build/clients`` of the checkout, and kept for
-the next run: a folder for each set of requirements.
+Made with pip alone when a test first asks, below ``build/clients`` of the checkout, and kept until
+`make clean`: a folder for each set of requirements, for all workers and sessions. Where pip gets no
+packages the test is skipped.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
+
+import pytest
 
 from tests.support.architecture.sources import ROOT
 
 FOLDER = ROOT / "build" / "clients"
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q")
+_PIP_SECONDS = 900
 
 
-def client_python(*requirements: str) -> Path:
-    """The interpreter of an environment with these packages, made once whoever asks."""
-    told = "\n".join((sys.version, *sorted(requirements)))
+def client_python(*requirements: str, borrows: bool = False) -> Path:
+    """The interpreter of an environment with these packages, made once whoever asks.
+
+    Args:
+        requirements: as pip takes them; one without a version is the newest when it is made.
+        borrows: also see the packages of the tests' own environment, behind its own ones: for
+            torch and others that are too large to be installed twice.
+    """
+    told = "\n".join((sys.version, str(borrows), *sorted(requirements)))
     name = requirements[0].partition("==")[0]
     folder = FOLDER / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-    python, made = folder / "bin" / "python", folder / ".made"
+    made = folder / ".made"
     FOLDER.mkdir(parents=True, exist_ok=True)
     with open(FOLDER / f"{folder.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            venv.create(folder, with_pip=True, clear=True, symlinks=True)
-            command = [str(python), *_PIP, *requirements]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            assert done.returncode == 0, f"{requirements}: {done.stderr[-2000:]}"
+            _make(folder, requirements, borrows=borrows)
             made.touch()
-    return python
+    return folder / "bin" / "python"
+
+
+def _make(folder: Path, requirements: tuple[str, ...], *, borrows: bool) -> None:
+    venv.create(folder, with_pip=True, clear=True, symlinks=True)
+    command = [str(folder / "bin" / "python"), *_PIP, *requirements]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=_PIP_SECONDS
+    )
+    if done.returncode:
+        shutil.rmtree(folder)
+        pytest.skip(f"pip did not install {', '.join(requirements)}: {done.stderr[-300:]}")
+    if borrows:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        own = folder / "lib" / version / "site-packages" / "zz_borrowed.pth"
+        places = [
+            sysconfig.get_paths()["purelib"],
+            *(at for at in sys.path if "site-packages" in at),
+        ]
+        own.write_text("".join(f"{place}\n" for place in dict.fromkeys(places)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("worker.py")
+_OURS = ("tensorrepo", "PYTHON", "MLFLOW", "HF_", "HUGGINGFACE")
 
 
 class ClientError(Exception):
@@ -59,3 +61,36 @@ def client_process(python: Path, environment: Mapping[str, str]) -> Iterator[Cli
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None, "it is a pipe"
             pipe.close()
+
+
+def run_client(
+    python: Path,
+    script: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    cwd: Path,
+    seconds: float = 240,
+) -> str:
+    """Run a script as a user would; gives what it prints. Fails with its errors where it fails.
+
+    Args:
+        python: of `environments.client_python`.
+        script: Python.
+        arguments: of the script.
+        environment: variables that it needs; of this process it gets none of our own, nor of the
+            clients.
+        cwd: folder to run in, which is its home as well.
+        seconds: after which it is killed.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    done = subprocess.run(
+        [str(python), "-c", script, *arguments],
+        cwd=cwd,
+        env={**kept, "HOME": str(cwd), **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert not done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done.stdout

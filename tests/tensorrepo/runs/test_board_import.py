@@ -14,7 +14,8 @@ import tensorrepo as tr
 from tensorrepo.formats.common.protobuf import write_field, write_varint
 from tensorrepo.formats.exchange.records.tfrecord import masked_crc, write_record
 from tensorrepo.runs.board_import import import_runs
-from tests.support.foreign_clients import client_environment, run_client
+from tests.support.clients.environments import client_python
+from tests.support.clients.process import run_client
 
 WRITER = """
 import sys
@@ -132,7 +133,7 @@ def test_a_folder_without_event_files_is_told(repo: tr.Repository, tmp_path: Pat
 
 @pytest.mark.soak
 def test_what_a_real_writer_wrote_is_imported(repo: tr.Repository, tmp_path: Path) -> None:
-    python = client_environment(["tensorboardX", "pillow"])
+    python = client_python("tensorboardX", "pillow")
     run_client(python, WRITER, str(tmp_path / "exp"), environment={}, cwd=tmp_path)
     import_runs(repo.context, tmp_path / "exp")
     run = repo.runs()["exp"]
