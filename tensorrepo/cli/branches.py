@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -21,6 +22,8 @@ from tensorrepo.cli.options import (
     signing_repository,
 )
 from tensorrepo.formats.exchange.registry import parse_options
+from tensorrepo.formats.files.hub_cache import HUB_CACHE, write_hub_cache
+from tensorrepo.formats.model.merging.new_model import ModelRef
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.moments import moment_text
 from tensorrepo.repo.changes.refs import BRANCHES, REMOTES
@@ -465,7 +468,7 @@ def model_export_command(
         str | None,
         Option(
             "--format",
-            help="safetensors, gguf, onnx, torch, npz, npy, hf or snapshot; "
+            help="safetensors, gguf, onnx, torch, npz, npy, hf, snapshot or hf-cache; "
             "else told by PATH's suffix.",
         ),
     ] = None,
@@ -473,20 +476,31 @@ def model_export_command(
         str | None,
         Option("--shard-bytes", metavar="SIZE", help="Of hf: size of a file of weights."),
     ] = None,
+    repo_id: Annotated[
+        str | None,
+        Option("--id", metavar="NS/NAME", help="Of hf-cache: what libraries ask for."),
+    ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite what is at PATH.")] = False,
 ) -> None:
     """Write a model in a foreign format.
 
-    What came as a file of that format is given back byte for byte.
+    What came as a file of that format is given back byte for byte. hf-cache is the layout of
+    Hugging Face's cache, in which its libraries find the model without a network.
 
     Examples:
         tensorrepo model export net --to net.safetensors
         tensorrepo model export v1:net --format gguf --to /tmp/net.gguf
         tensorrepo model export net --format hf --shard-bytes 5GB --to net-hf
+        tensorrepo model export net --format hf-cache --id me/net --to ~/.cache/huggingface/hub
     """
     session = call.session
     model = find_model(session, name)
     target = call.path(out)
+    if (format_name == HUB_CACHE) != (repo_id is not None):
+        raise InvalidInputError("--format hf-cache and --id NS/NAME go together")
+    if repo_id is not None:
+        _export_to_hub_cache(call, model, target, repo_id)
+        return
     options = {} if shard_bytes is None else {"shard_bytes": shard_bytes}
     with output.write_progress(f"writing {name}") as advance:
         pinned = f"{model.path}@{model.commit}"
@@ -494,3 +508,21 @@ def model_export_command(
             session, pinned, target, format_name, force=force, options=options, progress=advance
         )
     show_written(call, [written])
+
+
+def _export_to_hub_cache(call: RepoCall, model: ModelRef, hub: Path, repo_id: str) -> None:
+    assert model.commit is not None, "a model that is not staged lies in a commit"
+    with output.write_progress(f"writing {repo_id}") as advance:
+        done = 0
+
+        def progress(size: int) -> None:
+            nonlocal done
+            done += size
+            advance(done, model.model.size_bytes, "bytes")
+
+        written = write_hub_cache(model.model, hub, repo_id, commit=model.commit, progress=progress)
+    count, size = output.counted(written.files, "file"), output.bytes_text(written.bytes)
+    call.answer(
+        {"path": str(written.path), "files": written.files, "bytes": written.bytes},
+        f"wrote {written.path} ({count}, {size}). With HF_HUB_OFFLINE=1 libraries find {repo_id}.",
+    )
