@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from tensorrepo.repo.backends.base import (
     Backend,
@@ -179,7 +180,7 @@ class ObjectStore:
         if linked is not None:
             return linked
         if (living := self.living(digest)) != digest:
-            return replace(self.describe(living), digest=digest)
+            return msgspec.structs.replace(self.describe(living), digest=digest)
         known = self._recent.get(digest)
         if known is not None:
             return known.link(digest)

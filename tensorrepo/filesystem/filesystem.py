@@ -64,10 +64,10 @@ class TensorrepoFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     """Files of a commit of a repository.
 
     Args:
-        url: of the repository, as `tensorrepo.open` takes it; a file's own URL may name it.
+        url: URL of the repository, as `tensorrepo.open` takes it; a file's own URL may name it.
         ref: which commit; for writing, a branch.
-        token: of a service; else the login of this machine is used.
-        message: of commits.
+        token: token for a service; else the login of this machine is used.
+        message: message of commits.
         author: ``Name <email>`` of commits; else as for `tensorrepo.open`.
         repository_options: storage options of the repository.
         fo, target_protocol, target_options: the repository, where fsspec chained its URL.

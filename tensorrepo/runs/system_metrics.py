@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,7 +150,8 @@ def memory_bytes(meminfo: str) -> Mapping[str, int]:
 
 def gpu_use(number: int, gpu: Any) -> Iterator[tuple[str, float]]:
     """Use of one GPU; what its driver does not tell is left out."""
-    nvml = import_module("pynvml")
+    import pynvml as nvml
+
     with suppress(nvml.NVMLError):
         yield f"gpu{number}_percent", float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
     with suppress(nvml.NVMLError):
@@ -166,7 +166,7 @@ def _gpus() -> list[Any]:
     Asking NVML starts no context on a device, as asking CUDA does.
     """
     try:
-        nvml = import_module("pynvml")
+        import pynvml as nvml
     except ImportError:
         return []
     with suppress(nvml.NVMLError):

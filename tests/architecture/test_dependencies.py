@@ -14,7 +14,7 @@ INSTALLED_AS = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "lance": "pylance", "sklearn": "scikit-learn",
     "yaml": "pyyaml", "google.protobuf": "protobuf", "google.auth": "google-auth",
     "argon2": "argon2-cffi", "markdown_it": "markdown-it-py", "multipart": "python-multipart",
-    "azure.core": "azure-identity", "azure.identity": "azure-identity",
+    "azure.core": "azure-identity", "azure.identity": "azure-identity", "pynvml": "nvidia-ml-py",
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -99,6 +99,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "keyring",
         "lance",
         "lmdb",
+        "gpu",
         "mount",
         "postgres",
         "server",

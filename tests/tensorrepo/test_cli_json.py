@@ -22,6 +22,7 @@ MAY_BE_SILENT = {
     "model donors",
 }
 ENDLESS = {"serve", "ui"}  # see test_serve, test_ui
+OF_FILES = {"mount", "unmount", "runs import"}  # see filesystem/test_mount, runs/test_board_import
 # They need a server: tests/tensorrepo/test_cli_server.py tries them.
 OF_A_SERVER = {
     name
@@ -165,7 +166,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def test_every_command_is_tried() -> None:
-    assert set(CASES) | OF_A_SERVER | ENDLESS == set(COMMANDS)
+    assert set(CASES) | OF_A_SERVER | ENDLESS | OF_FILES == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", [name for name in CASES if name not in OF_A_RUN])

@@ -452,7 +452,7 @@ def image_path(columns: ImageColumns, row: Mapping[str, Any], number: int, suffi
         columns: which columns say what.
         row: the row's values of the light ones.
         number: number of the row, which is its name where no column says one.
-        suffix: of that name.
+        suffix: suffix of that name.
 
     Raises:
         InvalidInputError: its `file` is no path inside a folder.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tensorrepo.repo.backends.base import Uploads
@@ -131,7 +131,7 @@ def test_an_object_that_is_there_is_not_adopted_as_what_it_is_not() -> None:
     inner = writer.put(Kind.BLOB, b"inner")
     outer = writer.put(Kind.DATASET, b"outer", [inner.digest])
     writer.flush()
-    lying = dataclasses.replace(outer, leaf=True)
+    lying = msgspec.structs.replace(outer, leaf=True)
     assert ObjectWriter(repository.objects, ()).adopt(outer)
     assert not ObjectWriter(repository.objects, ()).adopt(lying)
 
