@@ -34,6 +34,7 @@ from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedE
 from tensorrepo.repo.ids import Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink, ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.repo.typed_decoding import from_msgpack
 
 VERSION = 1
 MOST_ROWS = 1 << 31  # ids of so many rows are made at once
@@ -142,13 +143,13 @@ def open_view(objects: ObjectSource, digest: Digest) -> StoredView:
     if envelope.kind is not Kind.VIEW:
         raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not a view")
     try:
-        head = msgspec.msgpack.decode(envelope.payload, type=_Head)
+        head = from_msgpack(envelope.payload, _Head)
         if head.version != VERSION or head.features:
             raise UnsupportedError(
                 f"view {digest:.12} is of version {head.version} with {list(head.features)}; this "
                 f"reader knows version {VERSION}. Update."
             )
-        root = msgspec.msgpack.decode(envelope.payload, type=_Root)
+        root = from_msgpack(envelope.payload, _Root)
         dataset, commit = digest_from_bytes(root.dataset), digest_from_bytes(root.commit)
         runs = np.frombuffer(root.runs, RUN)
     except (msgspec.DecodeError, ValueError) as error:

@@ -9,6 +9,7 @@ import msgspec
 
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.typed_decoding import from_json
 
 MAX_JSON_NESTING: Final = 64
 _INT64: Final = range(-(1 << 63), 1 << 64)  # as signed or unsigned
@@ -26,7 +27,7 @@ def refuse_newer(data: Buffer, known: int, where: str) -> None:
         UnsupportedError: it is above `known`. What is no such file is for its parser to refuse.
     """
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        version = from_json(data, _Versioned).version
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return
     if version > known:

@@ -34,6 +34,7 @@ from tensorrepo.repo.changes.repository import (
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.typed_decoding import from_json
 from tensorrepo.workspace.state import CONFIG, config_beside, find_workspace
 
 if TYPE_CHECKING:
@@ -414,7 +415,7 @@ class _Drivers(Mapping[Kind, "MergeDriver"]):
 def read_config(path: Path) -> dict[str, str]:
     """Settings of one file; none when there is no such file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        return from_json(path.read_bytes(), dict[str, str])
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except msgspec.MsgspecError as error:

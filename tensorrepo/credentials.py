@@ -19,6 +19,7 @@ import msgspec
 
 from tensorrepo.connect import Machine
 from tensorrepo.repo.errors import InvalidInputError, PermissionDenied, StorageError
+from tensorrepo.repo.typed_decoding import from_json
 
 KEYRING_SERVICE: Final = "tensorrepo"
 TOKEN_VARIABLE: Final = "TENSORREPO_TOKEN"  # noqa: S105  the name of a variable
@@ -104,7 +105,7 @@ def stored_logins(machine: Machine) -> dict[str, StoredLogin]:
                 f"{path} holds tokens, and others may read it: `chmod 600 {path}`, and revoke them "
                 "if somebody has"
             )
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, StoredLogin])
+        return from_json(path.read_bytes(), dict[str, StoredLogin])
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except msgspec.MsgspecError:

@@ -30,6 +30,7 @@ from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_text
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.typed_decoding import from_json
 
 BRANCH: Final = "meta/experiments"
 DEFAULT: Final = "0"
@@ -176,7 +177,7 @@ def _read(core: RepositoryCore, commit: Digest | None) -> _Experiments:
     if entry is None:
         return _Experiments()
     try:
-        return msgspec.json.decode(core.objects.get(entry.digest).payload, type=_Experiments)
+        return from_json(core.objects.get(entry.digest).payload, _Experiments)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"{_PATH} of branch {BRANCH}: {error}") from error
 

@@ -57,6 +57,7 @@ from tensorrepo.repo.history.trees import Entry, file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.repo.registry.versions import SPACE
+from tensorrepo.repo.typed_decoding import from_json
 
 PREFIX: Final = "m-"
 PENDING, READY, FAILED = (
@@ -359,7 +360,7 @@ def _read(tree: FileTree) -> LoggedModel | None:
     if data is None:
         return None
     try:
-        return msgspec.json.decode(data, type=LoggedModel)
+        return from_json(data, LoggedModel)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"{ABOUT} of {tree.owner}: {error}") from error
 

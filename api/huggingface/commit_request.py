@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from tensorrepo.api.huggingface.upload_spool import check_sha256
 from tensorrepo.repo.errors import InvalidInputError, TooLargeError
 from tensorrepo.repo.names import check_file_name
+from tensorrepo.repo.typed_decoding import from_json
 
 MAX_BODY_BYTES: Final = 4 << 30
 MAX_LINE_BYTES: Final = 64 << 20
@@ -135,15 +136,15 @@ class _Reader:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = msgspec.json.decode(line, type=_Line)
+            told = from_json(line, _Line)
             if told.key == "header":
-                self._header(msgspec.json.decode(told.value, type=_Header))
+                self._header(from_json(told.value, _Header))
             elif told.key == "file":
-                self._file(msgspec.json.decode(told.value, type=_File))
+                self._file(from_json(told.value, _File))
             elif told.key == "lfsFile":
-                self._large(msgspec.json.decode(told.value, type=_Large))
+                self._large(from_json(told.value, _Large))
             elif told.key in {"deletedFile", "deletedFolder"}:
-                self._removed(told.key, msgspec.json.decode(told.value, type=_Path))
+                self._removed(told.key, from_json(told.value, _Path))
             else:
                 raise InvalidInputError(f"a commit has no line {told.key!r:.60}")
         except (msgspec.MsgspecError, RecursionError) as error:

@@ -29,6 +29,7 @@ from tensorrepo.formats.exchange.tables.huggingface_parquet import (
 )
 from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.objects.cache import DiskCache, LimitedCache
+from tensorrepo.repo.typed_decoding import from_json
 
 CACHE_BYTES: Final = 20 << 30
 PIECE_BYTES: Final = 4 << 20
@@ -93,7 +94,7 @@ class RenderedFiles:
     def _listed(self, dataset: StoredDataset, key: str) -> tuple[RenderedFile, ...]:
         known = self.cache.get(key)
         if known is not None:
-            return msgspec.json.decode(known, type=tuple[RenderedFile, ...])
+            return from_json(known, tuple[RenderedFile, ...])
         shards = plan_shards(dataset.rows, dataset.stored_bytes)
         with self._room() as room:
             files = tuple(

@@ -10,6 +10,7 @@ import msgspec
 from tensorrepo.api.huggingface.hub_files import HubCommit, HubFile
 from tensorrepo.formats.exchange.checkpoints.safetensors import MAX_HEADER_BYTES
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.typed_decoding import from_json
 
 _MOST_SHARDS: Final = 1000
 _MOST_INDEX: Final = 64 << 20
@@ -31,7 +32,7 @@ def read_headers(commit: HubCommit, index: str) -> dict[str, Any]:
     if file.size_bytes > _MOST_INDEX:
         raise InvalidInputError(f"{index!r:.120} is too large for an index of weights")
     try:
-        found = msgspec.json.decode(file.whole(), type=_Index)
+        found = from_json(file.whole(), _Index)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidInputError(f"{index!r:.120} is no index of weights: {error}") from error
     names = sorted(set(found.weight_map.values()))

@@ -43,6 +43,7 @@ from tensorrepo.repo.errors import (
     TooLargeError,
     UnauthenticatedError,
 )
+from tensorrepo.repo.typed_decoding import from_json
 
 ENCODED_AT_ONCE: Final = 2
 KEY: Final = "huggingface-uploads"
@@ -134,7 +135,7 @@ class UploadSpool:
         if not hmac.compare_digest(self._mark(body.encode()), mark.encode()):
             raise refused
         try:
-            ticket = msgspec.json.decode(base64.urlsafe_b64decode(body), type=UploadTicket)
+            ticket = from_json(base64.urlsafe_b64decode(body), UploadTicket)
         except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
             raise refused from error
         if ticket.repository != repository or ticket.use not in uses:

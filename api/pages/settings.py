@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated, Final
 
-import msgspec
 from fastapi import APIRouter, Form, Query
 from starlette.responses import Response
 
@@ -17,6 +16,7 @@ from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.pages.door import PageOf
 from tensorrepo.api.pages.rendering import WebPage
 from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.typed_decoding import from_json
 
 router: Final = APIRouter(prefix="/settings", include_in_schema=False)
 _DAY_NS: Final = 24 * 3600 * 10**9
@@ -89,7 +89,7 @@ def audit(
     for block in log.blocks(start):
         if block.number >= stop:
             break
-        events += [msgspec.json.decode(one, type=AuditEvent) for one in block.events]
+        events += [from_json(one, AuditEvent) for one in block.events]
     wanted = q.strip().lower()
     shown = [one for one in reversed(events) if wanted in one.encode().lower()]
     return page.render(

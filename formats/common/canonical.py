@@ -17,6 +17,7 @@ import msgspec
 
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.typed_decoding import from_msgpack
 
 T = TypeVar("T", bound=msgspec.Struct)
 VERSION = 2
@@ -63,13 +64,13 @@ def decode_canonical(
         CorruptError: anything else that is not its one encoding.
     """
     try:
-        found = msgspec.msgpack.decode(payload, type=_Head).version
+        found = from_msgpack(payload, _Head).version
         if found != version:
             raise UnsupportedError(
                 f"{what}: version {found}, this tensorrepo reads {version}. "
                 + ("Update it." if found > version else "Add the model again: it is an old one.")
             )
-        value = msgspec.msgpack.decode(payload, type=kind)
+        value = from_msgpack(payload, kind)
         check(value)
         same = _ENCODER.encode(value) == bytes(payload)
     except (*_BROKEN, InvalidInputError) as error:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tensorrepo.formats.common.damage import damage
+from tensorrepo.repo.typed_decoding import from_json
 
 T = TypeVar("T")
 
@@ -34,6 +35,6 @@ def as_plain(value: Any) -> Any:
 def decode_json(where: object, text: bytes, kind: type[T], fault: str = "cannot be read") -> T:
     """A foreign file's JSON as a value of that type. Raises InvalidInputError."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return from_json(text, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise damage(where, f"{fault}: {problem}") from problem

@@ -19,6 +19,7 @@ import msgspec
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.json_rules import check_json
+from tensorrepo.repo.typed_decoding import from_plain
 
 T = TypeVar("T")
 DERIVED_FROM: Final = "derived-from"
@@ -96,7 +97,7 @@ def details_of(
     for edge in lineage:
         if edge.relation == relation:
             try:
-                return edge, msgspec.convert(edge.details, kind)
+                return edge, from_plain(edge.details, kind)
             except msgspec.ValidationError as error:
                 raise CorruptError(f"lineage {relation} {edge.path}: {error}") from error
     return None

@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.selecting.expression import (
     stored_tree,
 )
 from tensorrepo.repo.errors import Error, InvalidInputError
+from tensorrepo.repo.typed_decoding import from_plain
 
 SIZES = Struct("<IQ")
 MOST_HEAD_BYTES = 1 << 20
@@ -310,7 +311,7 @@ Said: TypeAlias = Ready | Begun | RowsMessage | Done | Failed | ScanRequest | Ne
 def said_in(head: dict[str, Any]) -> Said:
     """What a head says. Raises InvalidInputError where it is none of the things that may be."""
     try:
-        said: Said = msgspec.convert(head, Said)
+        said: Said = from_plain(head, Said)  # type: ignore[arg-type]  # a union
     except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
         raise misbehaved(f"it said what has no meaning: {error!s:.200}") from error
     return said

@@ -79,6 +79,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.threads import ThreadFlights
+from tensorrepo.repo.typed_decoding import from_json
 
 PLAIN_VARIABLE: Final = "TENSORREPO_ALLOW_HTTP"
 _LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -332,7 +333,7 @@ class ServiceBackend(RemoteReader):
         body = encode_message(head, list(waiting.values()))
         answer = self.call("POST", "/append", content=body, tries=1)
         waiting.clear()
-        landed = msgspec.json.decode(answer.content, type=Landed)
+        landed = from_json(answer.content, Landed)
         records = tuple(record.encode() for record in landed.records)
         return Landing(landed.generation, bytes(landed.entries), records)
 

@@ -43,6 +43,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.ids import Buffer, record_digest
+from tensorrepo.repo.typed_decoding import from_json
 
 T = TypeVar("T")
 
@@ -314,7 +315,7 @@ class SqlLogBackend(CommonBackend):
 
     def _mark(self) -> LogMark | None:
         try:
-            return msgspec.json.decode(self.store.read(MARK_KEY), type=LogMark)
+            return from_json(self.store.read(MARK_KEY), LogMark)
         except NotFoundError:
             return None
         except (ValueError, RecursionError) as error:

@@ -39,6 +39,7 @@ from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.cache import DiskCache
 from tensorrepo.repo.objects.envelope import encode_object
 from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.typed_decoding import from_json
 
 IDENTITY_KEY = "repo.json"
 _FILTERED_PATHS = 4096  # a commit that changed more has no filter in its segment
@@ -336,13 +337,13 @@ def _database(identity: Identity, url: str, database: Callable[[str], str | None
 
 def _identity(data: bytes, url: str) -> Identity:
     try:
-        found = msgspec.json.decode(data, type=_Format).format
+        found = from_json(data, _Format).format
         if found > SQL_FORMAT:
             raise UnsupportedError(
                 f"{url} has repository format {found}, this tensorrepo knows {SQL_FORMAT}. "
                 "Update tensorrepo."
             )
-        identity = msgspec.json.decode(data, type=Identity)
+        identity = from_json(data, Identity)
     except (ValueError, RecursionError) as error:
         raise _damaged(url, str(error)) from error
     if identity.format != (FORMAT if identity.log is None else SQL_FORMAT):
@@ -352,7 +353,7 @@ def _identity(data: bytes, url: str) -> Identity:
 
 def _copy_kind(data: bytes, url: str) -> CopyKind:
     try:
-        return msgspec.json.decode(data, type=CopyKind)
+        return from_json(data, CopyKind)
     except (ValueError, RecursionError) as error:
         raise UnsupportedError(
             f"{url}/{COPY_KEY} is damaged, or of a newer tensorrepo: {error}. Update tensorrepo, "

@@ -21,6 +21,7 @@ from tensorrepo.repo.errors import CorruptError
 from tensorrepo.repo.history.signatures import Signatory, signatory
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.records import LogEntry, canonical_json, parse_canonical
+from tensorrepo.repo.typed_decoding import from_plain
 
 MAX_TRAVELLING_BYTES: Final = 32 << 10  # a record has 64 KiB
 _BETWEEN: Final = "."  # signature and words, both base64
@@ -92,6 +93,6 @@ def _words(text: str) -> TagStatement:
     """What a signature that travelled was made over. Raises ValueError."""
     data = base64.b64decode(text.partition(_BETWEEN)[2], validate=True)
     try:
-        return msgspec.convert(parse_canonical(data, "signature of a tag"), TagStatement)
+        return from_plain(parse_canonical(data, "signature of a tag"), TagStatement)
     except (msgspec.ValidationError, CorruptError) as error:
         raise ValueError(str(error)) from error

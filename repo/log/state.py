@@ -40,6 +40,7 @@ from tensorrepo.repo.log.records import (
     is_digest,
     parse_json,
 )
+from tensorrepo.repo.typed_decoding import from_plain
 
 # What is encoded here was sorted before, and can hold nothing but text.
 _ENCODER = msgspec.json.Encoder()
@@ -339,7 +340,7 @@ def decode_state(
     if isinstance(version, int) and version > 1:
         raise UnsupportedError(f"{where}: version {version}, this tensorrepo reads 1. Update it.")
     try:
-        state = _state_of(msgspec.convert(raw, _StoredState), where, read_pages)
+        state = _state_of(from_plain(raw, _StoredState), where, read_pages)
         again = encode_state(state, paging)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CorruptError(f"{where}: {error}") from error
@@ -360,7 +361,7 @@ def _state_of(
     if isinstance(refs, list):
         pages = read_pages(tuple(refs))
         joined = join_refs((_checked_page(name, pages[name], where) for name in refs), where)
-        refs = msgspec.convert(joined, dict[str, _Digest])
+        refs = from_plain(joined, dict[str, _Digest])
     return State(
         stored.generation,
         refs,

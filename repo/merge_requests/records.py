@@ -28,6 +28,7 @@ from tensorrepo.repo.json_rules import refuse_newer
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_path, check_ref, check_text
 from tensorrepo.repo.objects.envelope import ObjectSource
+from tensorrepo.repo.typed_decoding import from_json
 
 BRANCH: Final = "meta/requests"
 FOLDER: Final = "files/requests/"
@@ -197,7 +198,7 @@ def decode_request(data: bytes | memoryview, where: str) -> MergeRequest:
     """
     refuse_newer(data, VERSION, where)
     try:
-        request = msgspec.json.decode(data, type=MergeRequest)
+        request = from_json(data, MergeRequest)
         check_request(request)
     except (msgspec.MsgspecError, InvalidInputError, RecursionError) as error:
         raise CorruptError(f"{where}: {error}") from error

@@ -24,6 +24,7 @@ from tensorrepo.repo.json_rules import refuse_newer
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.names import check_path, check_text
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
+from tensorrepo.repo.typed_decoding import from_json
 
 BRANCH: Final = "meta/registry"
 FOLDER: Final = "files/registry/"
@@ -165,7 +166,7 @@ def decode_card(data: bytes | memoryview, where: str) -> Card:
     """
     refuse_newer(data, VERSION, where)
     try:
-        content = msgspec.json.decode(data, type=Card)
+        content = from_json(data, Card)
         for words in (content.entry, *content.versions.values()):
             _check(words)
     except (msgspec.MsgspecError, InvalidInputError, RecursionError) as error:

@@ -50,6 +50,7 @@ from tensorrepo.repo.objects.envelope import (
 from tensorrepo.repo.transfer.difference import objects_of
 from tensorrepo.repo.transfer.pace import RateLimit, TransferTotals
 from tensorrepo.repo.transfer.receive import HistorySource
+from tensorrepo.repo.typed_decoding import from_plain
 
 MAGIC: Final = b"TRBUNDLE"
 VERSION: Final = 2
@@ -457,7 +458,7 @@ class Bundle:
         where = f"{self.path}: its contents"
         raw = parse_canonical(self._read(contents_at, contents_at + contents_bytes), where)
         try:
-            self.contents = msgspec.convert(raw, BundleContents)
+            self.contents = from_plain(raw, BundleContents)
         except msgspec.ValidationError as error:
             raise CorruptError(f"{where}: {error}") from error
 

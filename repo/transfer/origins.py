@@ -17,6 +17,7 @@ from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.history.commits import Commit, walk
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.log.reader import LogView
+from tensorrepo.repo.typed_decoding import from_plain
 
 PROMOTED: Final = "promoted"  # key of a commit's metadata, and the space of refs at the origin
 
@@ -66,6 +67,6 @@ def origin_of(commit: Commit) -> Origin | None:
     """Where the content of a commit was promoted from; None where it was not."""
     told: Any = commit.metadata.get(PROMOTED)
     try:
-        return None if told is None else msgspec.convert(told, Origin)
+        return None if told is None else from_plain(told, Origin)
     except msgspec.ValidationError:
         return None  # another program's words

@@ -37,6 +37,7 @@ from tensorrepo.repo.errors import (
     NotFoundError,
 )
 from tensorrepo.repo.tables import Cell, RecordList
+from tensorrepo.repo.typed_decoding import from_plain
 
 ArchitectureSource: TypeAlias = "Graph | Model | Mapping[str, Any] | Path | str"
 
@@ -90,7 +91,7 @@ def read_architecture(path: Path) -> Graph | dict[str, WantedTensor]:
 
 def _parsed_graph(path: Path, value: dict[str, Any]) -> Graph:
     try:
-        graph = msgspec.convert(value, Graph)
+        graph = from_plain(value, Graph)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"{path}: no graph: {error}") from error
     return make_graph(graph.source, graph.nodes, graph.outputs, graph.config)

@@ -19,6 +19,7 @@ import msgspec
 from tensorrepo.repo.backends.service_errors import error_of, moved_url
 from tensorrepo.repo.backends.service_format import CLIENT_HEADER, REVISION
 from tensorrepo.repo.errors import Error, StorageError
+from tensorrepo.repo.typed_decoding import from_json
 
 AnswerT = TypeVar("AnswerT")
 Query = Mapping[str, Any]
@@ -64,7 +65,7 @@ class Connection:
         """The answer to any request as a `kind`; `body` is JSON. Raises Error."""
         answer = self._request(method, path, body, query or {})
         try:
-            return msgspec.json.decode(answer.content, type=kind)
+            return from_json(answer.content, kind)
         except msgspec.MsgspecError as error:
             raise StorageError(
                 f"{self.url}{path}: the answer is not as expected: {error}. Is this a tensorrepo "

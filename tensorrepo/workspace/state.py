@@ -26,6 +26,7 @@ from tensorrepo.repo.errors import (
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.repo.typed_decoding import from_json
 
 FOLDER, CONFIG = ".tensorrepo", "config.json"
 FORMAT = 1
@@ -338,7 +339,7 @@ def _files_under(place: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 def _read(path: Path, kind: type[T], missing: U) -> T | U:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return from_json(path.read_bytes(), kind)
     except FileNotFoundError:
         return missing
     except (ValueError, RecursionError) as error:

@@ -50,6 +50,7 @@ from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSource
 from tensorrepo.repo.ranges import join_ranges
 from tensorrepo.repo.threads import ordered_map
+from tensorrepo.repo.typed_decoding import from_msgpack
 
 VERSION = 1
 HASH_BYTES = 32
@@ -166,7 +167,7 @@ def decode_foreign(payload: Buffer, what: str) -> ForeignFile:
         UnsupportedError: a version or format that this version does not know.
     """
     try:
-        version = msgspec.msgpack.decode(payload, type=_Version).version
+        version = from_msgpack(payload, _Version).version
         if version != VERSION:
             raise UnsupportedError(
                 f"{what}: version {version}, this tensorrepo reads {VERSION}. Update it."

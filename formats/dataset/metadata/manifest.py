@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
+from tensorrepo.repo.typed_decoding import from_msgpack
 
 VERSION = 2
 INLINE_LEAF_BYTES = 64 << 10  # a leaf of fewer bytes stands in the root
@@ -313,9 +314,9 @@ def decode_root(payload: Buffer) -> Root:
         UnsupportedError: a version or feature that this version does not know.
     """
     try:
-        head = msgspec.msgpack.decode(payload, type=_Head)
+        head = from_msgpack(payload, _Head)
         _check_readable(head)
-        found = msgspec.msgpack.decode(payload, type=_Root)
+        found = from_msgpack(payload, _Root)
         facts = {name: getattr(found, name) for name in Root.__slots__}
         facts["schema"] = Schema.from_json(found.schema)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -26,6 +26,7 @@ import numpy as np
 
 from tensorrepo.formats.common.dtypes import DTypeLike, dtype_name, element_dtype
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
+from tensorrepo.repo.typed_decoding import from_json, from_plain
 
 MAX_DIMS = 32
 MAX_DIM = (1 << 32) - 1
@@ -351,7 +352,7 @@ def type_from_json(form: object) -> ColumnType:
     """
     _check_tags(form, 0)
     try:
-        found: ColumnType = msgspec.convert(form, ColumnType)
+        found: ColumnType = from_plain(form, ColumnType)  # type: ignore[arg-type]  # a union
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"not a column type: {error}") from error
     return found
@@ -472,7 +473,7 @@ def as_link(given: Any) -> LinkValue:
             return LinkValue(given)
         if isinstance(given, str):
             return decode_link(given.encode())
-        return msgspec.convert(given, LinkValue)
+        return from_plain(given, LinkValue)
     except (ValueError, InvalidInputError) as error:
         raise InvalidInputError(f"not a link: {error}") from error
 
@@ -488,7 +489,7 @@ def decode_link(encoded: bytes | memoryview) -> LinkValue:
     Raises:
         ValueError: not the JSON of a link.
     """
-    return msgspec.json.decode(encoded, type=LinkValue)
+    return from_json(encoded, LinkValue)
 
 
 def _check_text(name: str, text: object, *, optional: bool) -> None:

@@ -43,6 +43,7 @@ from tensorrepo.formats.dataset.streaming.plan.pages import (
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.formats.native.rows import BEST
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.typed_decoding import from_plain
 
 FORMAT = "tensorrepo stream state v2"
 _State = TypeVar("_State")
@@ -136,7 +137,7 @@ def decoded_as(form: Mapping[str, Any], kind: type[_State], format_: str) -> _St
     if not hasattr(form, "get") or form.get("format") != format_:
         raise InvalidInputError(f"not a {format_!r}: {form!r:.120}")
     try:
-        return msgspec.convert(dict(form), kind)
+        return from_plain(dict(form), kind)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"not the state of a stream: {error}") from error
 

@@ -30,6 +30,7 @@ from tensorrepo.formats.model.write.byte_exact import whole_original
 from tensorrepo.formats.model.write.model_source import ModelSource, OriginalFile
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.typed_decoding import from_json
 
 FORMAT: Final = "safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # the reference reader's limit
@@ -96,8 +97,8 @@ def parse_header(text: bytes, data_bytes: int) -> tuple[TensorRange, ...]:
     tensors_alone, metadata = _take_metadata(text)
     # Decoding by type stops at the first value that no header has: a bomb never becomes objects.
     try:
-        infos = msgspec.json.decode(tensors_alone, type=dict[str, _Info])
-        msgspec.json.decode(metadata, type=dict[str, str])  # refuses what is no text
+        infos = from_json(tensors_alone, dict[str, _Info])
+        from_json(metadata, dict[str, str])  # refuses what is no text
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"the header is not as safetensors headers are: {error}") from error
     # The decoder keeps the last of two equal keys. Each tensor has each field once; a text that

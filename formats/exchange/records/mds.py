@@ -66,6 +66,7 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.typed_decoding import from_json
 
 _ELEMENTS = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 18: "f2", 32: "u4", 33: "i4", 34: "f4"}
 _ELEMENTS |= {64: "u8", 65: "i8", 66: "f8"}
@@ -298,7 +299,7 @@ def _read_index(path: Path) -> _Index:
     if size > MAX_INDEX_BYTES:
         raise damage(path, f"has {size} bytes; an index of at most {MAX_INDEX_BYTES} is read")
     with refusals(path, "index of MDS shards", msgspec.MsgspecError, UnicodeDecodeError):
-        index = msgspec.json.decode(path.read_bytes(), type=_Index)
+        index = from_json(path.read_bytes(), _Index)
     if not index.shards:
         raise damage(path, "lists no shards")
     first = index.shards[0]

@@ -50,6 +50,7 @@ from tensorrepo.formats.exchange.records.samples import (
     read_exactly,
 )
 from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.repo.typed_decoding import from_json, from_msgpack
 
 SUFFIXES = (".mindrecord",)
 MAX_HEADER_BYTES = 64 << 20
@@ -166,7 +167,7 @@ def _read_header(path: Path) -> _Header:
         (size,) = _LENGTH.unpack(read_exactly(stream, _LENGTH.size, str(path)))
         if size > min(stored, MAX_HEADER_BYTES):
             raise damage(path, f"is no MindRecord file: a header of {size} bytes")
-        header = msgspec.json.decode(read_exactly(stream, size, str(path)), type=_Header)
+        header = from_json(read_exactly(stream, size, str(path)), _Header)
     _check_header(path, header, stored)
     return header
 
@@ -301,7 +302,7 @@ def _blobs(shard: _Shard) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def _plain_values(data: bytes, where: str) -> dict[str, Any]:
     try:
-        return msgspec.msgpack.decode(data, type=dict[str, int | float | str])
+        return from_msgpack(data, dict[str, int | float | str])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise damage(where, f"is no MessagePack of fields: {problem}") from problem
 

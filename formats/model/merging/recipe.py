@@ -18,6 +18,7 @@ import msgspec
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.model.layout.manifest import Manifest
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, UnsupportedError
+from tensorrepo.repo.typed_decoding import from_plain
 
 KEY: Final = "recipe"
 METHODS: Final = ("average", "slerp", "task-arithmetic", "ties")
@@ -101,7 +102,7 @@ def recipe_of(manifest: Manifest) -> Recipe | None:
             f"{VERSION}. Update it."
         )
     try:
-        return msgspec.convert(found, Recipe)
+        return from_plain(found, Recipe)
     except msgspec.ValidationError as error:
         raise CorruptError(f"the recipe in the model's metadata: {error}") from error
 

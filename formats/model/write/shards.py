@@ -35,6 +35,7 @@ from tensorrepo.formats.model.write.packing import build_placement, known_tensor
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import ObjectSink
+from tensorrepo.repo.typed_decoding import from_msgpack
 
 
 class TensorShard(NamedTuple):
@@ -114,7 +115,7 @@ def join_shards(
     Raises:
         InvalidInputError: shards that do not make up whole tensors; names one.
     """
-    parts = [msgspec.msgpack.decode(one, type=_Told) for one in told]
+    parts = [from_msgpack(one, _Told) for one in told]
     stored = [shard for part in parts for shard in part.shards]
     tensors = _joined(stored)
     manifest = Manifest(
