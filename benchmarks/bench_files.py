@@ -56,10 +56,10 @@ def mount_model(folder: Path, options: Options) -> dict[str, Any]:
             found.setdefault(f"{name}_load", []).append(size / (time.perf_counter() - start))
     speeds = {name: statistics.median(each) for name, each in found.items()}
     shares = {
-        f"{name}_first_to_load": ratio(speeds[f"{name}_first"], speeds[f"{name}_load"])
+        f"{name}_first_to_load": ratio(found[f"{name}_first"], found[f"{name}_load"])
         for name in ("raw", "planes")
     } | {
-        f"{name}_second_to_local": ratio(speeds[f"{name}_second"], speeds["local"])
+        f"{name}_second_to_local": ratio(found[f"{name}_second"], found["local"])
         for name in ("raw", "planes")
     }
     told = {f"{name}_gb_s": round(each / 1e9, 2) for name, each in speeds.items()}
