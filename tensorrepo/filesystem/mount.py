@@ -43,6 +43,7 @@ _KEEP_SECONDS: Final = 86400 * 365  # a commit never changes
 _NAME_BYTES: Final = 200  # of a name in a listing
 _READERS: Final = 4
 _LOGGER = logging.getLogger(__name__)
+_NOT_MADE: Final = FileFacts(is_folder=False)  # a table whose size nobody knows yet
 _SERVER_IS_GONE: Final = (errno.ENOTCONN, errno.ECONNABORTED)
 _STATUS_OF: Final = ((NotFoundError, errno.ENOENT), (InvalidInputError, errno.EINVAL))
 
@@ -157,7 +158,7 @@ class MountedFiles:
     def readdir(self, path: str, _handle: int) -> list[str]:
         # A table that was not made yet is there for who names it: listings make nothing.
         names = self._answered(self._names, path.strip("/"))
-        listed = (name for name, facts in names.items() if facts.is_folder or facts.size_bytes)
+        listed = (name for name, facts in names.items() if facts != _NOT_MADE)
         return [".", "..", *listed]
 
     def open(self, path: str, flags: int) -> int:

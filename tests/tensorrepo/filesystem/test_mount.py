@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorrepo.filesystem.mount import BLOCK_BYTES, BlockReader, mounted_at
+import tensorrepo as tr
+from tensorrepo.filesystem.commit import files_of
+from tensorrepo.filesystem.mount import BLOCK_BYTES, BlockReader, MountedFiles, mounted_at
 from tests.support.processes.shell import Shell
 
 CONFLICT, NOT_FOUND = 4, 3
@@ -114,6 +116,18 @@ def test_a_folder_that_is_in_use_is_refused(full: Shell) -> None:
 @needs_fuse
 def test_nothing_is_mounted_twice_in_one_place(full: Shell, mounted: Path) -> None:
     assert "already" in full.fails(CONFLICT, "mount", "v1", str(mounted))
+
+
+def test_a_file_without_bytes_is_listed(tmp_path: Path) -> None:
+    repository = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
+    with repository.transaction(message="one") as tx:
+        tx.save_file("empty", b"")
+        tx.create_dataset("numbers", {"x": [1]})
+    context = repository.context
+    mounted = MountedFiles(files_of(context, context.resolve("main")), time_ns=0)
+    assert mounted.readdir("/files", 0) == [".", "..", "empty"]
+    assert mounted.getattr("/files/empty")["st_size"] == 0
+    assert mounted.readdir("/datasets", 0) == [".", ".."]
 
 
 class _Counting:
