@@ -39,10 +39,10 @@ def mount_command(
         tensorrepo mount main /mnt/photos
         tensorrepo mount v1.0 photos --repo s3://bucket/team
     """
-    place = call.path(folder)
-    check_mountpoint(place)
     context = handle_of(call).context
     revision = context.resolve(ref)
+    place = call.path(folder)
+    check_mountpoint(place)
     said = {"commit": revision.digest, "folder": str(place)}
     if foreground:
         call.answer(said, f"{revision.digest:.12} is at {place}, until Ctrl-C")

@@ -111,6 +111,7 @@ def test_a_folder_that_is_in_use_is_refused(full: Shell) -> None:
     assert "make it first" in full.fails(NOT_FOUND, "mount", "v1", "no/where")
     assert "no commit is mounted" in full.fails(NOT_FOUND, "unmount", "used")
     full.fails(NOT_FOUND, "mount", "nothing", "new")
+    assert not (full.folder / "new").exists()
 
 
 @needs_fuse
