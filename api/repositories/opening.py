@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from tensorrepo.repo.changes.repository import (
     create_repository,
     open_repository,
 )
+from tensorrepo.repo.errors import Error
 from tensorrepo.repo.history.merge_trees import Drivers
 from tensorrepo.repo.log.reader import LogView
 from tensorrepo.repo.objects.cache import DiskCache
@@ -30,13 +32,15 @@ from tensorrepo.repo.objects.envelope import Kind
 
 T = TypeVar("T")
 FRESH_SECONDS: Final = 1.0  # in which writes past the service, to the bucket, are seen
+_RENEW_SECONDS: Final = 0.4  # after which who asks has it read anew, and waits for nothing
 _CACHE_BYTES: Final = 20 << 30
 
 
 class ServedRepository:
     """One open repository of the service, and a view of it that is never older than a second.
 
-    Thread-safe. The service's own writes are in the view as soon as they are in the log.
+    Thread-safe. The service's own writes are in the view as soon as they are in the log. While
+    somebody asks, the log is read ahead of need: else each second all would wait for the store.
     """
 
     def __init__(
@@ -50,13 +54,17 @@ class ServedRepository:
         self._timer = timer
         self._read_at = float("-inf")
         self._lock = threading.Lock()
+        self._is_renewed = threading.Lock()  # held while a thread of its own reads the log
         self._kept: dict[object, Any] = {}
 
     @property
     def known_view(self) -> LogView | None:
         """The view, where it needs no reading: for who must not wait. None: `view` reads."""
-        if self._timer() - self._read_at >= FRESH_SECONDS:
+        age = self._timer() - self._read_at
+        if age >= FRESH_SECONDS:
             return None
+        if age >= _RENEW_SECONDS and self._is_renewed.acquire(blocking=False):
+            threading.Thread(target=self._renew, name=f"renew-{self.name}", daemon=True).start()
         return self.core.log.latest
 
     @property
@@ -67,11 +75,20 @@ class ServedRepository:
             return known
         with self._lock:  # one reads, the others wait for what it read
             known = self.known_view
-            if known is None:
-                at = self._timer()
-                known = self.core.log.refresh()
-                self._read_at = at
-        return known
+            return self._read() if known is None else known
+
+    def _read(self) -> LogView:
+        at = self._timer()
+        found = self.core.log.refresh()
+        self._read_at = max(self._read_at, at)
+        return found
+
+    def _renew(self) -> None:
+        try:
+            with suppress(Error):  # who needs it asks again, and is told
+                self._read()
+        finally:
+            self._is_renewed.release()
 
     def kept(self, make: Callable[[ServedRepository], T]) -> T:
         """What `make` makes for this repository, made once in this process."""

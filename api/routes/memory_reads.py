@@ -73,5 +73,5 @@ async def _answer(request: Request, repository: str, read: Read) -> BaseModel | 
     service: Service = request.app.state.service
     if service.directory.known(repository) is None:
         return None
-    caller = await caller_of(request, service)
+    caller = await caller_of(request)
     return read(service.enter(caller, repository))

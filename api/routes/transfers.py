@@ -90,6 +90,7 @@ class LandedAppend(BaseModel):
     generation: int
     entries: list[dict[str, Any]]
     records: list[str]
+    objects: dict[str, str] = Field(description="Stored forms by key, in base64, to save reads.")
 
 
 @router.post(_BASE + "/objects", summary="Store small objects", openapi_extra=_MESSAGE)
@@ -228,7 +229,9 @@ def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> A
 def _encoded(landed: LandedEntries) -> bytes:
     entries = msgspec.Raw(canonical_json(msgspec.to_builtins(landed.entries)))
     records = tuple(record.decode() for record in landed.records)
-    return msgspec.json.encode(Landed(landed.generation, entries, records))
+    return msgspec.json.encode(
+        Landed(landed.generation, entries, records, dict(landed.objects))
+    )
 
 
 async def _body(request: Request) -> bytearray:

@@ -70,22 +70,33 @@ from tensorrepo.repo.log.records import (
     decode_ref_updates,
 )
 from tensorrepo.repo.log.state import State
-from tensorrepo.repo.objects.envelope import Kind, decode_object
+from tensorrepo.repo.objects.envelope import Kind, decode_object, stored_form
+from tensorrepo.repo.objects.incarnations import object_key
 
 MOST_TRANSACTIONS: Final = 64  # in one record
 _ENTRY_BYTES: Final = 56 << 10  # of a record's 64 KiB
 _TOLD_RECORDS: Final = 64
+_TOLD_REFS: Final = 4
+_TOLD_BYTES: Final = 512 << 10  # of objects in an answer
 _KNOWN_TRANSACTIONS: Final = 100_000
 _MOST_BEHIND: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class LandedEntries:
-    """Where an append landed, what was written for it, and the records since it was decided."""
+    """Where an append landed, what was written for it, and what saves its client reading.
+
+    Attributes:
+        generation: number of its record.
+        entries: as they were written.
+        records: those since it was decided.
+        objects: stored forms, by key, of its commits, and of what its branches lead to now.
+    """
 
     generation: int
     entries: tuple[LogEntry, ...]
     records: tuple[bytes, ...] = ()
+    objects: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -217,11 +228,12 @@ class Appender:
             with self._lock:
                 self._waiting.appendleft(one)
             self._pool.submit(self._run)
+        news = _News(self._core, decision.writer)
         for one in group:
             if one not in decision.postponed:
-                self._answer(one, appended)
+                self._answer(one, appended, news)
 
-    def _answer(self, one: Appending, appended: Appended) -> None:
+    def _answer(self, one: Appending, appended: Appended, news: _News) -> None:
         if one.failure is not None:
             one.future.set_exception(one.failure)
             return
@@ -229,13 +241,48 @@ class Appender:
         if landed is None:
             assert appended.record is not None, "it was admitted"
             landed = LandedEntries(appended.record.gen, one.admitted)
-        one.future.set_result(replace(landed, records=self._records(one, landed.generation)))
+        if landed.generation - one.generation <= _TOLD_RECORDS and one.access.reads_all:
+            slots = self._core.log.slots
+            behind = range(one.generation + 1, landed.generation + 1)
+            records = tuple(slots.slot_bytes(generation) for generation in behind)
+            landed = replace(landed, records=records, objects=news.of(landed, appended.view.state))
+        one.future.set_result(landed)
 
-    def _records(self, one: Appending, generation: int) -> tuple[bytes, ...]:
-        if generation - one.generation > _TOLD_RECORDS or not one.access.reads_all:
-            return ()
-        slots = self._core.log.slots
-        return tuple(slots.slot_bytes(gen) for gen in range(one.generation + 1, generation + 1))
+
+@dataclass(slots=True)
+class _News:
+    """What a group's clients would read next: they have what they brought, and nothing else."""
+
+    core: RepositoryCore
+    writer: OfferedWriter
+    _forms: dict[Digest, tuple[str, bytes]] = field(default_factory=dict)
+
+    def of(self, landed: LandedEntries, state: State) -> dict[str, bytes]:
+        """Its commits, and the commit and new tree pages of each branch that it moved."""
+        moved = [(each.ref, each.new) for entry in landed.entries for each in entry.updates]
+        told: dict[str, bytes] = {}
+        for ref, new in moved[:_TOLD_REFS]:
+            tip = state.refs.get(ref)
+            for digest in dict.fromkeys((new, tip, *(() if tip is None else self._below(tip)))):
+                if digest is not None and digest in self.writer.written:
+                    told |= [self._form(digest)]
+        return told if sum(map(len, told.values())) <= _TOLD_BYTES else {}
+
+    def _below(self, tip: Digest) -> Iterator[Digest]:
+        pending = [tip]
+        while pending:
+            found = self.writer.written.get(pending.pop())
+            for link in () if found is None else decode_object(b"".join(found.parts)).links:
+                if link.kind is Kind.TREE_PAGE and link.digest in self.writer.written:
+                    yield link.digest
+                    pending.append(link.digest)
+
+    def _form(self, digest: Digest) -> tuple[str, bytes]:
+        if digest not in self._forms:
+            label = self.core.objects.label(digest, self.writer.graves)
+            data = b"".join(stored_form(self.writer.written[digest]))
+            self._forms[digest] = object_key(digest, label), data
+        return self._forms[digest]
 
 
 def _shared(error: BaseException, one: Appending) -> BaseException:
@@ -285,6 +332,12 @@ class _Decision:
             entries += admitted
         writer.flush()
         return tuple(entries)
+
+    @property
+    def writer(self) -> OfferedWriter:
+        """What stored the objects of the group; known when it was decided."""
+        assert self._writer is not None, "nobody decided yet"
+        return self._writer
 
     def _writer_at(self, view: LogView) -> OfferedWriter:
         if self._writer is None or self._writer.graves != view.state.graves:

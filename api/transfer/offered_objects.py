@@ -73,12 +73,18 @@ class OfferedWriter(ObjectWriter):
     def __init__(self, store: ObjectStore, graves: tuple[Condemnation, ...]) -> None:
         super().__init__(store, graves)
         self.offered: dict[Digest, EncodedObject] = {}
+        self.written: dict[Digest, EncodedObject] = {}  # commits and tree pages of the group
         self._decoded: dict[Digest, Envelope] = {}  # commits and pages are read many times over
 
     def take(self, digest: Digest) -> ObjectLink | None:
         """Store what was offered under that digest; None: nothing was."""
         encoded = self.offered.get(digest)
         return None if encoded is None else self.put_encoded(encoded)
+
+    def put_encoded(self, encoded: EncodedObject) -> ObjectLink:
+        if encoded.link.kind in {Kind.COMMIT, Kind.TREE_PAGE}:
+            self.written[encoded.link.digest] = encoded
+        return super().put_encoded(encoded)
 
     def get(self, digest: Digest) -> Envelope:
         known = self._decoded.get(digest)

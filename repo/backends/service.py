@@ -77,6 +77,7 @@ from tensorrepo.repo.errors import (
     UnsupportedError,
 )
 from tensorrepo.repo.ids import Buffer, Digest
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.incarnations import parse_object_key
 from tensorrepo.repo.threads import ThreadFlights
 from tensorrepo.repo.typed_decoding import from_json
@@ -93,6 +94,7 @@ _BLOCK_BYTES: Final = 1 << 20
 _IN_FLIGHT_BYTES: Final = 128 << 20
 _MOST_WAYS: Final = 1 << 20
 _HELD_BYTES: Final = 4 << 20  # of small objects that wait for the entries that need them
+_TOLD_BYTES: Final = 4 << 20  # of objects that came with the answers to appends
 _IDENTITY: Final = "repo.json"
 _REVISION: Final = {CLIENT_HEADER: str(REVISION)}
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,512}")
@@ -265,6 +267,7 @@ class ServiceBackend(RemoteReader):
         self.url = url
         self.guarantee = Guarantee.ATOMIC
         self._gathered = threading.local()
+        self._told = LimitedCache[bytes](_TOLD_BYTES)
         self.receipts: dict[str, str] = {}  # of what was sent, for who may read some refs
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -272,12 +275,12 @@ class ServiceBackend(RemoteReader):
         return type(self), told
 
     def read(self, key: str) -> bytes:
-        waiting = self._waiting.get(key)
-        return super().read(key) if waiting is None else waiting
+        here = self._waiting.get(key) or self._told.get(key)
+        return super().read(key) if here is None else here
 
     def size(self, key: str) -> int | None:
-        waiting = self._waiting.get(key)
-        return super().size(key) if waiting is None else len(waiting)
+        here = self._waiting.get(key) or self._told.get(key)
+        return super().size(key) if here is None else len(here)
 
     def list(self, prefix: str) -> Iterator[StoredKey]:
         cursor: str | None = None
@@ -334,6 +337,8 @@ class ServiceBackend(RemoteReader):
         answer = self.call("POST", "/append", content=body, tries=1)
         waiting.clear()
         landed = from_json(answer.content, Landed)
+        for key, data in landed.objects.items():  # who reads them verifies them, as any
+            self._told.put(key, data, len(data))
         records = tuple(record.encode() for record in landed.records)
         return Landing(landed.generation, bytes(landed.entries), records)
 

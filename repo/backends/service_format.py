@@ -81,6 +81,7 @@ class Landed(msgspec.Struct, frozen=True):
     generation: int
     entries: msgspec.Raw
     records: tuple[str, ...] = ()
+    objects: dict[str, bytes] = {}
 
 
 _HEAD_DECODER: Final = msgspec.json.Decoder(MessageHead)

@@ -103,13 +103,29 @@ _KNOWN: Final = LimitedCache[Page](_KNOWN_BYTES)
 
 
 def encode_page(page: Page) -> bytes:
-    """The canonical bytes of a page whose items are in order already."""
-    out = bytearray(HEADER.pack(VERSION, page.level, len(page.items)))
-    previous = ""
+    """The canonical bytes of a page whose items are in order, and valid, already.
+
+    What it returns need not be parsed by `decode_page`: that is the same page.
+    """
+    pieces = [HEADER.pack(VERSION, page.level, len(page.items))]
+    previous = b""
     for path, entry in page.items:
-        out += _encode_item(previous, path, entry)
-        previous = path
-    return bytes(out)
+        raw = path.encode("ascii")
+        shared = _shared_bytes(previous, raw)
+        summary, storage = entry.summary, entry.storage
+        if storage is None:
+            flags, behind = 0, summary
+        else:
+            flags, behind = STORAGE_FLAG, digest_bytes(storage) + summary
+        digest = digest_bytes(entry.digest)
+        rest = raw[shared:]
+        pieces += (
+            ITEM.pack(shared, len(rest), entry.kind, flags, len(summary), digest), behind, rest
+        )  # fmt: skip
+        previous = raw
+    encoded = b"".join(pieces)
+    _KNOWN.put(encoded, page, len(encoded))
+    return encoded
 
 
 def encode_root(page: Page) -> bytes | None:
@@ -117,28 +133,30 @@ def encode_root(page: Page) -> bytes | None:
 
     Leaving out items never makes a page larger, so if a level fits, the one above it does too.
     """
-    if len(page.items) * ITEM.size > MAX_ROOT_BYTES:
+    if is_surely_large(page.items):
         return None
     encoded = encode_page(page)
     return encoded if len(encoded) <= MAX_ROOT_BYTES else None
 
 
+def is_surely_large(items: Sequence[TreeItem]) -> bool:
+    """Whether a page of these is more than a commit embeds, whatever their paths share."""
+    if len(items) * ITEM.size > MAX_ROOT_BYTES:
+        return True
+    behind = sum(len(e.summary) + DIGEST_BYTES * (e.storage is not None) for _, e in items)
+    return len(items) * ITEM.size + behind > MAX_ROOT_BYTES
+
+
 def shared_length(a: str, b: str) -> int:
     """How many characters two ASCII texts begin with in common."""
+    return _shared_bytes(a.encode("ascii"), b.encode("ascii"))
+
+
+def _shared_bytes(a: bytes, b: bytes) -> int:
     length = min(len(a), len(b))
-    # The highest bit that differs stands in the first character that does.
-    left, right = (int.from_bytes(text[:length].encode("ascii"), "big") for text in (a, b))
-    return length - ((left ^ right).bit_length() + 7) // 8
-
-
-def _encode_item(previous: str, path: str, entry: Entry) -> bytes:
-    shared = shared_length(previous, path)
-    rest = path[shared:].encode("ascii")
-    flags = STORAGE_FLAG if entry.storage is not None else 0
-    summary, digest = entry.summary, digest_bytes(entry.digest)
-    head = ITEM.pack(shared, len(rest), entry.kind, flags, len(summary), digest)
-    storage = digest_bytes(entry.storage) if entry.storage is not None else b""
-    return head + storage + summary + rest
+    # The highest bit that differs stands in the first byte that does.
+    differing = int.from_bytes(a[:length], "big") ^ int.from_bytes(b[:length], "big")
+    return length - (differing.bit_length() + 7) // 8
 
 
 def decode_page(payload: Buffer, where: str) -> Page:

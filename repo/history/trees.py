@@ -33,6 +33,7 @@ from tensorrepo.repo.history.tree_pages import (
     decode_root,
     encode_page,
     encode_root,
+    is_surely_large,
     page_ends,
 )
 from tensorrepo.repo.history.tree_pages import Entry as Entry  # noqa: PLC0414 - for all others
@@ -475,14 +476,12 @@ def _joined(pages: _Pages, level: int, refs: list[TreeItem]) -> tuple[list[TreeI
         return None
     parent = Page(level, tuple(refs))
     joined: list[TreeItem] = []
-    root = encode_page(Page(level - 1, ()))
     for index in range(len(refs)):
         joined += pages.child(parent, index, joined[-1][0] if joined else "").items
-        encoded = encode_root(Page(level - 1, tuple(joined)))
-        if encoded is None:
+        if is_surely_large(joined):
             return None
-        root = encoded
-    return joined, root
+    root = encode_root(Page(level - 1, tuple(joined)))
+    return None if root is None else (joined, root)
 
 
 # ------------------------------------------------------------------------------ raw pages
