@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,9 @@ from tensorrepo.formats.exchange.checkpoints.safetensors import new_layout
 from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, file_bytes
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 
-DECODERS: Final = 4  # threads that read and decode for all transfers of a process
+# Threads that read and decode for all transfers of a process: more than processors only get into
+# each other's way, by a fifth.
+DECODERS: Final = min(4, os.cpu_count() or 1)
 _ROWS: Final = re.compile(r"(\d{0,18}):(\d{0,18})")
 
 

@@ -30,7 +30,7 @@ from tensorrepo.repo.ids import Buffer
 BINARY: Final = "application/octet-stream"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 SEND_BYTES: Final = 1 << 20
-_GATHER_BYTES: Final = 1 << 20  # that one call of a thread brings: a call costs as much as 256 KiB
+_GATHER_BYTES: Final = 4 << 20  # that one call of a thread brings: a call costs as much as 256 KiB
 _LARGE_BYTES: Final = 128 << 10  # of a piece, from which on it is not worth joining
 SAFE: Final = {
     "X-Content-Type-Options": "nosniff",

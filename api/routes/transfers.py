@@ -229,9 +229,7 @@ def _appending(access: RepositoryAccess, service: Service, body: bytearray) -> A
 def _encoded(landed: LandedEntries) -> bytes:
     entries = msgspec.Raw(canonical_json(msgspec.to_builtins(landed.entries)))
     records = tuple(record.decode() for record in landed.records)
-    return msgspec.json.encode(
-        Landed(landed.generation, entries, records, dict(landed.objects))
-    )
+    return msgspec.json.encode(Landed(landed.generation, entries, records, dict(landed.objects)))
 
 
 async def _body(request: Request) -> bytearray:

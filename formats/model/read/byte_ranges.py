@@ -26,15 +26,18 @@ from tensorrepo.formats.model.layout.fingerprints import frame_bytes
 from tensorrepo.formats.model.layout.manifest import Original
 from tensorrepo.formats.model.layout.pack import RAW
 from tensorrepo.formats.model.read.frames import AHEAD_FRAMES, StoredFrames
+from tensorrepo.formats.model.read.members import MappedPacks
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tensorrepo.repo.ids import Buffer
 from tensorrepo.repo.objects.cache import LimitedCache
 
 Piece = Callable[[], memoryview]
+Step = tuple[Piece, bool]  # what makes a piece, and whether that takes longer than to hand it over
 BLOB_PIECE_BYTES: Final = 1 << 20
 _PROVED_BYTES: Final = 64 << 20
 _PROOF_BYTES: Final = 250  # that one takes in memory, about
+_RUN_FRAMES: Final = 16
 
 
 class ProvedFrames:
@@ -82,7 +85,7 @@ class ModelBytes:
             self.model.spec(part).size_bytes if isinstance(part, str) else memoryview(part).nbytes
         )
 
-    def _pieces(self, start: int, stop: int, proved: ProvedFrames) -> Iterator[Piece]:
+    def _pieces(self, start: int, stop: int, proved: ProvedFrames) -> Iterator[Step]:
         at = 0
         for part in self.parts:
             if at >= stop:
@@ -124,14 +127,19 @@ def _parts(model: StoredModel, original: Original) -> Iterator[Buffer | str]:
         at += part
 
 
-def _ahead(pieces: Iterator[Piece], pool: Executor) -> Iterator[memoryview]:
-    """What `pieces` give, in order, while `pool` works on a few more."""
+def _ahead(steps: Iterator[Step], pool: Executor) -> Iterator[memoryview]:
+    """The pieces of `steps`, in order, while `pool` works on a few more."""
     running: deque[Future[memoryview]] = deque()
     try:
-        for piece in pieces:
-            running.append(pool.submit(piece))
-            if len(running) > AHEAD_FRAMES:
+        for piece, is_slow in steps:
+            if is_slow:
+                running.append(pool.submit(piece))
+                if len(running) > AHEAD_FRAMES:
+                    yield running.popleft().result()
+                continue
+            while running:
                 yield running.popleft().result()
+            yield piece()
         while running:
             yield running.popleft().result()
     finally:
@@ -139,11 +147,11 @@ def _ahead(pieces: Iterator[Piece], pool: Executor) -> Iterator[memoryview]:
             one.cancel()
 
 
-def _plain_pieces(content: Buffer, start: int, stop: int) -> Iterator[Piece]:
+def _plain_pieces(content: Buffer, start: int, stop: int) -> Iterator[Step]:
     view = memoryview(content)
     for at in range(start, min(stop, view.nbytes), BLOB_PIECE_BYTES):
         part = view[at : min(at + BLOB_PIECE_BYTES, stop)]
-        yield partial(_itself, part)
+        yield partial(_itself, part), False
 
 
 def _itself(part: memoryview) -> memoryview:
@@ -152,32 +160,66 @@ def _itself(part: memoryview) -> memoryview:
 
 def _tensor_pieces(
     tensor: TensorReader, start: int, stop: int, proved: ProvedFrames
-) -> Iterator[Piece]:
+) -> Iterator[Step]:
     if isinstance(tensor, StoredFrames) and tensor.value is not None:
-        yield partial(_itself, memoryview(tensor.value)[start:stop])
+        yield partial(_itself, memoryview(tensor.value)[start:stop]), False
         return
     size = frame_bytes(tensor.type)
-    for index in range(start // size, -(-stop // size)):
-        low, high = max(start, index * size), min(stop, (index + 1) * size)
-        if isinstance(tensor, StoredFrames):
-            part = slice(low - index * size, high - index * size)
-            yield partial(_frame_part, tensor, index, part, proved)
+    index, end = start // size, -(-stop // size)
+    if not isinstance(tensor, StoredFrames):
+        for at in range(index, end):
+            low, high = max(start, at * size), min(stop, at * size + size)
+            yield partial(_read_part, tensor, low, high), True
+        return
+    packs = tensor.members.mapped_packs()
+    while index < end:
+        run = _mapped_run(tensor, index, end, packs)
+        after = index + max(len(run), 1)
+        part = slice(max(start - index * size, 0), min(stop, after * size) - index * size)
+        if run:
+            yield partial(_run_part, tensor, index, part, run, proved), False
         else:
-            yield partial(_read_part, tensor, low, high)
+            yield partial(_frame_part, tensor, index, part), True
+        index = after
 
 
-def _frame_part(tensor: StoredFrames, index: int, part: slice, proved: ProvedFrames) -> memoryview:
-    placed = tensor.frames[index]
-    frame_size = placed.frame.size_bytes
-    pack = tensor.members.mapped_pack(placed.place[0]) if placed.codec == RAW else None
-    if pack is not None:
-        start = placed.frame.planes[0].offset
-        mapped = pack[start : start + frame_size]
-        if mapped.nbytes == frame_size:
-            proved.check(tensor, index, mapped)
-            return mapped[part].toreadonly()
-    room: memoryview = np.empty(frame_size, np.uint8).data
-    tensor.frame_into(index, room)
+def _mapped_run(
+    tensor: StoredFrames, index: int, end: int, packs: MappedPacks
+) -> list[tuple[memoryview, int, int]]:
+    """Raw frames from `index` on that lie one behind the other on this machine, few MiB of them.
+
+    Each as the pack and the range that it has there; none where that frame lies differently.
+    """
+    run: list[tuple[memoryview, int, int]] = []
+    for placed in tensor.frames[index : min(end, index + _RUN_FRAMES)]:
+        pack = packs[placed.place[0]] if placed.codec == RAW else None
+        if pack is None:
+            break
+        low = placed.frame.planes[0].offset
+        high = low + placed.frame.size_bytes
+        if high > pack.nbytes or (run and (pack is not run[-1][0] or low != run[-1][2])):
+            break
+        run.append((pack, low, high))
+        if high - run[0][1] >= BLOB_PIECE_BYTES:
+            break
+    return run
+
+
+def _run_part(
+    tensor: StoredFrames,
+    index: int,
+    part: slice,
+    run: list[tuple[memoryview, int, int]],
+    proved: ProvedFrames,
+) -> memoryview:
+    for number, (pack, low, high) in enumerate(run, index):
+        proved.check(tensor, number, pack[low:high])
+    return run[0][0][run[0][1] : run[-1][2]][part].toreadonly()
+
+
+def _frame_part(tensor: StoredFrames, index: int, part: slice) -> memoryview:
+    room: memoryview = np.empty(tensor.frames[index].frame.size_bytes, np.uint8).data
+    tensor.run_into(range(index, index + 1), room, once=True)
     return room[part]
 
 
