@@ -1,19 +1,24 @@
-"""Reads that are answered from memory before the routes are asked: versions, aliases, names.
+"""Reads that are answered before the routes are asked: versions, aliases, names, stored objects.
 
 The framework's matching of routes and solving of dependencies costs several times what such an
 answer does. So what every deployment asks for a thousand times a second has a short way: the same
 caller, the same gate, the same functions. Whatever is not in memory, is refused or is asked with
-parameters takes the long way, which answers it.
+parameters takes the long way, which answers it. Of objects that lie in a store afar only the size
+must be known: their bytes come from there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tensorrepo.api.access.gate import RepositoryAccess
@@ -21,13 +26,20 @@ from tensorrepo.api.access.grants import REPOSITORY_NAME
 from tensorrepo.api.content import registry
 from tensorrepo.api.requests import EntryNameConvertor, caller_of
 from tensorrepo.api.routes.conditional import answer_json
+from tensorrepo.api.routes.store import LONGEST_RANGE, STORE_PATH, answer_value
 from tensorrepo.api.service import Service
+from tensorrepo.api.transfer.reading import known_value
 from tensorrepo.repo.errors import Error
 
 _NAME: Final = EntryNameConvertor.regex
 _PATH: Final = re.compile(
     rf"/api/v1/repositories/(?P<repository>{REPOSITORY_NAME})/-/registry/(?P<name>{_NAME})"
     r"(?:/-/(?:versions|aliases)/(?P<which>[^/]+))?"
+)
+_REGISTRY_PATH: Final = "/api/v1/repositories/{repository:repository}/-/registry"
+_OBJECT: Final = re.compile(
+    rf"/api/v1/repositories/(?P<repository>{REPOSITORY_NAME})/-/store/"
+    r"(?P<key>objects/[0-9a-f]{2}/[0-9a-z.-]+)"
 )
 
 
@@ -39,39 +51,60 @@ class MemoryReads:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         read = _read_of(scope)
-        body = None
+        answer = None
         if read is not None:
-            request = Request(scope)
-            try:
-                body = await _answer(request, *read)
-            except Error:  # the long way says what is wrong
-                body = None
-        if body is None:
+            with suppress(Error):  # the long way says what is wrong
+                answer = await _answer(Request(scope), read)
+        if read is None or answer is None:
             await self._app(scope, receive, send)
             return
-        await answer_json(request, body)(scope, receive, send)
+        # What the router would have noted: metrics and the audit log go by it.
+        scope["route"], scope["path_params"] = read, {"repository": read.repository}
+        await answer(scope, receive, send)
 
 
-Read = Callable[[RepositoryAccess], BaseModel | None]
+@dataclass(frozen=True, slots=True)
+class _ShortWay:
+    """A read of a repository: what answers it, and path of the route that would."""
+
+    repository: str
+    path: str
+    read: Callable[[RepositoryAccess, Request], Response | None]
 
 
-def _read_of(scope: Scope) -> tuple[str, Read] | None:
-    """The repository that is asked, and for what; None: nothing of memory."""
+def _read_of(scope: Scope) -> _ShortWay | None:
+    """What is asked for; None: nothing that has a short way."""
     if scope["type"] != "http" or scope["method"] != "GET" or scope["query_string"]:
         return None
     path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-    parts = _PATH.fullmatch(path) if "/-/registry/" in path else None
-    if parts is None:
-        return None
-    repository, name, which = parts["repository"], parts["name"], parts["which"]
+    if "/-/store/objects/" in path and (parts := _OBJECT.fullmatch(path)) is not None:
+        return _ShortWay(parts["repository"], STORE_PATH, partial(_object, parts["key"]))
+    if "/-/registry/" in path and (parts := _PATH.fullmatch(path)) is not None:
+        read = partial(_registered, parts["name"], parts["which"])
+        return _ShortWay(parts["repository"], _REGISTRY_PATH, read)
+    return None
+
+
+def _registered(
+    name: str, which: str | None, access: RepositoryAccess, request: Request
+) -> Response | None:
     if which is None:
-        return repository, lambda access: registry.known_model(access, name)
-    return repository, lambda access: registry.known_version(access, name, which)
+        body: BaseModel | None = registry.known_model(access, name)
+    else:
+        body = registry.known_version(access, name, which)
+    return None if body is None else answer_json(request, body)
 
 
-async def _answer(request: Request, repository: str, read: Read) -> BaseModel | None:
+def _object(key: str, access: RepositoryAccess, request: Request) -> Response | None:
+    value, asked = known_value(access, key), request.headers.get("range")
+    if value is None or len(asked or "") > LONGEST_RANGE:
+        return None
+    return answer_value(value, request.app.state.service, request, asked)
+
+
+async def _answer(request: Request, way: _ShortWay) -> Response | None:
     service: Service = request.app.state.service
-    if service.directory.known(repository) is None:
+    if service.directory.known(way.repository) is None:
         return None
     caller = await caller_of(request)
-    return read(service.enter(caller, repository))
+    return way.read(service.enter(caller, way.repository), request)

@@ -46,7 +46,9 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/octet-stream": {}}},
     206: {"description": "Range"},
 }
-RangeHeader = Annotated[str | None, Header(alias="Range", max_length=200)]
+LONGEST_RANGE: Final = 200
+STORE_PATH: Final = _BASE + "/store/{key:path}"
+RangeHeader = Annotated[str | None, Header(alias="Range", max_length=LONGEST_RANGE)]
 
 
 class KeyInfo(BaseModel):
@@ -112,11 +114,11 @@ def read_reached(
     access: AccessOf, service: ServiceOf, request: Request, way: str, asked: RangeHeader = None
 ) -> Response:
     """From a commit that a readable ref leads to, by digests each of which links to the next."""
-    return _answer(open_reached(access, parse_way(way)), service, request, asked)
+    return answer_value(open_reached(access, parse_way(way)), service, request, asked)
 
 
 @router.api_route(
-    _BASE + "/store/{key:path}",
+    STORE_PATH,
     methods=["GET", "HEAD"],
     summary="A stored value",
     response_class=Response,
@@ -126,10 +128,13 @@ def read_key(
     access: AccessOf, service: ServiceOf, request: Request, key: str, asked: RangeHeader = None
 ) -> Response:
     """As it lies in the store: clients verify it. Takes the right to read all refs."""
-    return _answer(open_key(access, key), service, request, asked)
+    return answer_value(open_key(access, key), service, request, asked)
 
 
-def _answer(value: StoredValue, service: Service, request: Request, asked: str | None) -> Response:
+def answer_value(
+    value: StoredValue, service: Service, request: Request, asked: str | None
+) -> Response:
+    """A stored value, or the part of it that is asked for; or where the store itself gives it."""
     is_range = asked is not None and byte_range(asked, value.size_bytes) is not None
     least = service.settings.presigned_bytes
     signed = signed_address(value, least, asked if is_range else None)

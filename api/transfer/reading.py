@@ -9,7 +9,13 @@ from typing import Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.access.grants import Action
-from tensorrepo.api.transfer.stored_values import StoredValue, open_value
+from tensorrepo.api.transfer.stored_values import (
+    WHOLE_BYTES,
+    KnownSizes,
+    RemoteValue,
+    StoredValue,
+    open_value,
+)
 from tensorrepo.repo.backends.base import StoredKey, check_key
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
@@ -34,7 +40,22 @@ def open_key(access: RepositoryAccess, key: str) -> StoredValue:
     access.require(Action.READ)
     if not _is_served(key):
         raise NotFoundError(f"{access.name} has no key {key!r:.200}")
-    return open_value(access.core.backend, key)
+    sizes = access.served.kept(KnownSizes) if key.startswith(_OBJECTS) else None
+    return open_value(access.core.backend, key, sizes)
+
+
+def known_value(access: RepositoryAccess, key: str) -> RemoteValue | None:
+    """What `open_key` gives of a large object afar, where that takes no reading; else None.
+
+    Raises:
+        PermissionDenied: as `open_key`.
+    """
+    sizes = access.served.kept(KnownSizes)
+    size = sizes.known(key)
+    if size is None or size <= WHOLE_BYTES:
+        return None
+    access.require(Action.READ)
+    return RemoteValue(access.core.backend, key, size, sizes)
 
 
 def list_keys(access: RepositoryAccess, prefix: str, after: str | None) -> Iterator[StoredKey]:

@@ -9,9 +9,10 @@ not stop everybody else. Of other stores pieces come by asynchronous reads.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Final, Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -19,11 +20,15 @@ from starlette.concurrency import run_in_threadpool
 from tensorrepo.repo.backends.base import Backend, OpensFiles, SendsRanges, SignsRequests
 from tensorrepo.repo.errors import NotFoundError, StorageError
 from tensorrepo.repo.ids import Buffer
+from tensorrepo.repo.objects.cache import LimitedCache
 from tensorrepo.repo.objects.mapping import map_descriptor
 
 PIECE_BYTES: Final = 512 << 10
 WHOLE_BYTES: Final = 256 << 10  # smaller values are read at once
 SIGNED_SECONDS: Final = 15 * 60
+_KNOWN_SECONDS: Final = 60.0
+_SIZES_BYTES: Final = 8 << 20
+_SIZE_BYTES: Final = 300  # that one takes in memory, about
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -93,6 +98,32 @@ class FileValue:
             os.pread(self.descriptor, min(PIECE_BYTES, stop - at), at)
 
 
+class KnownSizes:
+    """Sizes of objects of a store afar: each range of one would ask the store for it again.
+
+    An object never changes; for a minute nobody looks whether it was collected. Thread-safe.
+    """
+
+    def __init__(self, _served: object = None, *, timer: Callable[[], float] = monotonic) -> None:
+        self._known = LimitedCache[int](_SIZES_BYTES)
+        self._timer = timer
+
+    def size(self, backend: Backend, key: str) -> int:
+        """Bytes under `key`, asked for once by all who want it. Raises NotFoundError."""
+        return self._known.get_or_load(self._place(key), lambda: (_size(backend, key), _SIZE_BYTES))
+
+    def known(self, key: str) -> int | None:
+        """The same, where that takes no asking."""
+        return self._known.get(self._place(key))
+
+    def forget(self, key: str) -> None:
+        """It is not there any more."""
+        self._known.drop(self._place(key))
+
+    def _place(self, key: str) -> tuple[str, int]:
+        return key, int(self._timer() // _KNOWN_SECONDS)
+
+
 @dataclass(slots=True)
 class RemoteValue:
     """A large value of a store that is read over a network."""
@@ -100,9 +131,19 @@ class RemoteValue:
     backend: Backend
     key: str
     size_bytes: int
+    sizes: KnownSizes | None = None
 
     async def pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
         """See `StoredValue`."""
+        try:
+            async for piece in self._pieces(start, stop):
+                yield piece
+        except NotFoundError:
+            if self.sizes is not None:
+                self.sizes.forget(self.key)
+            raise
+
+    async def _pieces(self, start: int, stop: int) -> AsyncIterator[Buffer]:
         if isinstance(self.backend, SendsRanges):
             async for piece in self.backend.send_range(self.key, start, stop):
                 yield piece
@@ -130,16 +171,24 @@ def signed_address(
     return value.backend.signed_url(value.key, SIGNED_SECONDS, headers=headers)
 
 
-def open_value(backend: Backend, key: str) -> StoredValue:
-    """The value under `key`; reads, so not for the event loop. Raises NotFoundError."""
+def open_value(backend: Backend, key: str, sizes: KnownSizes | None = None) -> StoredValue:
+    """The value under `key`; reads, so not for the event loop. Raises NotFoundError.
+
+    `sizes` may be given where what is under a key never changes.
+    """
     if isinstance(backend, OpensFiles):
         return _open_file(backend, key)
+    size = _size(backend, key) if sizes is None else sizes.size(backend, key)
+    if size <= WHOLE_BYTES:
+        return SmallValue(backend.read(key))
+    return RemoteValue(backend, key, size, sizes)
+
+
+def _size(backend: Backend, key: str) -> int:
     size = backend.size(key)
     if size is None:
         raise NotFoundError(f"no key {key!r}")
-    if size <= WHOLE_BYTES:
-        return SmallValue(backend.read(key))
-    return RemoteValue(backend, key, size)
+    return size
 
 
 def _open_file(backend: OpensFiles, key: str) -> StoredValue:

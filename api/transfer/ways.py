@@ -13,7 +13,7 @@ from typing import Final
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.repositories.opening import ServedRepository
-from tensorrepo.api.transfer.stored_values import SmallValue, StoredValue, open_value
+from tensorrepo.api.transfer.stored_values import KnownSizes, SmallValue, StoredValue, open_value
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest, digest_bytes
 from tensorrepo.repo.log.reader import LogView
@@ -109,16 +109,19 @@ def open_reached(access: RepositoryAccess, way: Sequence[Digest]) -> StoredValue
         NotFoundError: it is not there, or the caller may not read it: nobody learns which.
     """
     access.served.kept(Ways).prove(access, way)
-    return open_object(access.core.objects, way[-1], access.view)
+    sizes = access.served.kept(KnownSizes)
+    return open_object(access.core.objects, way[-1], access.view, sizes)
 
 
-def open_object(store: ObjectStore, digest: Digest, view: LogView) -> StoredValue:
+def open_object(
+    store: ObjectStore, digest: Digest, view: LogView, sizes: KnownSizes | None = None
+) -> StoredValue:
     """An object wherever it lies: under its newest label, under another one, or in a pack."""
     store.refuse_purged(digest)
     labels = sorted({store.known_label(digest, [each]) for each in view.state.graves} | {0})
     for label in reversed(labels):
         try:
-            return open_value(store.backend, object_key(digest, label))
+            return open_value(store.backend, object_key(digest, label), sizes)
         except NotFoundError:
             continue
     found = store.get(digest)

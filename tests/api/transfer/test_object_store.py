@@ -14,9 +14,11 @@ import pytest
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.housekeeping import INCOMING_SECONDS, Housekeeping
+from tensorrepo.api.transfer.stored_values import KnownSizes
 from tensorrepo.repo.backends.service import open_http
 from tensorrepo.repo.backends.service_format import PIECE_BYTES
 from tensorrepo.repo.changes.repository import RepositoryCore, open_repository
+from tensorrepo.repo.errors import NotFoundError
 from tensorrepo.repo.objects.envelope import EncodedObject, Kind, encode_object
 from tests.support.builders.repositories import commit_files, files_at, tip_of
 from tests.support.servers.object_stores import Bucket, s3_on_moto
@@ -198,3 +200,44 @@ def test_what_nobody_took_in_is_dropped_after_a_day(over_s3: RunningService) -> 
         running.directory, running.settings.data, caches_of(running), clock=lambda: later
     ).turn()
     assert (len(kept), list(backend.list("incoming/"))) == (1, [])
+
+
+def test_a_known_object_is_told_of_and_refused_like_any(
+    over_s3: RunningService, remote: RepositoryCore
+) -> None:
+    key, _ = _large(remote)
+    path, asked = f"{STORE}/{key}", {"Range": "bytes=5-9"}
+    with over_s3.client() as client:
+        first, second = (client.get(path, headers=asked) for _ in range(2))
+        metrics = client.get("/metrics").text
+    assert (first.status_code, second.status_code) == (307, 307)
+    told = [one for one in over_s3.audited() if one["kind"] == "download"]
+    assert told[-1]["paths"] == [path]
+    assert "/-/store/{key:path}" in metrics
+    assert httpx.get(f"{over_s3.url}{path}", headers=asked).status_code == 401
+    narrow = over_s3.user("eve", Grant("team/photos", Action.READ, "heads/other"))
+    with over_s3.client(narrow) as client:
+        assert client.get(path, headers=asked).status_code == 403
+
+
+def test_sizes_are_asked_for_once_a_minute_and_when_the_object_is_gone() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def size(self, key: str) -> int | None:
+            self.asked += 1
+            return None if key == "gone" else 7
+
+    now = [0.0]
+    backend, sizes = Counting(), KnownSizes(timer=lambda: now[0])
+    known = [sizes.size(backend, "a") for _ in range(3)]  # type: ignore[arg-type]
+    assert (known, backend.asked) == ([7, 7, 7], 1)
+    with pytest.raises(NotFoundError):
+        sizes.size(backend, "gone")  # type: ignore[arg-type]
+    sizes.forget("a")
+    assert sizes.known("a") is None
+    sizes.size(backend, "a")  # type: ignore[arg-type]
+    now[0] += 61
+    assert sizes.known("a") is None
+    assert backend.asked == 3
