@@ -112,7 +112,7 @@ def write(
         key=name,
         root=link.digest,
         rows=stored.root.rows,
-        bytes=stored.root.stored_bytes,
+        stored_bytes=stored.root.stored_bytes,
         lease=lease,
     )
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
     from tensorrepo.verbs.purge import PurgePlan, PurgeReport
-    from tensorrepo.verbs.watching import NewCommit
+    from tensorrepo.verbs.watching import WatchedCommit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -141,7 +141,7 @@ class RepositoryHistory:
         path: str = "",
         poll_seconds: float = 2.0,
         timeout: str | None = None,
-    ) -> Iterator[NewCommit]:
+    ) -> Iterator[WatchedCommit]:
         """New commits of a branch as they come, oldest first, for ever.
 
         Behind a service they come as its events tell; else the log is looked at. After a reset of

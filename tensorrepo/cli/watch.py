@@ -15,7 +15,7 @@ from tensorrepo.cli.main import AFTER_DASHES, NOTHING_TO_DO
 from tensorrepo.cli.options import RepoCall, complete_ref
 from tensorrepo.repo.changes.moments import parse_span
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.verbs.watching import NewCommit, watch
+from tensorrepo.verbs.watching import WatchedCommit, watch
 
 COMMIT_VARIABLE: Final = "TENSORREPO_COMMIT"
 BEFORE_VARIABLE: Final = "TENSORREPO_BEFORE"
@@ -95,10 +95,14 @@ def watch_command(
 
 
 def _work(
-    call: RepoCall, coming: Iterator[NewCommit], words: list[str], policy: str, number: int | None
+    call: RepoCall,
+    coming: Iterator[WatchedCommit],
+    words: list[str],
+    policy: str,
+    number: int | None,
 ) -> None:
     """Run the command for each commit that comes, or show it."""
-    done: NewCommit | None = None
+    done: WatchedCommit | None = None
     try:
         for count, new in enumerate(coming, 1):
             if words:
@@ -114,7 +118,7 @@ def _work(
     raise Exit(NOTHING_TO_DO)  # none came in time
 
 
-def _show(call: RepoCall, new: NewCommit) -> None:
+def _show(call: RepoCall, new: WatchedCommit) -> None:
     if call.as_json:
         output.json_value(
             {
@@ -130,7 +134,7 @@ def _show(call: RepoCall, new: NewCommit) -> None:
     output.flush()  # whoever reads them waits for them
 
 
-def _run_until_done(call: RepoCall, new: NewCommit, words: list[str], policy: str) -> None:
+def _run_until_done(call: RepoCall, new: WatchedCommit, words: list[str], policy: str) -> None:
     """Run the command, again if the policy says so.
 
     Raises:
@@ -150,7 +154,7 @@ def _run_until_done(call: RepoCall, new: NewCommit, words: list[str], policy: st
         wait = min(2 * wait, _LAST_RETRY_SECONDS)
 
 
-def _run(call: RepoCall, new: NewCommit, words: list[str]) -> int:
+def _run(call: RepoCall, new: WatchedCommit, words: list[str]) -> int:
     """The command's exit code; below 0 the signal that ended it."""
     told = {
         COMMIT_VARIABLE: new.digest,

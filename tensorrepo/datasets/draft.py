@@ -184,13 +184,14 @@ class DatasetDraft:
         known = [parsed(each) for each in parts]
         if self.repository is not None:
             refuse_unreachable(known, self.repository)
+        chosen("verify", verify, ("sample", "all"))
         edges = edges_from(derived_from, how, repository=self.repository)
         rows = [RowsPart(each.key, each.root, each.rows) for each in known]
         digest, self.parts = append_parts(
             self.stage.objects,
             self.stored,
             rows,
-            verify=chosen("verify", verify, ("sample", "all")),
+            verify=verify,
             edges=edges,
         )
         self.leases += [each.lease for each in known]

@@ -22,7 +22,7 @@ from tensorrepo.repo.typed_decoding import from_json
 
 MOST_BYTES = 64 << 10
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Digest = Annotated[Digest, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -34,7 +34,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         key: name of the part, for good.
         root: digest of the object that leads to all others.
         rows: number of rows.
-        bytes: bytes of their pages.
+        stored_bytes: bytes of their pages; ``bytes`` in JSON.
         lease: name of the lease that keeps them until the commit.
         kind: what they are.
         version: version of this form.
@@ -44,7 +44,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     key: _Name
     root: _Digest
     rows: _Count
-    bytes: _Count
+    stored_bytes: _Count = msgspec.field(name="bytes")
     lease: _Name
     kind: Literal["rows"] = "rows"
     version: Literal[1] = 1

@@ -28,7 +28,7 @@ LONGEST_WAIT_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class NewCommit(Shown):
+class WatchedCommit(Shown):
     """A commit that came to a ref.
 
     Attributes:
@@ -60,7 +60,7 @@ def watch(
     timeout_seconds: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[NewCommit]:
+) -> Iterator[WatchedCommit]:
     """New commits of a ref, for ever; see `Repository.watch`.
 
     What does not answer is asked again, ever less often.
@@ -89,7 +89,7 @@ class _Watched:
     path: str
     newest: bool
 
-    def between(self, at: Digest, tip: Digest) -> Iterator[NewCommit]:
+    def between(self, at: Digest, tip: Digest) -> Iterator[WatchedCommit]:
         """What is told of a ref that moved from `at` to `tip`."""
         told = filter(self._is_wanted, _between(self.core, self.ref, at, tip))
         if not self.newest:
@@ -98,7 +98,7 @@ class _Watched:
         for last in deque(told, maxlen=1):
             yield replace(last, before=at)
 
-    def _is_wanted(self, new: NewCommit) -> bool:
+    def _is_wanted(self, new: WatchedCommit) -> bool:
         if not self.path:
             return True
         before, objects = new.before, self.core.objects
@@ -112,7 +112,7 @@ def _watch(
     looks: Iterator[None],
     timeout_seconds: float | None,
     clock: Callable[[], float],
-) -> Iterator[NewCommit]:
+) -> Iterator[WatchedCommit]:
     heard = clock()
     for _ in looks:
         tip = _tip(watched.core, watched.ref)
@@ -125,11 +125,11 @@ def _watch(
             return
 
 
-def _between(core: RepositoryCore, ref: str, at: Digest, tip: Digest) -> Iterator[NewCommit]:
+def _between(core: RepositoryCore, ref: str, at: Digest, tip: Digest) -> Iterator[WatchedCommit]:
     """What came to a ref that moved from `at` to `tip`; the tip alone where it was set back."""
     before = at
     for digest in trail(core.objects, tip, at).commits or (tip,):
-        yield NewCommit(ref, digest, read_commit(core.objects, digest), before)
+        yield WatchedCommit(ref, digest, read_commit(core.objects, digest), before)
         before = digest
 
 

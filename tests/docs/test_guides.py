@@ -24,6 +24,7 @@ GUIDES = [
     "files",
     "git",
     "lineage",
+    "many-machines",
     "runs",
     "model-files",
     "models",
