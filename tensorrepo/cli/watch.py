@@ -32,10 +32,10 @@ def watch_command(
     ref: Annotated[
         str, Argument(metavar="[REF]", help="A branch.", autocompletion=complete_ref)
     ] = "main",
-    since: Annotated[
+    behind: Annotated[
         str | None,
         Option(
-            "--since", metavar="REF", help="Begin behind this commit.", autocompletion=complete_ref
+            "--behind", metavar="REF", help="Begin behind this commit.", autocompletion=complete_ref
         ),
     ] = None,
     path: Annotated[
@@ -53,7 +53,7 @@ def watch_command(
         ),
     ] = "stop",
     number: Annotated[
-        int | None, Option("-n", metavar="COUNT", help="End after so many commits.")
+        int | None, Option("--limit", "-n", metavar="COUNT", help="End after so many commits.")
     ] = None,
     timeout: Annotated[
         str | None,
@@ -74,13 +74,13 @@ def watch_command(
     Examples:
         tensorrepo watch main -- python train.py
         tensorrepo watch main --path datasets/photos --newest -- make report
-        tensorrepo watch main --since v1 --on-failure retry -- ./deploy.sh
+        tensorrepo watch main --behind v1 --on-failure retry -- ./deploy.sh
         tensorrepo watch main -n 1 --timeout 1h
     """
     if on_failure not in _POLICIES:
         raise InvalidInputError(f"--on-failure {on_failure!r}: expected {', '.join(_POLICIES)}")
     core, resolve = call.session.repository, call.session.resolve
-    start = None if since is None else resolve(since).digest
+    start = None if behind is None else resolve(behind).digest
     coming = watch(
         core,
         ref,
@@ -113,7 +113,7 @@ def _work(
             if count == number:
                 return
     except KeyboardInterrupt:
-        hint = "no commit had come" if done is None else f"go on with --since {done.digest:.12}"
+        hint = "no commit had come" if done is None else f"go on with --behind {done.digest:.12}"
         raise KeyboardInterrupt(hint) from None
     raise Exit(NOTHING_TO_DO)  # none came in time
 
@@ -147,7 +147,7 @@ def _run_until_done(call: RepoCall, new: WatchedCommit, words: list[str], policy
             output.note(f"{where}. Going on with the next.")
             return
         if policy == "stop":
-            output.note(f"{where}. Mend it and go on with --since {new.before or new.digest:.12}")
+            output.note(f"{where}. Mend it and go on with --behind {new.before or new.digest:.12}")
             raise Exit(code if 0 < code < _SIGNALS else _SIGNALS - code)
         output.note(f"{where}. Running it again in {wait:.0f} s.")
         time.sleep(wait)

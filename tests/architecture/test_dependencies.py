@@ -55,7 +55,7 @@ def _foreign(*, at_load: bool, but: str | None = None) -> dict[str, str]:
 
 
 # Modules that users import by their names, whose classes are subclasses of an extra's.
-_OF_EXTRAS = ("tensorrepo/dcp.py",)
+_OF_EXTRAS = ("tensorrepo/dcp.py", "tensorrepo/ray.py")
 
 
 def test_what_loads_with_the_package_is_a_dependency() -> None:
@@ -102,6 +102,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "gpu",
         "mount",
         "postgres",
+        "ray",
         "server",
         "tfrecord",
         "demo",

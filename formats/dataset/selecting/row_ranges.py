@@ -97,7 +97,7 @@ def read_piece(
     Args:
         dataset: what is read.
         columns: names of the columns that are wanted.
-        piece: of `plan_pieces`.
+        piece: ranges of rows, as `plan_pieces` gives them.
         where: predicate that they fulfil, over columns in the form of `Schema.to_arrow`.
         rows: physical rows, ascending, of which those in the piece are meant; None: all.
         max_bytes: bound of a batch.
