@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import tensorrepo as tr
 from tensorrepo import parts
@@ -169,6 +171,45 @@ def test_parts_of_a_schema_fit_the_dataset_that_is_made_with_it(repo: tr.Reposit
     with repo.transaction() as tx:
         tx.create_dataset("later", columns=COLUMNS).append_parts([part.to_json()])
     assert repo.dataset("later")["x"][:].tolist() == rows(1)["x"].tolist()
+
+
+def test_columns_of_every_layout_are_put_behind_each_other(repo: tr.Repository) -> None:
+    columns = {
+        "photo": tr.Image("png"),
+        "volume": tr.Tensor("u1", (None, None), tile=(16, 16)),
+        "spans": tr.List("int32"),
+        "tokens": tr.Tensor("i2", (None,)),
+    }
+    with repo.transaction() as tx:
+        tx.create_dataset("all", columns=columns)
+
+    def some(number: int) -> dict[str, Any]:
+        return {
+            "photo": [_png(8 + number)],
+            "volume": [np.full((40, 40 + number), number, "u1")],
+            "spans": [list(range(number))],
+            "tokens": [np.arange(number, dtype="i2")],
+        }
+
+    made = [
+        parts.write(repo, some(1), dataset="all", key="1"),
+        parts.write(repo, some(2), schema=columns, key="2"),
+        parts.write(repo, iter(()), dataset="all", key="none"),
+    ]
+    with repo.transaction() as tx:
+        tx.dataset("all").append_parts(made, verify="all")
+    found = repo.dataset("all")
+    assert list(verify_dataset(found.stored)) == []
+    assert found["photo.width"][:].tolist() == [9, 10]
+    assert [found["volume"][at, 0, 39:].tolist() for at in range(2)] == [[1, 1], [2, 2, 2]]
+    assert [row["spans"] for row in found] == [[0], [0, 1]]
+    assert [row["tokens"].tolist() for row in found] == [[0], [0, 1]]
+
+
+def _png(width: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, 5)).save(file, "PNG")
+    return file.getvalue()
 
 
 def test_columns_that_came_since_take_their_defaults(repo: tr.Repository) -> None:
