@@ -59,6 +59,7 @@ from tensorrepo.formats.dataset.versions.match import RowRanges, emptied
 from tensorrepo.formats.dataset.versions.row_diff import row_changes
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest, write_dataset
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 
 _NO_ROWS: Final = np.zeros(0, np.int64)
@@ -174,7 +175,7 @@ def plan_derivation(
     if before.path != edge.path:
         return DerivationPlan(_every_row(source), anew=f"it was derived from {before.path}")
     try:
-        earlier = open_dataset(source.objects, before.digest, source.outside)
+        earlier = open_dataset(source.objects, Digest(before.digest), source.outside)
     except NotFoundError:
         why = f"version {before.digest:.12} of {before.path} is gone"
         return DerivationPlan(_every_row(source), anew=why)
