@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tensorrepo as tr
+from tensorrepo.formats.dataset.derive import DerivationReport
 from tensorrepo.formats.dataset.schema.convert import decode_image
 
 ROWS = 4000
@@ -155,6 +156,17 @@ def test_a_source_without_rows_needs_types(repo: tr.Repository) -> None:
         with pytest.raises(tr.InvalidInputError, match="no rows to tell columns by"):
             tx.derive("derived", "source", double)
         assert len(tx.derive("derived", "source", double, types={"y": "int64"})) == 0
+
+
+def test_a_purged_row_takes_what_was_made_of_it_along(repo: tr.Repository) -> None:
+    _derive(repo)
+    before = repo.dataset("derived").row_ids([5])
+    repo.purge("source", where="x == 5", reason="consent withdrawn")
+    assert 10 not in repo.dataset("derived")["y"][:]
+    with pytest.raises(tr.Error, match="purged"):
+        repo.dataset("derived").rows_by_id(before)
+    assert _derive(repo) == DerivationReport(kept=ROWS - 1)
+    assert _is_derived(repo)
 
 
 KILLED = """
