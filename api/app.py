@@ -29,6 +29,8 @@ from tensorrepo.api.mlflow import runs as mlflow_runs
 from tensorrepo.api.mlflow.errors import mlflow_error
 from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
+from tensorrepo.api.oci import routes as oci
+from tensorrepo.api.oci.errors import oci_error
 from tensorrepo.api.openapi import describe
 from tensorrepo.api.pages.errors import install_page_errors
 from tensorrepo.api.pages.rendering import compile_templates
@@ -96,9 +98,10 @@ ROUTERS = (
     huggingface_reading.router,
     huggingface_writing.router,
     huggingface_lfs.router,
+    oci.router,
 )
 # How clients of elsewhere are told of errors.
-ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error)
+ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error, oci_error)
 
 
 def create_app(
