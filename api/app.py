@@ -18,6 +18,7 @@ from tensorrepo.api.forwarding import Forwarding
 from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
 from tensorrepo.api.huggingface import reading_routes as huggingface_reading
 from tensorrepo.api.huggingface import writing_routes as huggingface_writing
+from tensorrepo.api.huggingface import xet_routes as huggingface_xet
 from tensorrepo.api.huggingface.errors import hub_error
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
@@ -98,6 +99,7 @@ ROUTERS = (
     huggingface_reading.router,
     huggingface_writing.router,
     huggingface_lfs.router,
+    huggingface_xet.router,
     oci.router,
 )
 # How clients of elsewhere are told of errors.

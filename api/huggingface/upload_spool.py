@@ -58,10 +58,11 @@ MAX_OWNED_BYTES: Final = 1 << 40  # of one user in one repository
 _SPARE_BYTES: Final = 1 << 30  # of the disk, which uploads leave free
 _EXPIRES_SECONDS: Final = 86400
 _LEAST_SECONDS: Final = 900
+_XET_SECONDS: Final = 3600
 _SLOWEST: Final = 1 << 20  # bytes a second, for which an address is good
 _WRITE_BYTES: Final = 1 << 20
 _DIGITS: Final = frozenset("0123456789abcdef")
-TicketUse = Literal["whole", "part", "complete"]
+TicketUse = Literal["whole", "part", "complete", "xet"]
 
 
 class UploadTicket(msgspec.Struct, frozen=True):
@@ -117,12 +118,12 @@ class UploadSpool:
 
     def find(self, access: RepositoryAccess, sha256: str) -> Path | None:
         """The file of that SHA-256 that this caller brought to this repository."""
-        path = self._folder(_owner(access)) / check_sha256(sha256)
+        path = self.folder_of(_owner(access)) / check_sha256(sha256)
         return path if path.is_file() else None
 
     def forget(self, access: RepositoryAccess, sha256: str) -> None:
         """A commit has it now."""
-        (self._folder(_owner(access)) / check_sha256(sha256)).unlink(missing_ok=True)
+        (self.folder_of(_owner(access)) / check_sha256(sha256)).unlink(missing_ok=True)
 
     def tickets(
         self, access: RepositoryAccess, sha256: str, size_bytes: int, *, parts: bool
@@ -152,6 +153,13 @@ class UploadSpool:
         count = -(-size_bytes // part_bytes)
         numbered = tuple(ticket("part", number) for number in range(1, count + 1))
         return UploadTickets(ticket("complete"), numbered, part_bytes)
+
+    def xet_ticket(self, access: RepositoryAccess) -> tuple[str, UploadTicket]:
+        """A token to upload by Xet with, and what it says."""
+        until = int(self.clock()) + _XET_SECONDS
+        owner = _owner(access)
+        ticket = UploadTicket("xet", access.name, owner, access.caller.name, "", 0, 0, until)
+        return self._signed(ticket), ticket
 
     def check(self, text: str, repository: str, *uses: TicketUse) -> UploadTicket:
         """The ticket in an address.
@@ -185,10 +193,10 @@ class UploadSpool:
         path = await run_in_threadpool(self._begin, ticket)
         descriptor = await run_in_threadpool(_open, path)
         try:
-            found, size = await _written(descriptor, pieces, ticket.size_bytes)
+            found, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
             _check(found, ticket.sha256, size, ticket.size_bytes)
             await run_in_threadpool(os.fsync, descriptor)
-            path.rename(self._folder(ticket.owner) / ticket.sha256)
+            path.rename(self.folder_of(ticket.owner) / ticket.sha256)
         except BaseException:
             with suppress(OSError):
                 path.unlink()
@@ -201,7 +209,7 @@ class UploadSpool:
         parts = self._parts(ticket)
         start, stop = parts.span(ticket.part)
         with parts.writing(ticket.part) as descriptor:
-            found, size = await _written(descriptor, pieces, stop - start)
+            found, size = await write_pieces(descriptor, pieces, stop - start)
             _check(found, found, size, stop - start)
             parts.arrived(ticket.part, found)
         return found
@@ -218,7 +226,7 @@ class UploadSpool:
             raise InvalidInputError(
                 f"this address is for the file {ticket.sha256:.12}, not for {sha256:.80}"
             )
-        self._parts(ticket).complete(sha256, self._folder(ticket.owner) / sha256, told)
+        self._parts(ticket).complete(sha256, self.folder_of(ticket.owner) / sha256, told)
 
     def room(self) -> Path:
         """A folder for what is on its way and is no file yet."""
@@ -231,24 +239,30 @@ class UploadSpool:
         remove_older(self.folder.glob("*/*"), self.clock() - _EXPIRES_SECONDS)
 
     def _begin(self, ticket: UploadTicket) -> Path:
-        folder = self._folder(ticket.owner)
+        folder = self.folder_of(ticket.owner)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"{ticket.sha256}.{secrets.token_hex(8)}"
 
-    def _folder(self, owner: str) -> Path:
+    def folder_of(self, owner: str) -> Path:
+        """Where the uploads of an owner lie."""
         return self.folder / owner
 
     def _parts(self, ticket: UploadTicket) -> UploadParts:
-        folder = self._folder(ticket.owner) / f"{ticket.sha256}.parts"
+        folder = self.folder_of(ticket.owner) / f"{ticket.sha256}.parts"
         return UploadParts(folder, ticket.size_bytes, ticket.part_bytes)
 
     def _refuse_large(self, access: RepositoryAccess, sha256: str, size_bytes: int) -> None:
+        owner = _owner(access)
+        # Parts of it that came take its own room.
+        self.require_room(owner, size_bytes, self.folder_of(owner) / f"{sha256}.parts")
+
+    def require_room(self, owner: str, size_bytes: int, own: Path | None = None) -> None:
+        """Raises TooLargeError where an owner's uploads may not grow so; `own` does not count."""
         if not 0 <= size_bytes <= MAX_FILE_BYTES:
             raise TooLargeError(f"a file has at most {MAX_FILE_BYTES:,} bytes, not {size_bytes:,}")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = self._folder(_owner(access))
-        own = folder / f"{sha256}.parts"  # parts of it that came take its own room
-        owned = sum(_disk_bytes(path) for path in folder.rglob("*") if own not in path.parents)
+        uploads = self.folder_of(owner).rglob("*")
+        owned = sum(_disk_bytes(path) for path in uploads if own not in path.parents)
         free = shutil.disk_usage(self.folder).free - _SPARE_BYTES
         if owned + size_bytes > MAX_OWNED_BYTES or size_bytes > free:
             raise TooLargeError(
@@ -300,7 +314,7 @@ def _open(path: Path) -> int:
         raise explain(error, "write", path) from error
 
 
-async def _written(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
+async def write_pieces(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
     """Write what comes; its SHA-256 and its size. Raises TooLargeError behind `most` bytes."""
     hasher, size = hashlib.sha256(), 0
     batch: list[bytes] = []

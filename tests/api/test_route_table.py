@@ -70,7 +70,10 @@ BY_TICKET = frozenset(
     f"{method} {folder}/{{repository:namespace}}/{{name:namespace}}.git/lfs"
     for method in ("PUT", "POST")
     for folder in ("", "/datasets")
-)
+) | {
+    "POST /cas/{repository:namespace}/{epoch}/v1/xorbs/{space}/{xorb}",
+    "POST /cas/{repository:namespace}/{epoch}/v1/shards",
+}
 BODIES = {
     "POST /api/repos/create": {"name": "a", "organization": NAMESPACE},
     "DELETE /api/repos/delete": {"name": "a", "organization": NAMESPACE},
