@@ -84,8 +84,8 @@ class UploadTickets:
     """Tickets to send a file by.
 
     Attributes:
-        last: of the whole file; of one in parts, to say that all came.
-        parts: of each part.
+        last: ticket of the whole file; where it comes in parts, the one to say that all came.
+        parts: tickets of the parts, in order.
         part_bytes: size of each part but the last.
     """
 

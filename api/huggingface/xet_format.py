@@ -52,7 +52,7 @@ _WITH_SHA256: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ChunkRun:
     """A run of chunks of one xorb.
 
     Attributes:
@@ -84,14 +84,14 @@ class ShardFile:
     shard: Buffer
     at: int
 
-    def segments(self) -> Iterator[Segment]:
+    def segments(self) -> Iterator[ChunkRun]:
         """What it is made of, in order."""
         for number in range(self.count):
             entry = _SEGMENT.unpack_from(self.shard, self.at + number * _SEGMENT.size)
             xorb, _, size_bytes, start, stop = entry
             if not start < stop <= MAX_CHUNKS:
                 raise _bad(f"a segment of the chunks {start} to {stop} of a xorb")
-            yield Segment(hash_text(xorb), size_bytes, start, stop)
+            yield ChunkRun(hash_text(xorb), size_bytes, start, stop)
 
 
 def check_hash(text: str) -> str:

@@ -37,7 +37,7 @@ from tensorrepo.api.huggingface.upload_spool import UploadSpool, UploadTicket, w
 from tensorrepo.api.huggingface.xet_format import (
     MAX_BODY_BYTES,
     MAX_XORB_BYTES,
-    Segment,
+    ChunkRun,
     ShardFile,
     check_hash,
     chunk_hash,
@@ -79,7 +79,7 @@ class XetEpoch:
     Attributes:
         spool: where files go.
         ticket: says whose they are.
-        folder: of the epoch.
+        folder: place of the epoch's xorbs.
     """
 
     spool: UploadSpool
@@ -169,7 +169,7 @@ class _Xorbs:
         self._folder = folder
         self._tables = LimitedCache[NDArray[np.int64]](_KEPT_BYTES)
 
-    def place(self, segment: Segment) -> tuple[int, int]:
+    def place(self, segment: ChunkRun) -> tuple[int, int]:
         """Half-open range of bytes of a segment in its xorb.
 
         Raises:

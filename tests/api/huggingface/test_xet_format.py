@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorrepo.api.huggingface.xet_format import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
-    Segment,
+    ChunkRun,
     chunk_hash,
     hash_text,
     read_chunks,
@@ -104,12 +104,12 @@ def test_what_is_no_xorb_is_refused(body: bytes) -> None:
 def test_a_shard_tells_files_and_their_segments() -> None:
     found = list(read_shard(SHARD))
     assert [file.sha256 for file in found] == [SHA256, SHA256]
-    assert list(found[1].segments()) == [Segment(NAME, 10, 0, 1), Segment(NAME, 20, 1, 3)]
+    assert list(found[1].segments()) == [ChunkRun(NAME, 10, 0, 1), ChunkRun(NAME, 20, 1, 3)]
 
 
 def test_proofs_of_ranges_may_be_left_out() -> None:
     (found,) = read_shard(make_shard(make_file(SHA256, [(NAME, 10, 0, 1)], flags=1 << 30)))
-    assert list(found.segments()) == [Segment(NAME, 10, 0, 1)]
+    assert list(found.segments()) == [ChunkRun(NAME, 10, 0, 1)]
 
 
 @given(st.binary(max_size=400) | st.builds(lambda at: SHARD[:at], st.integers(0, len(SHARD) - 49)))
