@@ -123,7 +123,7 @@ class OciRepository:
             path = found.artifact.paths.get(wanted)
             if path is not None:
                 self._remember(wanted, found)
-                return self._proving(found.commit.find(path))
+                return self._proving(found.commit, path)
         self.require_there()
         raise blob_missing(f"{self.id} has no file {digest} that you may read")
 
@@ -251,9 +251,12 @@ class OciRepository:
         artifact = self._memory.artifacts.get_or_load((name, *key), make)
         return FoundArtifact(commit, artifact) if artifact.paths else None
 
-    def _proving(self, file: HubFile) -> HubFile:
-        """The file, whose first whole reading is compared with its hash."""
-        proved, key = self._memory.proved, (self.id, file.path, file.sha256)
+    def _proving(self, commit: HubCommit, path: str) -> HubFile:
+        """A file, whose first whole reading is compared with its hash."""
+        file, entry = commit.find(path), commit.entry
+        # Another model may tell the same of other bytes, so what was proved is this one's.
+        key = (None if entry is None else entry.digest, path, file.sha256)
+        proved = self._memory.proved
 
         def read(start: int, stop: int) -> Iterator[Buffer]:
             if (start, stop) != (0, file.size_bytes) or proved.get(key):
