@@ -34,6 +34,7 @@ GUIDES = [
     "selecting",
     "sharing",
     "sql",
+    pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers
     "trust",
 ]
 
