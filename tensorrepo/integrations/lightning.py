@@ -13,18 +13,15 @@ For the package `pytorch_lightning`, whose base classes are others, see the modu
 from __future__ import annotations
 
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.plugins import CheckpointIO
 
 from tensorrepo.integrations.lightning_checkpoints import RunCheckpoints
 from tensorrepo.integrations.lightning_logger import RunLogger
 
 
-class RepositoryCheckpointIO(RunCheckpoints, CheckpointIO):  # type: ignore[misc]  # no types
+class RepositoryCheckpointIO(RunCheckpoints, CheckpointIO):
     """Checkpoints of a `Trainer`, stored in a repository: ``Trainer(plugins=[...])``."""
 
 
-class RepositoryLogger(RunLogger, Logger):  # type: ignore[misc]  # no types
+class RepositoryLogger(RunLogger, Logger):
     """A logger of a `Trainer` that is a run: ``Trainer(logger=...)``."""
-
-    nobody = DummyExperiment

@@ -101,7 +101,7 @@ class RunCheckpoints:
         """
         self.run = check_run_name(run)
         self._repository = repository
-        self._options = {"optimizer": optimizer, "start": start, "staging": staging}
+        self._options: dict[str, Any] = {"optimizer": optimizer, "start": start, "staging": staging}
         self._training = secrets.token_hex(16)
         self._checkpointer: Checkpointer | None = None
         self._saving: list[Future[Saved]] = []
@@ -210,7 +210,8 @@ class RunCheckpoints:
             raise InvalidInputError(
                 "map_location by devices: tensors are stored without one; give the device"
             )
-        return _moved(state, map_location)
+        moved: dict[str, Any] = _moved(state, map_location)
+        return moved
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove a path, and its checkpoint where no other names it, once newer are durable."""

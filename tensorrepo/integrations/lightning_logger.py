@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tensorrepo.formats.runs.run_record import FINISHED
 from tensorrepo.integrations.run_log import RunLog
 from tensorrepo.repository import Repository
 from tensorrepo.runs.run import Run
 
-_FAILED = "failed"  # Lightning's word, and ours
+_FAILED: Final = "failed"  # Lightning's word, and ours
 
 
 class RunLogger:
     """Metrics and hyperparameters of a training become those of a run. Rank 0 records."""
-
-    nobody: ClassVar[Callable[[], Any]]  # what other ranks talk to
 
     def __init__(
         self, repository: Repository, run: str | Run, *, resume: bool = False, **options: Any
@@ -47,7 +45,7 @@ class RunLogger:
     @property
     def experiment(self) -> Any:
         """The `Run`, for what loggers cannot say: ``logger.experiment.log_image(...)``."""
-        return self._log.run() if _is_rank_0() else self.nobody()
+        return self._log.run() if _is_rank_0() else _Nobody()
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log the numbers among metrics."""
@@ -83,6 +81,13 @@ class RunLogger:
         """End the run as Lightning says: "success" and "finished", or "failed"."""
         if _is_rank_0():
             self._log.end(_FAILED if status == _FAILED else FINISHED)
+
+
+class _Nobody:
+    """What ranks that do not record talk to: whatever is called does nothing."""
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_args, **_named: None
 
 
 def _is_rank_0() -> bool:

@@ -35,7 +35,7 @@ _OPTIMIZER: Final = "optimizer.pt"
 _MOST_FILE_BYTES: Final = 1 << 30  # of files that are no weights, in all
 
 
-class RepositoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+class RepositoryCallback(TrainerCallback):
     """Commits what a `Trainer` saves and logs. In a job of several ranks the first one does."""
 
     def __init__(
@@ -61,7 +61,7 @@ class RepositoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             options: options of `Repository.run`, such as `derived_from`.
         """
         self._repository = repository
-        self._kept = {"keep": keep, "optimizer": optimizer}
+        self._kept: dict[str, Any] = {"keep": keep, "optimizer": optimizer}
         self._run = run
         self._log = RunLog(repository, run, resume=resume, **options)
         self._checkpointer: Checkpointer | None = None
@@ -99,7 +99,7 @@ class RepositoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers
             return
         self._log.log_params(args.to_sanitized_dict())
         config = getattr(given.get("model"), "config", None)
-        if hasattr(config, "to_dict"):
+        if config is not None and hasattr(config, "to_dict"):
             self._log.log_params({"model": config.to_dict()})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002

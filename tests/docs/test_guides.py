@@ -23,6 +23,7 @@ GUIDES = [
     "checkpointing",
     "files",
     "git",
+    "importing",
     "lineage",
     "runs",
     "model-files",
