@@ -134,6 +134,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "fetch": ("Bring commits of another repository here.", SHARE, "remotes"),
     "pull": ("Fetch, and merge into this branch.", SHARE, "remotes"),
     "push": ("Bring commits to another repository, and move its branches.", SHARE, "remotes"),
+    "import": ("Import a repository of git, DVC or the Hub with its history.", SHARE, "imports"),
     "promote": ("Bring one model or dataset to another repository.", SHARE, "remotes"),
     "remote ls": ("List the repositories that have a name here.", SHARE, "remotes"),
     "remote add": ("Give another repository a name.", SHARE, "remotes"),

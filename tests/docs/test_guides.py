@@ -23,6 +23,7 @@ GUIDES = [
     "checkpointing",
     "files",
     "git",
+    "importing",
     "lineage",
     "runs",
     "model-files",
@@ -34,6 +35,7 @@ GUIDES = [
     "selecting",
     "sharing",
     "sql",
+    pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers
     "trust",
 ]
 
