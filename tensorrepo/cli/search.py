@@ -43,7 +43,7 @@ def search_command(
         str | None, Option("--like", metavar="ROW", help="Number or id of a row: what is near it.")
     ] = None,
     k: Annotated[int, Option("-k", "--k", min=1, help="How many rows.")] = 10,
-    metric: Annotated[str, Option("--metric", help=f"One of {', '.join(METRICS)}.")] = "l2",
+    distance: Annotated[str, Option("--distance", help=f"One of {', '.join(METRICS)}.")] = "l2",
     where: WhereOption = None,
     columns: ColumnsOption = None,
     vertical: VerticalOption = False,
@@ -58,7 +58,7 @@ def search_command(
     Examples:
         tensorrepo search photos caption --text "red car"
         tensorrepo search photos embedding --like 17 --where "label == 'cat'"
-        tensorrepo search v1:photos embedding --vector query.npy --metric cosine -k 3 --json
+        tensorrepo search v1:photos embedding --vector query.npy --distance cosine -k 3 --json
     """
     whole = byte_size("--bytes", whole_bytes)
     if sum(each is not None for each in (text, vector, like)) != 1:
@@ -68,13 +68,13 @@ def search_command(
     if text is not None:
         found = dataset.search(column, text, k, **asked)
     elif vector is not None:
-        found = dataset.nearest(column, _vectors(call, vector), k, metric=metric, **asked)
+        found = dataset.nearest(column, _vectors(call, vector), k, metric=distance, **asked)
     else:
         row = _row(dataset, str(like))
         query = dataset[column][row]
         if not isinstance(query, np.ndarray):
             raise InvalidInputError(f"row {like} has no vector in column {column!r}")
-        found = _without(row, dataset.nearest(column, query, k + 1, metric=metric, **asked), k)
+        found = _without(row, dataset.nearest(column, query, k + 1, metric=distance, **asked), k)
     _show(call, found, vertical=vertical, whole_bytes=whole)
 
 

@@ -328,7 +328,7 @@ class Dataset(Shown):
         the rows that are searched: with `where`, of those that fulfil it.
 
         Args:
-            column: of type Text.
+            column: column of type Text.
             query: one or several words; each counts once.
             k: number of rows; fewer where not so many fit.
             where: search only rows that fulfil this; see `find`.

@@ -30,6 +30,7 @@ GUIDES = [
     "python-data",
     "registry",
     "sampling",
+    "searching",
     "seeing",
     "selecting",
     "sharing",

@@ -48,13 +48,13 @@ def test_a_file_has_the_vector_or_several(photos: Shell) -> None:
     (row,) = photos.records("search", "photos", "v", "--vector", "q.npy", "--k", "1")
     assert (row["caption"], row["row_number"]) == ("a tree", 2)
     np.save(photos.folder / "several.npy", VECTORS[[3, 1]])
-    words = ("--vector", "several.npy", "-k", "1", "--metric", "l2")
+    words = ("--vector", "several.npy", "-k", "1", "--distance", "l2")
     found = photos.records("search", "photos", "v", *words)
     assert [(row["query"], row["row_number"]) for row in found] == [(0, 3), (1, 1)]
 
 
 def test_conditions_metrics_refs_and_views_are_as_elsewhere(photos: Shell) -> None:
-    words = ("v", "--like", "3", "--metric", "cosine", "--where", "caption != 'a tree'")
+    words = ("v", "--like", "3", "--distance", "cosine", "--where", "caption != 'a tree'")
     assert [row["row_number"] for row in photos.records("search", "main:photos", *words)] == [1]
     cars = photos.records("search", "views/cars", "caption", "--text", "a")
     assert [row["caption"] for row in cars] == ["a red car", "a blue car"]

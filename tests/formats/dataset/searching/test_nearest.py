@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrepo.formats.common.dtypes import element_dtype
+from tensorrepo.formats.dataset.pages.page import verify_page
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.reading import page_reader
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnType, Embedding, Tensor, Text
 from tensorrepo.formats.dataset.searching import nearest, top_rows
 from tensorrepo.formats.dataset.searching.nearest import METRICS, nearest_rows
 from tensorrepo.formats.dataset.write import write_dataset
+from tensorrepo.repo.backends.registry import open_backend
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NotFoundError
+from tensorrepo.repo.objects.envelope import ObjectLink
+from tensorrepo.repo.objects.store import ObjectStore
+from tensorrepo.repo.objects.writer import ObjectWriter
 from tests.support.builders.objects import MemoryObjects
 from tests.support.effort import examples
 
@@ -211,9 +219,61 @@ def test_no_queries_have_no_answers() -> None:
     assert nearest_rows(dataset, "v", np.zeros((0, 3))) == []
 
 
-def test_bytes_are_verified_once_for_a_handle() -> None:
-    dataset = stored(Embedding("float32", 4), np.zeros((300, 4), np.float32))
-    nearest_rows(dataset, "v", np.zeros(4))
-    reads = len(dataset.objects.reads)  # type: ignore[attr-defined]
-    nearest_rows(dataset, "v", np.ones(4))
-    assert len(dataset.objects.reads) == reads  # type: ignore[attr-defined]
+def test_mapped_bytes_are_verified_once_by_a_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[int] = []
+
+    def counting(page: memoryview, entry: Any) -> None:
+        verified.append(page.nbytes)
+        verify_page(page, entry)
+
+    monkeypatch.setattr(page_reader, "verify_page", counting)
+    writer = ObjectWriter(ObjectStore(open_backend(str(tmp_path), environment={})), ())
+    vectors = np.random.default_rng(SEED).random((20_000, 32), np.float32)
+    link = write_dataset(writer, Schema.of({"v": Embedding("float32", 32)}), [{"v": vectors}])
+    writer.flush()
+    store = ObjectStore(open_backend(str(tmp_path), environment={}))
+    dataset = open_dataset(store, link.digest)
+    assert nearest_rows(dataset, "v", vectors[17_000], 1)[0].rows.tolist() == [17_000]
+    assert sum(verified) >= vectors.nbytes
+    verified.clear()
+    assert nearest_rows(dataset, "v", vectors[3], 1)[0].rows.tolist() == [3]
+    assert verified == []
+
+
+def test_pages_of_a_store_that_maps_nothing_are_searched_alike(tmp_path: Path) -> None:
+    backend = open_backend(str(tmp_path), environment={})
+    writer = ObjectWriter(ObjectStore(backend), ())
+    vectors = np.random.default_rng(SEED).random((20_000, 32), np.float32)
+    link = write_dataset(writer, Schema.of({"v": Embedding("float32", 32)}), [{"v": vectors}])
+    writer.flush()
+    near = nearest_rows(open_dataset(ObjectStore(backend), link.digest), "v", vectors[3], 50)
+    far = Unmapped(backend)
+    found = nearest_rows(open_dataset(far, link.digest), "v", vectors[3], 50)
+    assert found[0].rows.tolist() == near[0].rows.tolist()
+    assert found[0].keys.tolist() == near[0].keys.tolist()
+
+
+class Unmapped(ObjectStore):
+    """A store as if it were not on this machine."""
+
+    def map(self, link: ObjectLink) -> None:
+        return None
+
+
+@pytest.mark.soak
+def test_memory_does_not_grow_with_the_column(tmp_path: Path) -> None:
+    writer = ObjectWriter(ObjectStore(open_backend(str(tmp_path), environment={})), ())
+    rng = np.random.default_rng(SEED)
+    batches = ({"v": rng.random((50_000, 128), np.float32)} for _ in range(10))  # 256 MB
+    link = write_dataset(writer, Schema.of({"v": Embedding("float32", 128)}), batches)
+    writer.flush()
+    dataset = open_dataset(Unmapped(open_backend(str(tmp_path), environment={})), link.digest)
+    tracemalloc.start()
+    try:
+        nearest_rows(dataset, "v", rng.random((100, 128)), 10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 160 << 20  # pages that are kept and read ahead, and what is worked on at once
