@@ -43,7 +43,9 @@ def search_command(
         str | None, Option("--like", metavar="ROW", help="Number or id of a row: what is near it.")
     ] = None,
     k: Annotated[int, Option("-k", "--k", min=1, help="How many rows.")] = 10,
-    distance: Annotated[str, Option("--distance", help=f"One of {', '.join(METRICS)}.")] = "l2",
+    distance: Annotated[
+        str | None, Option("--distance", help=f"One of {', '.join(METRICS)}; of vectors.")
+    ] = None,
     where: WhereOption = None,
     columns: ColumnsOption = None,
     vertical: VerticalOption = False,
@@ -63,18 +65,20 @@ def search_command(
     whole = byte_size("--bytes", whole_bytes)
     if sum(each is not None for each in (text, vector, like)) != 1:
         raise InvalidInputError("say what to look for: one of --text, --vector and --like")
-    dataset = _opened(call, entry)
+    if text is not None and distance is not None:
+        raise InvalidInputError("--distance is of vectors, and --text looks for words")
+    dataset, metric = _opened(call, entry), distance or METRICS[0]
     asked: dict[str, Any] = {"where": where, "columns": column_names(columns)}
     if text is not None:
         found = dataset.search(column, text, k, **asked)
     elif vector is not None:
-        found = dataset.nearest(column, _vectors(call, vector), k, metric=distance, **asked)
+        found = dataset.nearest(column, _vectors(call, vector), k, metric=metric, **asked)
     else:
         row = _row(dataset, str(like))
         query = dataset[column][row]
         if not isinstance(query, np.ndarray):
             raise InvalidInputError(f"row {like} has no vector in column {column!r}")
-        found = _without(row, dataset.nearest(column, query, k + 1, metric=distance, **asked), k)
+        found = _without(row, dataset.nearest(column, query, k + 1, metric=metric, **asked), k)
     _show(call, found, vertical=vertical, whole_bytes=whole)
 
 
@@ -120,10 +124,9 @@ def _without(row: int, found: SearchResult, k: int) -> SearchResult:
 
 def _show(call: RepoCall, found: SearchResult, *, vertical: bool, whole_bytes: int) -> None:
     if call.as_json:
-        output.json_lines(value_json(row, whole_bytes) for row in found)
+        output.json_lines(value_json(row, whole_bytes) for row in found.records())
         return
-    table = found.arrow()
     most = output.cell_characters(vertical=vertical)
-    rows = [[value_text(value, most) for value in row.values()] for row in table.to_pylist()]
-    output.data_table(table.column_names, rows, vertical=vertical)
+    rows = [[value_text(value, most) for value in row.values()] for row in found.records()]
+    output.data_table(found.names, rows, vertical=vertical)
     output.note(f"{output.counted(len(found), 'row')} {found.told}")

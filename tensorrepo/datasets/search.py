@@ -19,6 +19,10 @@ from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, read_live, row_id_table
 from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.cells import value_text
+from tensorrepo.formats.dataset.schema.convert import present_row
+from tensorrepo.formats.dataset.schema.json_values import named_class
+from tensorrepo.formats.dataset.schema.schema import Column
+from tensorrepo.formats.dataset.schema.values import ColumnValues
 from tensorrepo.formats.dataset.searching.nearest import nearest_rows
 from tensorrepo.formats.dataset.searching.text_search import fitting_texts
 from tensorrepo.formats.dataset.searching.top_rows import Ranked
@@ -26,8 +30,9 @@ from tensorrepo.formats.dataset.streaming.checks import column_names
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import RecordTable, Shown
 
-ROW_NUMBER, QUERY = "row_number", "query"
+QUERY, ROW_NUMBER, ROW_ID = "query", "row_number", "row_id"
 SHOWN_ROWS = 20
+_TYPES = {QUERY: pa.int64(), ROW_NUMBER: pa.int64(), ROW_ID: pa.string()}
 SHOWN_CHARACTERS = 40
 
 
@@ -84,17 +89,35 @@ class SearchResult(Shown):
 
     def arrow(self) -> pa.Table:
         """All of it as one Arrow table."""
-        fields = {QUERY: pa.array(self.queries)} if self.several else {}
-        fields |= {
-            ROW_NUMBER: pa.array(self.rows),
-            "row_id": pa.array(self.row_ids, pa.string()),
-            self.measure: pa.array(self.values),
+        fields = {
+            name: pa.array(values, _TYPES.get(name, pa.float64()))
+            for name, values in self._found().items()
         }
-        chosen = [self.dataset.schema.column(name) for name in self.columns]
-        read = read_live(self.dataset, self.columns, self.rows) if chosen else []
-        for column, values in zip(chosen, read, strict=True):
-            fields[column.name] = column_array(column, values)
+        fields |= {column.name: column_array(column, values) for column, values in self._read()}
         return pa.table(fields)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Rows as people are shown them: vectors as arrays, classes by their names."""
+        found, read = self._found(), self._read()
+        for at in range(len(self)):
+            yield {name: values[at] for name, values in found.items()} | {
+                column.name: named_class(column.type, present_row(column, values, at))
+                for column, values in read
+            }
+
+    def _found(self) -> dict[str, list[Any]]:
+        """What an answer adds to the columns of its rows, of every row."""
+        queries = {QUERY: self.queries.tolist()} if self.several else {}
+        return queries | {
+            ROW_NUMBER: self.rows.tolist(),
+            ROW_ID: self.row_ids,
+            self.measure: self.values.tolist(),
+        }
+
+    def _read(self) -> list[tuple[Column, ColumnValues]]:
+        columns = [self.dataset.schema.column(name) for name in self.columns]
+        values = read_live(self.dataset, self.columns, self.rows) if columns else []
+        return list(zip(columns, values, strict=True))
 
     def df(self) -> Any:
         """All of it as a pandas data frame."""
@@ -121,21 +144,24 @@ class SearchResult(Shown):
 
     def to_table(self) -> RecordTable:
         """The first rows: what ``print`` and notebooks show."""
-        few = self.first(SHOWN_ROWS).arrow()
-        names = tuple(name.removeprefix(">") for name in few.column_names)
+        few = self.taken(np.arange(min(SHOWN_ROWS, len(self)))).records()
         rows = tuple(
-            tuple(value_text(value, SHOWN_CHARACTERS) for value in row.values())
-            for row in few.to_pylist()
+            tuple(value_text(value, SHOWN_CHARACTERS) for value in row.values()) for row in few
         )
-        title = f"{counted(len(self), 'row')} {self.told}"
-        return RecordTable((title,), names, rows, len(self) - len(rows))
+        names = tuple(name.removeprefix(">") for name in self.names)
+        return RecordTable((self._title,), names, rows, len(self) - len(rows))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns of an answer."""
+        return [*([QUERY] if self.several else []), ROW_NUMBER, ROW_ID, self.measure, *self.columns]
+
+    @property
+    def _title(self) -> str:
+        return f"{counted(len(self), 'row')} {self.told}"
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self), 'row')} {self.told}>"
-
-    def first(self, count: int) -> SearchResult:
-        """The first rows alone."""
-        return self.taken(np.arange(min(count, len(self))))
+        return f"<{self._title}>"
 
     def taken(self, places: Ints) -> SearchResult:
         """The rows at these places of the answer."""
@@ -199,7 +225,7 @@ def _shown(
         names = tuple(column_names("columns", columns))
     for name in names:
         asked.schema.column(name)  # is there
-        if name.lower() in (QUERY, ROW_NUMBER, "row_id", measure):
+        if name.lower() in (QUERY, ROW_NUMBER, ROW_ID, measure):
             raise InvalidInputError(
                 f"column {name!r} is called as a column of the answer is: leave it out, "
                 f"columns=[...], and read ds[{name!r}][result.rows]"

@@ -65,6 +65,8 @@ def test_conditions_metrics_refs_and_views_are_as_elsewhere(photos: Shell) -> No
     [
         (2, ("photos", "v"), "one of --text, --vector and --like"),
         (2, ("photos", "v", "--like", "0", "--text", "a"), "one of --text"),
+        (2, ("photos", "v", "--distance", "dot", "--text", "a"), "--distance is of vectors"),
+        (2, ("photos", "v", "--like", "0", "--distance", "x"), "metric is 'l2'"),
         (2, ("photos", "v", "--vector", "missing.npy"), "no array of numpy can be read"),
         (2, ("photos", "v", "--vector", "points.npz"), "no array of numpy can be read"),
         (3, ("photos", "v", "--like", "4"), "no row 4: datasets/photos has 4 rows"),

@@ -121,6 +121,22 @@ def test_an_answer_says_that_it_is_exact(ds: tr.Dataset) -> None:
     assert "... and 30 more" in str(ds.search("caption", "car", 50))
 
 
+def test_an_answer_without_rows_has_the_same_columns(ds: tr.Dataset) -> None:
+    found, some = ds.search("caption", "absent"), ds.search("caption", "car", 2)
+    assert len(found) == 0
+    assert found.arrow().schema == some.arrow().schema
+    assert list(found) == list(found.records()) == []
+    assert str(found).splitlines()[0].startswith("0 rows that fit 'absent' in 'caption' by BM25")
+    assert ds.nearest("v", np.zeros((0, 6))).arrow().num_rows == 0
+    assert ds.nearest("v", np.zeros(6), where="n < 0").rows.tolist() == []
+
+
+def test_records_are_as_people_are_shown_them(ds: tr.Dataset) -> None:
+    (record,) = ds.nearest("v", vectors(ROWS)[100], 1, columns=["v", "kind"]).records()
+    assert (record["row_number"], record["distance"], record["kind"]) == (90, 0.0, "blue")
+    assert record["v"].tolist() == vectors(ROWS)[100].tolist()
+
+
 def test_what_was_measured_has_its_name(ds: tr.Dataset) -> None:
     with pytest.raises(AttributeError, match=r"use \.scores"):
         _ = ds.search("caption", "car").distances
