@@ -35,7 +35,7 @@ STEP_BYTES = 4 << 20  # of rows in float64, and of estimates, that are worked on
 QUERIES_AT_ONCE = 256
 _FEW = 2  # queries, up to which a product for each beats one for all
 # Multiplications below which BLAS starts no threads: waking them for each page takes longer than
-# the page, and on a machine that does other work 40 times as long.
+# the page, and on a machine that does other work 20 times as long.
 _ONE_THREAD = 1 << 18
 _PRODUCT_ROWS = 16
 # Elements that float32 holds as they are; the others are estimated in float64.
