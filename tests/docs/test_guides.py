@@ -31,6 +31,7 @@ GUIDES = [
     "python-data",
     "registry",
     "sampling",
+    "searching",
     "seeing",
     "selecting",
     "sharing",
