@@ -214,6 +214,7 @@ _NAMES: Final = {
     "transaction": "begin_transaction",
     "verbs.comparison": "compare compare_entry",
     "verbs.exchange": "export read",
+    "verbs.import_history": "import_history",
     "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",
     "workspace.doctor": "files_in_place files_text",

@@ -117,8 +117,7 @@ def expire_command(
     ],
     keep: Annotated[
         str | None,
-        Option(
-            "--keep",
+        Argument(
             metavar="KEEP",
             help="What stays: an age, a number of commits, or both; else what its rule says.",
         ),
@@ -134,8 +133,8 @@ def expire_command(
     each `gc` gives up what is older.
 
     Examples:
-        tensorrepo expire main --keep 30d,100 --dry-run
-        tensorrepo expire main --keep 30d,100
+        tensorrepo expire main 30d,100 --dry-run
+        tensorrepo expire main 30d,100
     """
     core, now = call.session.repository, time.time_ns()
     rule = None if keep is None else parse_keep(keep)

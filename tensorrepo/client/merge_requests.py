@@ -107,7 +107,7 @@ class MergeRequestsClient:
         Args:
             number: which.
             head: the commit that was looked at; another one by now is a ConflictError.
-            message: of the merge commit; None: one that names the request.
+            message: what the merge commit says; None: words that name the request.
             commit: a merge that was made and pushed already, signed for instance.
 
         Raises:

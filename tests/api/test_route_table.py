@@ -61,15 +61,21 @@ FOR_ALL_KNOWN = {
     "GET /api/whoami-v2",
     "POST /api/validate-yaml",
     "GET /api/{space:entryspace}",  # repositories that the caller may see
+    "GET /v2/",
+    "HEAD /v2/",
 }
-# Hugging Face's clients are told that what they may not see is not there.
+# Clients of Hugging Face and of OCI registries are told that what they may not see is not there.
 HUB = "/api/{space:entryspace}/"
+OCI = "/v2/"
 # What comes to an address that carries its own proof, without a token.
 BY_TICKET = frozenset(
     f"{method} {folder}/{{repository:namespace}}/{{name:namespace}}.git/lfs"
     for method in ("PUT", "POST")
     for folder in ("", "/datasets")
-)
+) | {
+    "POST /cas/{repository:namespace}/{epoch}/v1/xorbs/{space}/{xorb}",
+    "POST /cas/{repository:namespace}/{epoch}/v1/shards",
+}
 BODIES = {
     "POST /api/repos/create": {"name": "a", "organization": NAMESPACE},
     "DELETE /api/repos/delete": {"name": "a", "organization": NAMESPACE},
@@ -164,6 +170,10 @@ def ask_fittingly(service: RunningService, token: str, row: TableRow) -> int:
     return ask(service, token, row.method, f"{row.url}?{query}", body)
 
 
+def _is_for_programs(row: TableRow) -> bool:
+    return "/api/" in row.path or row.path.startswith(OCI)
+
+
 thorough = pytest.mark.parametrize(
     "ways",
     [
@@ -176,7 +186,10 @@ closed = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("path", ["/api/v2", "/API/V1/ME", "//api/v1/me", "/api/v1/%6De/", "/api"])
+@pytest.mark.parametrize(
+    "path",
+    ["/api/v2", "/API/V1/ME", "//api/v1/me", "/api/v1/%6De/", "/api", "/v2/a", "//V2/"],
+)
 def test_below_the_api_who_is_unknown_learns_not_even_what_there_is(
     photos: RunningService, path: str
 ) -> None:
@@ -202,13 +215,13 @@ def test_no_method_and_no_spelling_opens_a_route(
 
 @pytest.mark.parametrize(
     "row",
-    [row for row in TABLE if str(row) not in OPEN | FOR_ALL_KNOWN and "/api/" in row.path],
+    [row for row in TABLE if str(row) not in OPEN | FOR_ALL_KNOWN and _is_for_programs(row)],
     ids=str,
 )
 def test_a_token_for_another_repository_is_refused(
     photos: RunningService, elsewhere: str, row: TableRow
 ) -> None:
-    is_hidden = row.path.startswith(HUB) or str(row) in BODIES
+    is_hidden = row.path.startswith((HUB, OCI)) or str(row) in BODIES
     assert ask_fittingly(photos, elsewhere, row) in ({404, 403} if is_hidden else {403})
 
 

@@ -24,6 +24,7 @@ GUIDES = [
     "checkpointing",
     "files",
     "git",
+    "importing",
     "lineage",
     "runs",
     "model-files",
@@ -31,10 +32,12 @@ GUIDES = [
     "python-data",
     "registry",
     "sampling",
+    "searching",
     "seeing",
     "selecting",
     "sharing",
     "sql",
+    pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers
     "trust",
 ]
 

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "signer rm": (("signer", "add", "ann", PUBLIC_KEY), ("signer", "rm", "ann")),
     "verify-signatures": (("verify-signatures", "v1..main"),),
     "gc": (("gc", "--compact"), ("gc", "--dry-run", "--compact")),
-    "expire": (("expire", "main", "--keep", "30d"),),
+    "expire": (("expire", "main", "30d"),),
     "purge": (("purge", "points", "--column", "label", "-m", "why", "--yes"), ("purge", "--list")),
     "lineage": (("lineage", "models/net"),),
     "report": (("report", "--to", "report.html"),),
