@@ -523,7 +523,7 @@ def _stream(dataset: Dataset, options: StreamOptions, told: Mapping[str, Any]) -
         )
     machine = dataset.context.machine
     page_cache = connect.page_cache(machine, loading.cache_dir, loading.cache_limit)
-    threaded = replace(options, loading=replace(loading, workers="thread"))
+    threaded = replace(options, loading=replace(loading, workers="thread", processes=1))
     of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
     remake = partial(_in_process, dataset, options, page_cache)
     stored = open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)

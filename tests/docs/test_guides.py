@@ -20,6 +20,7 @@ from tests.support.processes.prepared import prepared_commands
 GUIDES = [
     "../tutorial",
     "changing-datasets",
+    "deriving",
     "checkpointing",
     "files",
     "git",
