@@ -18,6 +18,7 @@ from tensorrepo.api.forwarding import Forwarding
 from tensorrepo.api.huggingface import lfs_routes as huggingface_lfs
 from tensorrepo.api.huggingface import reading_routes as huggingface_reading
 from tensorrepo.api.huggingface import writing_routes as huggingface_writing
+from tensorrepo.api.huggingface import xet_routes as huggingface_xet
 from tensorrepo.api.huggingface.errors import hub_error
 from tensorrepo.api.idempotency import Idempotency
 from tensorrepo.api.limits.middleware import Limits
@@ -29,6 +30,8 @@ from tensorrepo.api.mlflow import runs as mlflow_runs
 from tensorrepo.api.mlflow.errors import mlflow_error
 from tensorrepo.api.observing.metrics import make_metrics
 from tensorrepo.api.observing.middleware import Observing
+from tensorrepo.api.oci import routes as oci
+from tensorrepo.api.oci.errors import oci_error
 from tensorrepo.api.openapi import describe
 from tensorrepo.api.pages.errors import install_page_errors
 from tensorrepo.api.pages.rendering import compile_templates
@@ -96,9 +99,11 @@ ROUTERS = (
     huggingface_reading.router,
     huggingface_writing.router,
     huggingface_lfs.router,
+    huggingface_xet.router,
+    oci.router,
 )
 # How clients of elsewhere are told of errors.
-ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error)
+ERROR_FORMS: tuple[ErrorForm, ...] = (hub_error, mlflow_error, oci_error)
 
 
 def create_app(

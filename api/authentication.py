@@ -27,8 +27,11 @@ from tensorrepo.repo.errors import Error, PermissionDenied, UnauthenticatedError
 
 # Of the API. Pages have a door of their own, which leads to the login.
 OPEN: Final = frozenset({("GET", "/api/v1"), ("HEAD", "/api/v1"), ("POST", "/api/v1/session")})
-# Of the service, and what MLflow's client asks of a repository.
-_API: Final = re.compile(r"/+(?:api(?:/|\Z)|[^/]+/+(?:[^/]+/+)?api/+\d)", re.IGNORECASE)
+# Of the service, of OCI registries, and what MLflow's client asks of a repository.
+_API: Final = re.compile(r"/+(?:(?:api|v2)(?:/|\Z)|[^/]+/+(?:[^/]+/+)?api/+\d)", re.IGNORECASE)
+
+# What takes tokens of its own, which are proved by the routes.
+_BY_TICKET: Final = "/cas/"
 
 
 class Authentication:
@@ -76,9 +79,14 @@ async def require_unchanged(request: Request, access: RepositoryAccess) -> None:
 
 
 def _require_known(caller: Caller, request: Request) -> None:
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    path = _path(request)
     if _API.match(path) and (request.method, path) not in OPEN:
         caller.require_known()
+
+
+def _path(request: Request) -> str:
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", ""))
 
 
 async def _proved(request: Request, service: Service) -> Caller:
@@ -87,6 +95,8 @@ async def _proved(request: Request, service: Service) -> Caller:
     Raises:
         UnauthenticatedError: a token came, but it is worth nothing.
     """
+    if _path(request).startswith(_BY_TICKET):
+        return NOBODY
     header = request.headers.get("authorization", "")
     if not header:
         return await _signed_in(request, service)

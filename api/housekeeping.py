@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tensorrepo.api.huggingface.upload_spool import UploadSpool
 from tensorrepo.api.repositories.directory import Directory
 from tensorrepo.repo.backends.base import PART_PREFIX, Backend, KeepsParts, SignsRequests
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
@@ -53,11 +54,12 @@ class Housekeeping:
         directory: Directory,
         data: Path,
         caches: Caches,
+        spool: UploadSpool,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory, self._data, self._clock = directory, data, clock
-        self._caches = caches
+        self._caches, self._spool = caches, spool
         self._purged: set[Digest] = set()  # what the caches have forgotten
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
@@ -78,6 +80,7 @@ class Housekeeping:
                 self._drop_incoming(core.backend)
         for folder in (self._data / UPLOADS, *self._part_folders()):
             self._drop_parts(folder)
+        self._spool.expire()
         self._forget_purged()
 
     def _forget_purged(self) -> None:

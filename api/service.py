@@ -136,6 +136,8 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
     profiles = DiskCache(settings.data / "cache" / "profiles", PROFILE_CACHE_BYTES)
     rendered = DiskCache(settings.data / "cache" / "rendered", CACHE_BYTES)
     catalogs = Catalogs(settings.data, settings.database_url)
+    key = partial(secret_key, database, UPLOADS_KEY)
+    spool = UploadSpool(settings.data / "huggingface", key, part_bytes=settings.upload_part_bytes)
     gate = QueryGate(settings.queries, settings.queries_each)
     return Service(
         settings=settings,
@@ -149,14 +151,12 @@ def open_service(settings: Settings, environment: Mapping[str, str]) -> Service:
         sign_in=SignIn(settings, database, callers, accounts.people, outbound),
         audit=audit,
         anchors=Anchors(audit, database, directory, every_seconds=settings.audit_anchor_seconds),
-        housekeeping=Housekeeping(directory, settings.data, Caches(rendered, profiles)),
+        housekeeping=Housekeeping(directory, settings.data, Caches(rendered, profiles), spool),
         live=live,
         live_events=LiveHub(points),
         catalogs=catalogs,
         queries=SqlQueries(catalogs, gate, _limits(settings)),
-        spool=UploadSpool(
-            settings.data / "huggingface", partial(secret_key, database, UPLOADS_KEY)
-        ),
+        spool=spool,
         rendered=RenderedFiles(rendered, settings.data / "rendering"),
     )
 

@@ -80,6 +80,12 @@ class Settings(BaseSettings):
         description="Values of so many bytes and more go straight between clients and an S3 store, "
         "by URLs good for 15 minutes; none: all goes through the service.",
     )
+    upload_part_bytes: int = Field(
+        default=64 << 20,
+        ge=1 << 20,
+        description="Parts that Hugging Face's clients cut large files into; files of less than "
+        "eight of them come whole. A proxy must let bodies of that size pass.",
+    )
     path_prefix: str = Field(
         default="",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
@@ -30,7 +31,7 @@ from tensorrepo.api.observing.logs import configure_logging
 from tensorrepo.api.server import address_of, check_listening, listening_socket, make_server
 from tensorrepo.api.settings import Settings, share_metrics
 
-_SPAWN: Final = multiprocessing.get_context("spawn")
+_WAYS: Final = multiprocessing.get_all_start_methods()
 _START_SECONDS: Final = 60
 _TURN_SECONDS: Final = 0.2
 _AGAIN_SECONDS: Final = 1.0  # between two starts of one that dies
@@ -69,14 +70,15 @@ def _supervise(
     ends: threading.Event,
     announce: Callable[[str], None],
 ) -> None:
-    workers = [_start(settings, listening) for _ in range(settings.workers)]
+    processes = _processes()
+    workers = [_start(processes, settings, listening) for _ in range(settings.workers)]
     try:
         if all(_is_ready(worker, ends) for worker in workers) and not ends.is_set():
             announce(address_of(settings, listening.getsockname()[1]))
         while not ends.wait(_TURN_SECONDS):
             for at, worker in enumerate(workers):
                 if not worker.process.is_alive():
-                    workers[at] = _start_again(settings, listening, worker)
+                    workers[at] = _start_again(processes, settings, listening, worker)
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -87,15 +89,32 @@ def _supervise(
             worker.process.join()
 
 
-def _start(settings: Settings, listening: socket.socket) -> _Worker:
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_work, args=(settings, listening, theirs), name="tensorrepo")
+def _processes() -> BaseContext:
+    """What starts workers: a process that has loaded the service, and nothing else, and forks.
+
+    So loading, most of what a start takes, is paid once for all workers, and for those that are
+    started again. Where there are no forks each loads it by itself.
+    """
+    if "forkserver" not in _WAYS:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _start(processes: BaseContext, settings: Settings, listening: socket.socket) -> _Worker:
+    ours, theirs = processes.Pipe()
+    process = processes.Process(  # type: ignore[attr-defined]  # each context has one
+        target=_work, args=(settings, listening, theirs), name="tensorrepo"
+    )
     process.start()
     theirs.close()
     return _Worker(process, ours, time.monotonic())
 
 
-def _start_again(settings: Settings, listening: socket.socket, dead: _Worker) -> _Worker:
+def _start_again(
+    processes: BaseContext, settings: Settings, listening: socket.socket, dead: _Worker
+) -> _Worker:
     _LOGGER.error("a worker ended with status %s: another one starts", dead.process.exitcode)
     if settings.metrics_folder is not None and dead.process.pid is not None:
         multiprocess.mark_process_dead(  # type: ignore[no-untyped-call]
@@ -103,7 +122,7 @@ def _start_again(settings: Settings, listening: socket.socket, dead: _Worker) ->
         )
     time.sleep(max(0.0, dead.started_at + _AGAIN_SECONDS - time.monotonic()))
     dead.pipe.close()
-    return _start(settings, listening)
+    return _start(processes, settings, listening)
 
 
 def _is_ready(worker: _Worker, ends: threading.Event) -> bool:

@@ -9,7 +9,8 @@ sides; a ratio is the median of the rounds' ratios. Peers run in processes of th
 python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
 that need it are skipped (`write_rows` takes Lance of this environment). `--scale` shrinks, or
 grows, the data of `million` (a million fragments), `labels`, `changes` (1.5 GB; 3.4 makes it 5 GB),
-`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested` and `sync_*`. The cases stand in
+`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested`, `nearest_exact`, `search_text_exact`,
+`sync_*` and `derive_*`. The cases stand in
 `dataset_cases/`.
 """
 
@@ -19,10 +20,12 @@ from dataset_cases import (
     add,
     auto,
     changes,
+    derive,
     diff,
     ingest,
     labels,
     million,
+    nearest,
     nested,
     regions,
     sync,
@@ -44,6 +47,8 @@ CASES = {
     **auto.CASES,
     **sync.CASES,
     **nested.CASES,
+    **derive.CASES,
+    **nearest.CASES,
 }
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def rows(folder: Path, options: Options) -> dict[str, Any]:
     with served(folder / "service") as server:
         with httpx.Client(base_url=server.url, headers=login(server), timeout=600) as web:
             web.post("/api/v1/repositories", json={"name": "bench"}).raise_for_status()
-            make_rows(folder / "service" / "repositories" / "bench", size)
+            make_rows(server, size)
             tree = f"/api/datasets/{ROWS}/tree/main?recursive=true"
             names = [one["path"] for one in web.get(tree).json() if one["type"] == "file"]
             for name in names:
@@ -107,11 +107,14 @@ def make_model(folder: Path, size: int) -> None:
     (folder / "config.json").write_text("{}")
 
 
-def make_rows(store: Path, size: int) -> None:
+def make_rows(server: Server, size: int) -> None:
     numbers = np.random.default_rng(0)
     count = size // (WIDTH * 4)
     values = numbers.standard_normal((count, WIDTH), np.float32)
-    with tr.open(store, author="A <a@example.org>").transaction(message="rows") as tx:
+    repo = tr.open(
+        f"{server.url}/bench", author="A <a@example.org>", storage_options={"token": server.token}
+    )
+    with repo.transaction(message="rows") as tx:
         tx.create_dataset("rows", {"x": values, "at": np.arange(count)})
 
 

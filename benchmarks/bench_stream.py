@@ -21,6 +21,7 @@ from stream_cases import (
     million_runs,
     million_runs_memory,
     remote,
+    slow_rows,
     warm,
 )
 
@@ -32,6 +33,7 @@ CASES = {
     **remote.CASES,
     **million_runs.CASES,
     **million_runs_memory.CASES,
+    **slow_rows.CASES,
 }
 
 if __name__ == "__main__":

@@ -90,6 +90,10 @@ DATASET: Final = {
     "push_to_hub": "with repo.transaction() as tx: tx.create_dataset(name, ...)",
     "history": "repo.log(), and repo.blame(name, row=7)",
     "versions": "repo.log(), and repo.dataset(name, ref) of a commit",
+    "knn": 'ds.nearest("embedding", vector, k=10)',
+    "vector_search": 'ds.nearest("embedding", vector, k=10)',
+    "get_nearest_examples": 'ds.nearest("embedding", vector, k=10)',
+    "full_text_search": 'ds.search("caption", "red car", k=10)',
     "blame": "repo.blame(name, row=7)",
     "diff": "repo.diff(ref, other)",
     "lineage": "repo.lineage(name)",
@@ -99,8 +103,8 @@ DATASET: Final = {
 _GROUPS: Final = {
     "sampling=tr.Sampling": "rows where weights balance epoch_rows pack bucket bucket_steps window",
     "ranks=tr.Ranks": "rank world_size replicate",
-    "loading=tr.Loading": "workers prefetch fetch_threads work_threads ahead pin on_error "
-    "cache_dir cache_limit",
+    "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead pin "
+    "on_error cache_dir cache_limit",
 }
 STREAM: Final = {
     name: f"{group}({name}=...)" for group, names in _GROUPS.items() for name in names.split()

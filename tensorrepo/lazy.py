@@ -221,6 +221,7 @@ _NAMES: Final = {
     "verbs.comparison": "compare compare_entry",
     "verbs.exchange": "export read",
     "verbs.watching": "watch",
+    "verbs.import_history": "import_history",
     "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",
     "workspace.doctor": "files_in_place files_text",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from tensorrepo import lazy
 from tensorrepo.formats.common.arguments import listed, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from tensorrepo.context import Context
     from tensorrepo.repo.changes.merge_branches import MergeOutcome
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensorrepo.repo.transfer.exchange import TransferReport
     from tensorrepo.repo.transfer.pace import TransferTotals
     from tensorrepo.repo.transfer.promotion import Promotion
+    from tensorrepo.verbs.import_history import ImportedHistory
 
 
 class RepositoryExchange:
@@ -35,6 +36,47 @@ class RepositoryExchange:
             ConflictError: the name is taken.
         """
         lazy.here_of(self.context).remotes.add(text("name", name), str(url))
+
+    def import_history(
+        self,
+        path: str | Path,
+        *,
+        tool: str | None = None,
+        name: str | None = None,
+        prefix: str = "",
+        missing: Literal["refuse", "skip"] = "refuse",
+        progress: Callable[[int, int, int], None] = lambda _done, _total, _bytes: None,
+    ) -> ImportedHistory:
+        """Import a repository of another tool with its commits, branches and tags.
+
+        One that was cut off goes on, and one that is repeated imports what is new.
+
+        Args:
+            path: a git repository, with git-lfs or a DVC project or without, or a folder that
+                Hugging Face's libraries downloaded to.
+            tool: "git", "dvc" or "huggingface"; None: what the folder is.
+            name: what a model is called that all of a commit is; None: as the repository.
+            prefix: what branches and tags begin with here, such as ``"upstream/"``.
+            missing: "refuse": nothing is imported where a content is missing; "skip": it is left
+                out, and told.
+            progress: receives commits done, commits in all, and bytes read.
+
+        Raises:
+            NotFoundError: no such folder, or contents are missing.
+            ConflictError: a branch here has commits of its own. Nothing changed.
+            CorruptError: a content is not what names it. What was imported before it stays, and a
+                later import goes on behind that.
+        """
+        made: ImportedHistory = lazy.import_history(
+            self.context,
+            Path(text("path", str(path))),
+            tool=tool,
+            name=name,
+            prefix=prefix,
+            missing=missing,
+            progress=progress,
+        )
+        return made
 
     def fetch(
         self,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import pyarrow as pa
+
 from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import RowsOfDataset
 from tensorrepo.datasets.draft import DatasetDraft, Rows
 from tensorrepo.formats.common.arguments import (
+    byte_size,
     check_instance,
     checked_files,
+    flag,
     listed,
     mapping,
     path_in,
@@ -45,6 +49,7 @@ from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotF
 from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_committed, noted_edges
+from tensorrepo.verbs.derive import DeriveRequest, Types, derive
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
 from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import (
@@ -166,6 +171,80 @@ class Transaction:
             repository=self.context.core,
             leases=self.leases,
         )
+
+    def derive(  # noqa: PLR0913  the one call by which people derive
+        self,
+        name: str,
+        source: str,
+        fn: Callable[[pa.RecordBatch], Any],
+        *,
+        columns: Iterable[str] | None = None,
+        types: Types = None,
+        batch: int = 256,
+        explode: bool = False,
+        version: str | None = None,
+        check: float = 0.0,
+        executor: str = "thread",
+        workers: int | None = None,
+        codec: str = DEFAULT_CODEC,
+        checkpoint: int | str = "1GiB",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> DatasetDraft:
+        """A dataset that a function makes of the rows of another; or one such, brought up to date.
+
+        Called again after the source changed, it makes what is new or changed, and drops what is
+        gone. All is made anew when the function is another one: by its source and that of the
+        project's functions it calls, by values that it uses, by versions of packages, and by the
+        columns that it reads. `derived` of what is returned tells what was done.
+
+        Args:
+            name: name of the dataset that is made.
+            source: name of a dataset of the branch.
+            fn: function of a `pyarrow.RecordBatch`, that gives a row for each, as `append` takes
+                rows. What it makes of a row follows from the row alone. Threads call it.
+            columns: columns that it receives; None: all.
+            types: types of columns that it gives, in place of those inferred from the first rows.
+            batch: most rows that it receives at once.
+            explode: whether it gives a list of rows for each row. They have columns
+                ``source_row``, the id of the source row, and ``source_part``, counted from 0.
+            version: text that stands for all that a function is. One that uses what cannot be
+                hashed, such as a model, needs it.
+            check: share of all rows that are made a second time and compared.
+            executor: "thread".
+            workers: number of threads; None: one for each CPU.
+            codec: as for `append`.
+            checkpoint: bytes of new rows after which a call that was killed goes on.
+            progress: receives rows done so far, and those in all.
+
+        Raises:
+            InvalidInputError: a function that cannot be identified and has no `version`; rows that
+                do not fit; or a check that found a difference.
+            ConflictError: a dataset, or rows in it, that were not derived.
+
+        Example:
+            ``tx.derive("small", "photos", shrink, columns=["image"])``
+        """
+        request = DeriveRequest(
+            name,
+            source,
+            fn,
+            columns,
+            types,
+            batch,
+            version,
+            flag("explode", explode),
+            check,
+            executor,
+            workers,
+            codec,
+            byte_size("checkpoint", checkpoint, 1),
+            progress or (lambda _done, _total: None),
+        )
+        report, lease = derive(self.core, self.context.outside, request, self.context.author)
+        self.leases += [] if lease is None else [lease]
+        draft = self.dataset(name)
+        draft.derived = report
+        return draft
 
     def create_view(self, name: str, rows: str | RowsOfDataset, *, replace: bool = False) -> None:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.

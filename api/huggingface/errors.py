@@ -24,7 +24,8 @@ _PATHS: Final = re.compile(
     r"/api/(?:(?:models|datasets)(?:/.*)?|repos/(?:create|delete|move)|whoami-v2|validate-yaml)"
     rf"|/(?:datasets/)?{_ENTRY}/resolve/.*"
     rf"|/(?:datasets/)?{_ENTRY}\.git/.*"
-    r"|/lfs/.*",
+    r"|/lfs/.*"
+    r"|/cas/.*",
     re.DOTALL,
 )
 _MESSAGE_CHARACTERS: Final = 500

@@ -11,7 +11,7 @@ Every file is told by its SHA-256, as large ones are there: nothing has to be re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
@@ -23,6 +23,7 @@ from tensorrepo.api.foreign_names import ForeignName, short_commit
 from tensorrepo.api.huggingface.errors import file_missing
 from tensorrepo.api.huggingface.rendered_files import RenderedFile, RenderedFiles
 from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.model.layout.manifest import FileEntry, Original
 from tensorrepo.formats.model.read.byte_ranges import file_bytes
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
@@ -180,10 +181,13 @@ class HubCommit:
             return self._own_file(name)
         raise self._missing("file", name)
 
-    def _own_names(self) -> frozenset[str]:
-        if self.model is not None:
-            return frozenset(self.model.files) | frozenset(self.model.originals)
-        return frozenset(self._rendered)
+    def _own_names(self) -> Collection[str]:
+        return self._rendered if self.model is None else self._kept
+
+    @cached_property
+    def _kept(self) -> dict[str, FileEntry | Original]:
+        """Files of the model by name."""
+        return {} if self.model is None else {**self.model.originals, **self.model.files}
 
     @cached_property
     def _rendered(self) -> dict[str, RenderedFile]:
@@ -193,7 +197,7 @@ class HubCommit:
 
     def _own_file(self, name: str) -> HubFile:
         if self.model is not None:
-            known = self.model.files.get(name) or self.model.originals[name]
+            known = self._kept[name]
             content = partial(pieces_of, partial(file_bytes, self.model, name))
             return HubFile(name, known.size_bytes, known.sha256.hex(), content)
         assert self.dataset is not None, "else it has no files of its own"

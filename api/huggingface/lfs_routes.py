@@ -9,23 +9,22 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from tensorrepo.api.audit.middleware import note
 from tensorrepo.api.huggingface.commits import uploads_needed
 from tensorrepo.api.huggingface.repositories import HubOf, HubRepository
-from tensorrepo.api.huggingface.upload_spool import (
-    MULTIPART_FROM_BYTES,
-    PART_BYTES,
-    UploadTicket,
-)
+from tensorrepo.api.huggingface.upload_spool import UploadTicket
 from tensorrepo.api.huggingface.urls import base_url
 from tensorrepo.api.limits.bodies import allow_upload
 from tensorrepo.api.requests import ServiceOf
 from tensorrepo.api.transfer.uploads import require_writer
-from tensorrepo.repo.errors import Error, NotFoundError, UnsupportedError
+from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, UnsupportedError
+from tensorrepo.repo.typed_decoding import from_json
 
 router: Final = APIRouter(include_in_schema=False)
 _MEDIA_TYPE: Final = "application/vnd.git-lfs+json"
@@ -50,6 +49,20 @@ class LfsBatch(BaseModel):
     hash_algo: str = "sha256"
 
 
+class SentPart(msgspec.Struct, rename="camel"):
+    """A part that was sent, counted from 1, and the ETag that was answered."""
+
+    part_number: int
+    etag: str
+
+
+class SentParts(msgspec.Struct):
+    """All parts of a file."""
+
+    oid: str
+    parts: list[SentPart] = []
+
+
 @router.post(_MODEL + "/info/lfs/objects/batch")
 @router.post(_DATASET + "/info/lfs/objects/batch")
 def get_addresses(request: Request, hub: HubOf, batch: LfsBatch) -> Response:
@@ -64,7 +77,7 @@ def get_addresses(request: Request, hub: HubOf, batch: LfsBatch) -> Response:
     hub.service.spool.expire()
     needed = uploads_needed(hub, {one.oid: one.size for one in batch.objects})
     parts = "multipart" in batch.transfers and any(
-        one.size >= MULTIPART_FROM_BYTES for one in batch.objects
+        hub.service.spool.cuts(one.size) for one in batch.objects
     )
     objects = [
         _object(request, hub, one, parts=parts) if needed[one.oid] else _known(one)
@@ -82,7 +95,7 @@ async def put_bytes(
     """The whole of a file, or a part of it."""
     checked = service.spool.check(ticket, repository, "whole", "part")
     _audit(request, checked)
-    most = checked.size_bytes if checked.use == "whole" else PART_BYTES
+    most = checked.size_bytes if checked.use == "whole" else checked.part_bytes
     allow_upload(request, most)
     etag = await service.spool.receive(checked, request.stream())
     return Response(headers={"ETag": f'"{etag}"'})
@@ -90,13 +103,18 @@ async def put_bytes(
 
 @router.post(_MODEL + "/lfs")
 @router.post(_DATASET + "/lfs")
-def complete(
+async def complete(
     request: Request, service: ServiceOf, repository: str, ticket: _Ticket = ""
 ) -> Response:
     """All parts of a file came."""
     checked = service.spool.check(ticket, repository, "complete")
     _audit(request, checked)
-    service.spool.complete(checked)
+    try:
+        sent = from_json(await request.body(), SentParts)
+    except msgspec.MsgspecError as error:
+        raise InvalidInputError(f"expected the file's oid and its parts: {error}") from error
+    etags = {one.part_number: one.etag.strip('"') for one in sent.parts}
+    await run_in_threadpool(service.spool.complete, checked, sent.oid, etags)
     return JSONResponse({}, media_type=_MEDIA_TYPE)
 
 
@@ -113,17 +131,18 @@ def verify(request: Request, hub: HubOf, one: LfsObject) -> dict[str, Any]:
 
 
 def _object(request: Request, hub: HubRepository, one: LfsObject, *, parts: bool) -> dict[str, Any]:
-    cut = parts and one.size >= MULTIPART_FROM_BYTES
+    spool = hub.service.spool
     try:
-        tickets = hub.service.spool.tickets(hub.access, one.oid, one.size, parts=cut)
+        tickets = spool.tickets(hub.access, one.oid, one.size, parts=parts and spool.cuts(one.size))
     except Error as error:
         return {**_known(one), "error": {"code": 422, "message": str(error)}}
     folder = "datasets/" if hub.name.space == "datasets" else ""
     above = f"{base_url(request)}/{folder}{hub.id}.git"
-    urls = [f"{above}/lfs?ticket={quote(ticket)}" for ticket in tickets]
-    header = {"chunk_size": str(PART_BYTES)} if cut else {}
-    header |= {str(number): url for number, url in enumerate(urls[:-1], 1)}
-    upload = {"href": urls[-1], "header": header}
+    address = f"{above}/lfs?ticket="
+    header = {str(number): address + quote(part) for number, part in enumerate(tickets.parts, 1)}
+    if tickets.parts:
+        header["chunk_size"] = str(tickets.part_bytes)
+    upload = {"href": address + quote(tickets.last), "header": header}
     return {
         **_known(one),
         "actions": {"upload": upload, "verify": {"href": f"{above}/info/lfs/verify"}},

@@ -7,10 +7,11 @@ and a commit finds only what its own caller brought.
 
     <folder>/<owner>/<sha256>           a file that is what it should be
     <folder>/<owner>/<sha256>.<random>  one that is being sent whole
-    <folder>/<owner>/<sha256>.parts     one that is being sent in parts, and .part-<n> for each
-                                        that is there
+    <folder>/<owner>/<sha256>.parts     folder of one that is sent in parts, see `upload_parts`
 
-What is a day old goes with the next request for addresses.
+What came stays for a day: an upload that broke off goes on with the parts that are missing, by
+addresses that are asked for again. After that it goes, with the next request for addresses or the
+next turn of the service's housekeeping.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,9 +36,14 @@ from starlette.concurrency import run_in_threadpool
 
 from tensorrepo.api.access.gate import RepositoryAccess
 from tensorrepo.api.huggingface.leftovers import remove_older
+from tensorrepo.api.huggingface.upload_parts import (
+    MULTIPART_FROM_PARTS,
+    PART_BYTES,
+    UploadParts,
+    part_size,
+)
 from tensorrepo.repo.backends.local import explain
 from tensorrepo.repo.errors import (
-    ConflictError,
     InvalidInputError,
     StorageError,
     TooLargeError,
@@ -47,17 +53,16 @@ from tensorrepo.repo.typed_decoding import from_json
 
 ENCODED_AT_ONCE: Final = 2
 KEY: Final = "huggingface-uploads"
-PART_BYTES: Final = 64 << 20
-MULTIPART_FROM_BYTES: Final = 512 << 20
 MAX_FILE_BYTES: Final = 5 << 40
 MAX_OWNED_BYTES: Final = 1 << 40  # of one user in one repository
 _SPARE_BYTES: Final = 1 << 30  # of the disk, which uploads leave free
 _EXPIRES_SECONDS: Final = 86400
 _LEAST_SECONDS: Final = 900
+_XET_SECONDS: Final = 3600
 _SLOWEST: Final = 1 << 20  # bytes a second, for which an address is good
 _WRITE_BYTES: Final = 1 << 20
 _DIGITS: Final = frozenset("0123456789abcdef")
-TicketUse = Literal["whole", "part", "complete"]
+TicketUse = Literal["whole", "part", "complete", "xet"]
 
 
 class UploadTicket(msgspec.Struct, frozen=True):
@@ -71,6 +76,22 @@ class UploadTicket(msgspec.Struct, frozen=True):
     size_bytes: int
     part: int
     until: int
+    part_bytes: int = PART_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTickets:
+    """Tickets to send a file by.
+
+    Attributes:
+        last: ticket of the whole file; where it comes in parts, the one to say that all came.
+        parts: tickets of the parts, in order.
+        part_bytes: size of each part but the last.
+    """
+
+    last: str
+    parts: tuple[str, ...] = ()
+    part_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,47 +103,63 @@ class UploadSpool:
         key: gives the key of tickets.
         clock: seconds since 1970.
         encoding: held by whoever stores uploads in a repository, which takes memory and cores.
+        part_bytes: size of parts of files that come in parts.
     """
 
     folder: Path
     key: Callable[[], bytes]
     clock: Callable[[], float] = time.time
     encoding: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(ENCODED_AT_ONCE))
+    part_bytes: int = PART_BYTES
+
+    def cuts(self, size_bytes: int) -> bool:
+        """Whether a file of that size comes in parts, where its sender can do so."""
+        return size_bytes >= MULTIPART_FROM_PARTS * self.part_bytes
 
     def find(self, access: RepositoryAccess, sha256: str) -> Path | None:
         """The file of that SHA-256 that this caller brought to this repository."""
-        path = self._folder(_owner(access)) / check_sha256(sha256)
+        path = self.folder_of(_owner(access)) / check_sha256(sha256)
         return path if path.is_file() else None
 
     def forget(self, access: RepositoryAccess, sha256: str) -> None:
         """A commit has it now."""
-        (self._folder(_owner(access)) / check_sha256(sha256)).unlink(missing_ok=True)
+        (self.folder_of(_owner(access)) / check_sha256(sha256)).unlink(missing_ok=True)
 
     def tickets(
         self, access: RepositoryAccess, sha256: str, size_bytes: int, *, parts: bool
-    ) -> list[str]:
+    ) -> UploadTickets:
         """Tickets to send a file by: of the whole, or of each part and of the end.
 
         Raises:
             TooLargeError: there is no room for it.
         """
         check_sha256(sha256)
-        self._refuse_large(access, size_bytes)
+        self._refuse_large(access, sha256, size_bytes)
         seconds = max(_LEAST_SECONDS, size_bytes // _SLOWEST)
         until = int(self.clock()) + min(seconds, _EXPIRES_SECONDS)
         owner = _owner(access)
+        part_bytes = part_size(size_bytes, self.part_bytes)
 
         def ticket(use: TicketUse, part: int = 0) -> str:
+            user = access.caller.name
             return self._signed(
                 UploadTicket(
-                    use, access.name, owner, access.caller.name, sha256, size_bytes, part, until
+                    use, access.name, owner, user, sha256, size_bytes, part, until, part_bytes
                 )
             )
 
         if not parts:
-            return [ticket("whole")]
-        count = -(-size_bytes // PART_BYTES)
-        return [*(ticket("part", number) for number in range(1, count + 1)), ticket("complete")]
+            return UploadTickets(ticket("whole"))
+        count = -(-size_bytes // part_bytes)
+        numbered = tuple(ticket("part", number) for number in range(1, count + 1))
+        return UploadTickets(ticket("complete"), numbered, part_bytes)
+
+    def xet_ticket(self, access: RepositoryAccess) -> tuple[str, UploadTicket]:
+        """A token to upload by Xet with, and what it says."""
+        until = int(self.clock()) + _XET_SECONDS
+        owner = _owner(access)
+        ticket = UploadTicket("xet", access.name, owner, access.caller.name, "", 0, 0, until)
+        return self._signed(ticket), ticket
 
     def check(self, text: str, repository: str, *uses: TicketUse) -> UploadTicket:
         """The ticket in an address.
@@ -149,56 +186,47 @@ class UploadSpool:
 
         Raises:
             InvalidInputError: the bytes are not that file. They are forgotten.
+            ConflictError: they are a part of a file that is being made of its parts.
         """
+        if ticket.use == "part":
+            return await self._receive_part(ticket, pieces)
         path = await run_in_threadpool(self._begin, ticket)
-        is_whole = ticket.use == "whole"
-        start = 0 if is_whole else (ticket.part - 1) * PART_BYTES
-        expected = min(ticket.size_bytes, start + PART_BYTES) - start
-        expected = ticket.size_bytes if is_whole else expected
-        descriptor = await run_in_threadpool(_open, path, start)
+        descriptor = await run_in_threadpool(_open, path)
         try:
-            found, size = await _written(descriptor, pieces, expected)
-            _check(found, ticket.sha256 if is_whole else found, size, expected)
-            if is_whole:
-                await run_in_threadpool(os.fsync, descriptor)
-                path.rename(self._folder(ticket.owner) / ticket.sha256)
-            else:
-                self._part(ticket, ticket.part).touch()
+            found, size = await write_pieces(descriptor, pieces, ticket.size_bytes)
+            _check(found, ticket.sha256, size, ticket.size_bytes)
+            await run_in_threadpool(os.fsync, descriptor)
+            path.rename(self.folder_of(ticket.owner) / ticket.sha256)
         except BaseException:
-            if is_whole:
-                with suppress(OSError):
-                    path.unlink()
+            with suppress(OSError):
+                path.unlink()
             raise
         finally:
             os.close(descriptor)
         return found
 
-    def complete(self, ticket: UploadTicket) -> None:
-        """Make one file of its parts.
+    async def _receive_part(self, ticket: UploadTicket, pieces: AsyncIterator[bytes]) -> str:
+        parts = self._parts(ticket)
+        start, stop = parts.span(ticket.part)
+        with parts.writing(ticket.part) as descriptor:
+            found, size = await write_pieces(descriptor, pieces, stop - start)
+            _check(found, found, size, stop - start)
+            parts.arrived(ticket.part, found)
+        return found
+
+    def complete(self, ticket: UploadTicket, sha256: str, told: Mapping[int, str]) -> None:
+        """Make one file of its parts, whose ETags are `told` by their numbers.
 
         Raises:
-            ConflictError: parts are missing.
-            InvalidInputError: together they are another file. All are forgotten.
+            ConflictError: parts are missing, or are being written.
+            InvalidInputError: it is another file that is meant, or others parts, or together they
+                are another file. Then all are forgotten.
         """
-        final = self._folder(ticket.owner) / ticket.sha256
-        if final.is_file():
-            return
-        whole = self._parts(ticket)
-        count = -(-ticket.size_bytes // PART_BYTES)
-        missing = [n for n in range(1, count + 1) if not self._part(ticket, n).exists()]
-        if missing:
-            raise ConflictError(f"parts {missing[:10]} of {count} did not come yet: send them")
-        with whole.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        is_right = found == ticket.sha256 and whole.stat().st_size == ticket.size_bytes
-        if is_right:
-            whole.rename(final)
-        for number in range(1, count + 1):
-            self._part(ticket, number).unlink(missing_ok=True)
-        if not is_right:
-            whole.unlink(missing_ok=True)
-            raise _wrong(ticket.sha256, found)
+        if sha256 != ticket.sha256:
+            raise InvalidInputError(
+                f"this address is for the file {ticket.sha256:.12}, not for {sha256:.80}"
+            )
+        self._parts(ticket).complete(sha256, self.folder_of(ticket.owner) / sha256, told)
 
     def room(self) -> Path:
         """A folder for what is on its way and is no file yet."""
@@ -211,26 +239,30 @@ class UploadSpool:
         remove_older(self.folder.glob("*/*"), self.clock() - _EXPIRES_SECONDS)
 
     def _begin(self, ticket: UploadTicket) -> Path:
-        folder = self._folder(ticket.owner)
+        folder = self.folder_of(ticket.owner)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if ticket.use == "part":
-            return self._parts(ticket)
         return folder / f"{ticket.sha256}.{secrets.token_hex(8)}"
 
-    def _folder(self, owner: str) -> Path:
+    def folder_of(self, owner: str) -> Path:
+        """Where the uploads of an owner lie."""
         return self.folder / owner
 
-    def _parts(self, ticket: UploadTicket) -> Path:
-        return self._folder(ticket.owner) / f"{ticket.sha256}.parts"
+    def _parts(self, ticket: UploadTicket) -> UploadParts:
+        folder = self.folder_of(ticket.owner) / f"{ticket.sha256}.parts"
+        return UploadParts(folder, ticket.size_bytes, ticket.part_bytes)
 
-    def _part(self, ticket: UploadTicket, number: int) -> Path:
-        return self._folder(ticket.owner) / f"{ticket.sha256}.part-{number}"
+    def _refuse_large(self, access: RepositoryAccess, sha256: str, size_bytes: int) -> None:
+        owner = _owner(access)
+        # Parts of it that came take its own room.
+        self.require_room(owner, size_bytes, self.folder_of(owner) / f"{sha256}.parts")
 
-    def _refuse_large(self, access: RepositoryAccess, size_bytes: int) -> None:
+    def require_room(self, owner: str, size_bytes: int, own: Path | None = None) -> None:
+        """Raises TooLargeError where an owner's uploads may not grow so; `own` does not count."""
         if not 0 <= size_bytes <= MAX_FILE_BYTES:
             raise TooLargeError(f"a file has at most {MAX_FILE_BYTES:,} bytes, not {size_bytes:,}")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owned = sum(path.stat().st_blocks * 512 for path in self._folder(_owner(access)).glob("*"))
+        uploads = self.folder_of(owner).rglob("*")
+        owned = sum(_disk_bytes(path) for path in uploads if own not in path.parents)
         free = shutil.disk_usage(self.folder).free - _SPARE_BYTES
         if owned + size_bytes > MAX_OWNED_BYTES or size_bytes > free:
             raise TooLargeError(
@@ -262,26 +294,27 @@ def _check(found: str, sha256: str, size: int, size_bytes: int) -> None:
     if size != size_bytes:
         raise InvalidInputError(f"{size:,} bytes came, expected {size_bytes:,}: send them again")
     if found != sha256:
-        raise _wrong(sha256, found)
+        raise InvalidInputError(
+            f"the bytes that came have SHA-256 {found:.12}, expected {sha256:.12}: send them again"
+        )
 
 
-def _wrong(expected: str, found: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"the bytes that came have SHA-256 {found:.12}, expected {expected:.12}: send them again"
-    )
+def _disk_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:  # it went meanwhile
+        return 0
 
 
-def _open(path: Path, start: int) -> int:
+def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o600)
+        return os.open(path, flags, 0o600)
     except OSError as error:
         raise explain(error, "write", path) from error
-    os.lseek(descriptor, start, os.SEEK_SET)
-    return descriptor
 
 
-async def _written(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
+async def write_pieces(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
     """Write what comes; its SHA-256 and its size. Raises TooLargeError behind `most` bytes."""
     hasher, size = hashlib.sha256(), 0
     batch: list[bytes] = []

@@ -24,7 +24,7 @@ from tensorrepo.api.pages.rendering import HEADERS, WebPage
 from tensorrepo.api.requests import CALLER
 from tensorrepo.repo.errors import Error, UnauthenticatedError
 
-_NOT_PAGES: Final = ("/api/", "/health", "/metrics", "/static/")
+_NOT_PAGES: Final = ("/api/", "/cas/", "/v2/", "/health", "/metrics", "/static/")
 _TITLES: Final = {
     HTTPStatus.BAD_REQUEST: "That cannot be done",
     HTTPStatus.FORBIDDEN: "Not for you",

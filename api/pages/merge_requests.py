@@ -7,12 +7,12 @@ from itertools import islice
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Query
-from pydantic import AfterValidator
 from starlette.responses import Response
 
 from tensorrepo.api.access.grants import Action
 from tensorrepo.api.pages.commits import change_line
 from tensorrepo.api.pages.door import RepositoryPageOf
+from tensorrepo.api.pages.forms import Text
 from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.pages.repository import ref_names
 from tensorrepo.api.proposals import proposals
@@ -22,15 +22,8 @@ from tensorrepo.repo.errors import Error, InvalidInputError
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.merge_requests.merging import Mergeability
 
-
-def plain_lines(text: str) -> str:
-    """What a box of several lines held: browsers send its lines with CR and LF."""
-    return text.replace("\r\n", "\n")
-
-
 router: Final = APIRouter(include_in_schema=False)
 State = Literal["open", "merged", "closed", "all"]
-Text = Annotated[str, Form(max_length=65_536), AfterValidator(plain_lines)]
 Title = Annotated[str, Form(max_length=1000)]
 Branch = Annotated[str, Form(max_length=1000)]
 _REQUESTS: Final = 50  # of a page

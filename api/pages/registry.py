@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Form, Query
 from starlette.responses import Response
 
-from tensorrepo.api.content import registry
+from tensorrepo.api.access.grants import Action
+from tensorrepo.api.content import registry, registry_changes
 from tensorrepo.api.content.registry import VersionInfo
 from tensorrepo.api.content.registry_search import RegistrySearch, list_registered
 from tensorrepo.api.pages.door import RepositoryPageOf
+from tensorrepo.api.pages.forms import Text
+from tensorrepo.api.pages.rendering import RepositoryPage
 from tensorrepo.api.routes.pagination import decode_cursor, encode_cursor
 from tensorrepo.query.drawing import charts
+from tensorrepo.repo.errors import Error
+from tensorrepo.repo.registry.versions import alias_ref
 
 router: Final = APIRouter(include_in_schema=False)
 _NAMES: Final = 100  # of a page
@@ -47,8 +52,45 @@ def registered_model(
     below: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
     """One registered model: its versions, the newest first, and where its aliases are."""
-    info = registry.get_model(page.access, name)
-    versions = registry.list_versions(page.access, name, below=below, limit=_VERSIONS + 1)
+    return _shown(page, name, below)
+
+
+@router.post("/{repository:repository}/-/registry-change/{action}/{name:path}")
+def change(
+    page: RepositoryPageOf,
+    action: Literal["describe", "alias", "unalias", "protect", "unprotect"],
+    name: str,
+    text: Text = "",
+    alias: Annotated[str, Form(max_length=200)] = "",
+    version: Annotated[str, Form(max_length=20)] = "",
+) -> Response:
+    """Say something of a model, or move an alias; a fault is told on the model's page."""
+    access, alias = page.access, alias.strip()
+    try:
+        if action == "describe":
+            registry_changes.describe(access, name, version or None, description=text)
+        elif action == "alias":
+            registry_changes.set_alias(access, name, alias, version)
+        elif action == "unalias":
+            registry_changes.delete_alias(access, name, alias)
+        else:
+            registry_changes.protect_alias(access, name, alias, on=action == "protect")
+    except Error as error:
+        return _shown(page, name, fault=str(error), text=text if action == "describe" else None)
+    return page.redirect(page.here("registry", name))
+
+
+def _shown(
+    page: RepositoryPage,
+    name: str,
+    below: int | None = None,
+    *,
+    fault: str = "",
+    text: str | None = None,
+) -> Response:
+    access = page.access
+    info = registry.get_model(access, name)
+    versions = registry.list_versions(access, name, below=below, limit=_VERSIONS + 1)
     shown = versions[:_VERSIONS]
     return page.render(
         "registered_model.html",
@@ -56,6 +98,11 @@ def registered_model(
         versions=shown,
         following=shown[-1].number if len(versions) > _VERSIONS else None,
         drawings=metric_charts(shown),
+        may_describe=access.may(Action.WRITE, registry.card_ref(name)),
+        may_alias=access.may(Action.WRITE, alias_ref(name, "new")),
+        may_protect=access.may(Action.ADMIN, alias_ref(name, "new")),
+        fault=fault,
+        text=info.description if text is None else text,
     )
 
 

@@ -155,10 +155,10 @@ def create_user(request: Request, service: ServiceOf, caller: CallerOf, new: New
     """For whoever runs the service. The account may do nothing until it is granted something."""
     caller.require_operator()
     note(request, "account", f"make user {new.name}")
-    user = service.people.add_user(new.name, email=new.email, is_operator=new.is_operator)
+    service.people.add_user(new.name, email=new.email, is_operator=new.is_operator)
     if new.password is not None:
         service.sign_in.passwords.set(new.name, new.password.get_secret_value())
-    return UserInfo.of(user)
+    return UserInfo.of(service.people.user(new.name))
 
 
 @router.get("/users/{user}", summary="One user")

@@ -59,6 +59,7 @@ RELATIONS: Final[Mapping[str, str]] = {
 }
 _EARLIER: Final[Mapping[str, str]] = {"parent": FINE_TUNED_FROM}
 
+IDENTITY: Final = "identity"  # in the details of an edge: what it tells of is repeated
 MAX_EDGES: Final = 1024  # of one dataset: an edge a day is three years of appending
 _MAX_WORD: Final = 64
 
@@ -144,12 +145,17 @@ def with_edges(
 ) -> tuple[Mapping[str, Any], ...]:
     """A dataset's lineage with more edges: each once, the newest `MAX_EDGES`.
 
-    Of syncs with a source the newest alone stays: the digest of its edge is linked.
+    Of syncs with a source the newest alone stays: the digest of its edge is linked. Of derivations
+    that are repeated as well: the dataset is what the newest made of it.
     """
     found = [*told]
     for edge in more:
         form = check_edge(edge).to_json()
-        same = _is_sync_with(edge.path) if edge.relation == SYNCED_WITH else form.__eq__
+        same: Callable[[Mapping[str, Any]], bool] = form.__eq__
+        if edge.relation == SYNCED_WITH:
+            same = _is_sync_with(edge.path)
+        elif is_derivation(form):
+            same = is_derivation
         found = [one for one in found if not same(one)] + [form]
     return tuple(found[-MAX_EDGES:])
 
@@ -161,6 +167,13 @@ def synced_states(told: Iterable[Mapping[str, Any]]) -> dict[str, Digest]:
         for edge in edges_of(told)
         if edge.relation == SYNCED_WITH and edge.digest
     }
+
+
+def is_derivation(one: Mapping[str, Any]) -> bool:
+    """Whether an edge, as a map, is of a derivation that is repeated when its source changes."""
+    details = one.get("details")
+    known = isinstance(details, Mapping) and isinstance(details.get(IDENTITY), str)
+    return known and one.get("relation") == DERIVED_FROM
 
 
 def _is_sync_with(path: str) -> Callable[[Mapping[str, Any]], bool]:

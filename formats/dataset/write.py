@@ -22,7 +22,7 @@ from tensorrepo.formats.common.buffer_codecs import Codec, CodecChoice
 from tensorrepo.formats.common.provenance import ProvenanceEdge, with_edges
 from tensorrepo.formats.dataset.metadata.tree_write import Groups, TreeWriter
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.coerce import LastingBatch
+from tensorrepo.formats.dataset.schema.coerce import CoercedRows, LastingBatch
 from tensorrepo.formats.dataset.schema.lenient import (
     Misfits,
     batch_part,
@@ -47,7 +47,7 @@ _RANDOM = random.SystemRandom()
 def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     objects: ObjectSink,
     schema: Schema,
-    batches: Iterable[InputBatch],
+    batches: Iterable[InputBatch | CoercedRows],
     *,
     base: StoredDataset | None = None,
     like: StoredDataset | None = None,
@@ -64,8 +64,9 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     Args:
         objects: store of the objects; only what is new is stored, the root last.
         schema: the columns. With `base` it must have the same ones.
-        batches: batches of any size; each is columns, an Arrow batch or table, or a list of rows. A
-            batch may be reused by its owner once the next one is asked for.
+        batches: batches of any size; each is columns, an Arrow batch or table, or a list of rows,
+            or `CoercedRows` of the columns of `base`. A batch may be reused by its owner once the
+            next one is asked for.
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
         like: without `base`: give columns the ids and groups that they have in this dataset, so
             that the rows can be put behind its own later. `schema` must have the same columns.
@@ -98,6 +99,9 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
         for batch in batches:
             # A table in parts: as a whole its chunks would be copied together first.
             for part in batch.to_batches() if isinstance(batch, pa.Table) else [batch]:
+                if isinstance(part, CoercedRows):
+                    writer.add(part.values, part.ids)
+                    continue
                 values = coerce_leniently(columns, part, misfits)
                 writer.add(values, lasting=isinstance(part, LastingBatch))
             if progress is not None:
@@ -149,25 +153,25 @@ def _named(schema: Schema) -> Schema:
 class _Input:
     """Batches, handed on a stretch at a time."""
 
-    batches: Iterator[InputBatch]
+    batches: Iterator[InputBatch | CoercedRows]
     rows: int  # of the input, those of earlier runs too
     stretch_bytes: int = 0
     is_over: bool = False
 
-    def stretch(self, limit_bytes: int) -> Iterator[InputBatch]:
+    def stretch(self, limit_bytes: int) -> Iterator[InputBatch | CoercedRows]:
         while self.stretch_bytes < limit_bytes:
             batch = next(self.batches, None)
             if batch is None:
                 self.is_over = True
                 return
-            self.rows += batch_rows(batch)
+            self.rows += _rows_of(batch)
             yield batch
 
 
 def ingest(
     objects: ObjectSink,
     schema: Schema,
-    batches: Iterable[InputBatch],
+    batches: Iterable[InputBatch | CoercedRows],
     checkpoint: Callable[[ObjectLink, int], None],
     *,
     base: StoredDataset | None = None,
@@ -216,9 +220,19 @@ def ingest(
         checkpoint(link, given.rows)
 
 
-def _behind(batches: Iterator[InputBatch], rows: int) -> Iterator[InputBatch]:
+def _rows_of(batch: InputBatch | CoercedRows) -> int:
+    return len(batch) if isinstance(batch, CoercedRows) else batch_rows(batch)
+
+
+def _behind(
+    batches: Iterator[InputBatch | CoercedRows], rows: int
+) -> Iterator[InputBatch | CoercedRows]:
     """The batches without their first `rows` rows."""
     for batch in batches:
+        if isinstance(batch, CoercedRows):
+            assert not rows, "coerced rows are made from where they are needed"
+            yield batch
+            continue
         count = batch_rows(batch) if rows else 0
         if rows and count <= rows:
             rows -= count

@@ -366,11 +366,11 @@ def refuse_taken(view: LogView, ref: str) -> None:
         raise ConflictError(
             f"{describe_ref(ref)} exists already, at {taken:.12}. Choose another name."
         )
-    below = [
-        name for name in view.state.refs if name.startswith(ref + "/") or ref.startswith(name + "/")
-    ]
-    if below:
-        raise ConflictError(f"{describe_ref(ref)} cannot exist beside {describe_ref(below[0])}")
+    folder, refs = ref + "/", view.state.refs
+    above = (ref[:at] for at, letter in enumerate(ref) if letter == "/" and ref[:at] in refs)
+    beside = next(above, None) or next((one for one in refs if one.startswith(folder)), None)
+    if beside is not None:
+        raise ConflictError(f"{describe_ref(ref)} cannot exist beside {describe_ref(beside)}")
 
 
 def describe_ref(ref: str) -> str:

@@ -550,6 +550,16 @@ def _that_fit(updates: list[Update]) -> list[Update]:
     return [update for update, end in zip(updates, ends, strict=True) if end <= MOST_AT_ONCE]
 
 
+def _last_version(view: LogView, name: str) -> int:
+    """The largest number of a version that is there; 0: there is none.
+
+    Every registration asks, among all refs: there may be many thousands.
+    """
+    start = version_ref(name, 0)[:-1]
+    ends = [ref[len(start) :] for ref in view.state.refs if ref.startswith(start)]
+    return max((int(end) for end in ends if end.isdecimal()), default=0)
+
+
 @dataclass(slots=True)
 class _Numbered(CommitAttempt):
     """An attempt whose ref is the next version of a name, whichever that is when it lands.
@@ -563,9 +573,8 @@ class _Numbered(CommitAttempt):
 
     def tip(self, view: LogView) -> Digest | None:
         repository = self.transaction.repository
-        given = registered(view).get(self.name, Registered()).versions
         about = card_at(repository, view, self.name) or Card()
-        self.number = 1 + max((0, about.last, *given))
+        self.number = 1 + max(about.last, _last_version(view, self.name))
         self.transaction.branch = f"{self.name}/v/{self.number}"
         refuse_taken(view, self.transaction.ref)
         return None

@@ -178,3 +178,136 @@ class RowPageAnswer(Struct, frozen=True):
     columns: list[str]
     items: list[Any]
     next: int | None = None
+
+
+class UserAnswer(Struct, frozen=True):
+    """An account. `created_ns` is UTC."""
+
+    name: str
+    email: str
+    is_operator: bool
+    is_disabled: bool
+    has_password: bool
+    created_ns: int
+
+
+class GroupAnswer(Struct, frozen=True):
+    """Some users who may do the same."""
+
+    name: str
+    description: str = ""
+    members: list[str] = []
+
+
+class GrantAnswer(Struct, frozen=True):
+    """What a user or a group may do: read, write or admin, of a repository or a pattern of them."""
+
+    kind: str
+    holder: str
+    repository: str
+    action: str
+    refs: str = "*"
+
+
+class MeAnswer(Struct, frozen=True):
+    """Who the token is, and what it may do; `scope` None: all that its user may."""
+
+    name: str
+    email: str
+    kind: str
+    is_operator: bool
+    groups: list[str]
+    grants: list[dict[str, str]]
+    scope: list[dict[str, str]] | None = None
+    expires_ns: int | None = None
+
+
+class WebhookAnswer(Struct, frozen=True):
+    """Whom a repository tells of what; its secret is told when it is made, and never again."""
+
+    id: str
+    url: str
+    events: list[str]
+    active: bool
+    created_by: str
+    created_ns: int
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        return f"WebhookAnswer({self.id!r}, {self.url!r})"
+
+
+class DeliveryAnswer(Struct, frozen=True):
+    """An event for one receiver, and what became of it: pending, delivered or failed."""
+
+    id: str
+    event: str
+    type: str
+    state: str
+    attempts: int
+    created_ns: int
+    due_ns: int | None
+    tried_ns: int | None
+    status: int | None
+    error: str
+    body: dict[str, Any]
+
+
+class RequestSummaryAnswer(Struct, frozen=True):
+    """A merge request in a list; `head` is the commit that is proposed, `onto` the target's."""
+
+    number: int
+    title: str
+    state: str
+    source: str
+    target: str
+    author: str
+    opened_ns: int
+    head: str | None
+    onto: str | None
+
+
+class RequestAnswer(Struct, frozen=True):
+    """A merge request with all that was said. Reviews and checks tell whether they are current."""
+
+    number: int
+    title: str
+    state: str
+    source: str
+    target: str
+    author: str
+    opened_ns: int
+    head: str | None
+    onto: str | None
+    text: str
+    comments: list[dict[str, Any]]
+    reviews: list[dict[str, Any]]
+    checks: list[dict[str, Any]]
+    ended_by: str | None
+    ended_ns: int | None
+    merged_as: str | None
+
+
+class EntryAnswer(Struct, frozen=True):
+    """An entry of a commit."""
+
+    kind: str
+    digest: str
+
+
+class PathChangeAnswer(Struct, frozen=True):
+    """What became of one path; None on a side: it is absent there."""
+
+    path: str
+    old: EntryAnswer | None
+    new: EntryAnswer | None
+
+
+class MergeabilityAnswer(Struct, frozen=True):
+    """Whether a request can be merged as things stand, and what is in the way."""
+
+    ready: bool
+    merged: bool
+    conflicts: list[dict[str, str]]
+    missing_checks: list[str]
+    must_be_signed: bool

@@ -1,4 +1,4 @@
-"""Client of a service: its repositories and tokens.
+"""Client of a service: its repositories, accounts and tokens.
 
     with Client("https://host", token="trp_...") as client:
         nets = client.repository("team/nets")
@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+from tensorrepo.client.accounts import AccountsClient, GrantsClient
 from tensorrepo.client.answers import MadeTokenAnswer, RepositoryAnswer, TokenAnswer
 from tensorrepo.client.connection import Connection, one_segment, segment
 from tensorrepo.client.datasets import DatasetsClient
+from tensorrepo.client.merge_requests import MergeRequestsClient
 from tensorrepo.client.models import ModelsClient
 from tensorrepo.client.registry import RegistryClient
 from tensorrepo.client.runs import RunsClient
+from tensorrepo.client.webhooks import WebhooksClient
 from tensorrepo.credentials import server_url, stored_token
 from tensorrepo.this_machine import machine
 
@@ -36,6 +39,11 @@ class Client:
         self.url = server_url(url)
         found = stored_token(machine(), self.url) if token is None else token
         self.connection = Connection(self.url, found)
+
+    @property
+    def accounts(self) -> AccountsClient:
+        """Users, groups and grants."""
+        return AccountsClient(self.connection)
 
     def repositories(self) -> Iterator[RepositoryAnswer]:
         """Repositories that the token may see, by name."""
@@ -114,6 +122,18 @@ class RepositoryClient:
     @property
     def datasets(self) -> DatasetsClient:
         return DatasetsClient(self.connection, self._base)
+
+    @property
+    def merge_requests(self) -> MergeRequestsClient:
+        return MergeRequestsClient(self.connection, f"{self._base}/requests")
+
+    @property
+    def webhooks(self) -> WebhooksClient:
+        return WebhooksClient(self.connection, f"{self._base}/webhooks")
+
+    @property
+    def grants(self) -> GrantsClient:
+        return GrantsClient(self.connection, f"{self._base}/grants")
 
     @property
     def _base(self) -> str:

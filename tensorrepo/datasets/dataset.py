@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tensorrepo import connect, hints, lazy
 from tensorrepo.catalog.sql import sql
@@ -24,6 +24,7 @@ from tensorrepo.datasets.conversions import (
     polars_frame,
     tensors_of,
 )
+from tensorrepo.datasets.search import SearchResult, search_text, search_vectors
 from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
@@ -299,6 +300,78 @@ class Dataset(Shown):
             )
         return lazy.changes_of(self.context, self.path, self.commit, since, columns)
 
+    def nearest(
+        self,
+        column: str,
+        query: ArrayLike,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str = "l2",
+    ) -> SearchResult:
+        """The `k` rows whose vectors are nearest to a query, the nearest first; exact.
+
+        Every row is compared, page by page; equally near ones come in the order of the dataset.
+        Nulls, and vectors with NaN, never come.
+
+        Args:
+            column: vectors of one length: Embedding, or Tensor of one dimension.
+            query: a vector ``(d,)``, or several ``(n, d)``, each of which gets its own `k` rows.
+            k: number of rows; fewer where there are not so many.
+            where: compare only rows that fulfil this; see `find`.
+            columns: columns that are read with the rows; None: all but `column`.
+            metric: ``"l2"``, ``"cosine"`` (one minus the cosine) or ``"dot"`` (minus the inner
+                product): the distance, which ascends.
+
+        Raises:
+            InvalidInputError: a column of no such vectors, or a query that does not fit it.
+            NotFoundError: no such column.
+            PurgedError: a column was purged.
+
+        Example:
+            ``ds.nearest("embedding", ds[7]["embedding"], k=5, where="label == 'cat'").df()``
+        """
+        with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
+            searched = self.stored if where is None else self.select(where=where).stored
+            return search_vectors(
+                searched, self.stored, column, query, k=k, columns=columns, metric=metric
+            )
+
+    def search(
+        self,
+        column: str,
+        query: str,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> SearchResult:
+        """The `k` rows whose text fits the words of a query best, by BM25; exact.
+
+        Words are letters, marks, digits and underscores, in lower case. A row comes when it has one
+        of them; equally good ones come in the order of the dataset. What BM25 counts, it counts of
+        the rows that are searched: with `where`, of those that fulfil it.
+
+        Args:
+            column: column of type Text.
+            query: one or several words; each counts once.
+            k: number of rows; fewer where not so many fit.
+            where: search only rows that fulfil this; see `find`.
+            columns: columns that are read with the rows; None: all.
+
+        Raises:
+            InvalidInputError: a column of another type, or a query without words.
+            NotFoundError: no such column.
+            PurgedError: a column was purged.
+
+        Example:
+            ``ds.search("caption", "red car", k=10).df()``
+        """
+        with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
+            searched = self.stored if where is None else self.select(where=where).stored
+            return search_text(searched, self.stored, column, query, k=k, columns=columns)
+
     def query(self, query: str, *, params: Params = None) -> Result:
         """Rows of an SQL query over this dataset, which it calls ``self``; see `Repository.sql`.
 
@@ -476,7 +549,7 @@ def _stream(dataset: Dataset, options: StreamOptions, told: Mapping[str, Any]) -
         )
     machine = dataset.context.machine
     page_cache = connect.page_cache(machine, loading.cache_dir, loading.cache_limit)
-    threaded = replace(options, loading=replace(loading, workers="thread"))
+    threaded = replace(options, loading=replace(loading, workers="thread", processes=1))
     of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
     remake = partial(_in_process, dataset, options, page_cache)
     stored = open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)

@@ -30,6 +30,7 @@ from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.dataset import evolve
 from tensorrepo.formats.dataset.changing.patch import LateValues
 from tensorrepo.formats.dataset.compact import compact_dataset
+from tensorrepo.formats.dataset.derive import DerivationReport
 from tensorrepo.formats.dataset.evolve import NewValues
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.parts import AppendedParts, RowsPart, append_parts
@@ -68,8 +69,9 @@ class DatasetDraft:
     `where` says which rows are meant: an SQL condition (``"label == 'cat' and note is null"``) or
     an expression (``tr.col("label") == 3``); row numbers as in ``ds[...]``; row ids; or key columns
     with their values (``{"name": ["a.png", "b.png"]}``). `misfits` reports what the last `append`
-    passed over, `synced` what the last `sync` did. `progress` receives the rows that a verb has
-    done, and those in all. In `repository` it is looked up what texts of ``derived_from`` name.
+    passed over, `synced` what the last `sync` did, `derived` what a derivation did. `progress`
+    receives the rows that a verb has done, and those in all. In `repository` it is looked up what
+    texts of ``derived_from`` name.
     `parts` tells what became of the last `append_parts`; `leases` are closed after the commit.
     """
 
@@ -79,6 +81,7 @@ class DatasetDraft:
     misfits: Misfits = field(default_factory=Misfits)
     progress: Callable[[int, int], None] = lambda _done, _total: None
     synced: Synced | None = None
+    derived: DerivationReport | None = None
     repository: RepositoryCore | None = None
     parts: AppendedParts | None = None
     leases: list[str] = field(default_factory=list)

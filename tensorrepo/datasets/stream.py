@@ -180,12 +180,14 @@ class TorchStream:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another pass over the data, in another order."""
+        self.stream.note_reading()
         self.stream.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         info, loading, stored = _worker(), self.stream.loading, self.stream.stored
         _check_collation()
         if info is None:
+            self.stream.note_reading()
             loading.begin_loop(stored)
             _check_turns(loading.turns, 0)
             return self._steps(0, 1)
@@ -385,7 +387,7 @@ class Stream:
         Raises:
             UnsupportedError: torch is not installed.
         """
-        self._note()
+        self.note_reading()
         self.loading.begin(self.stored)
         return _class()(self)
 
@@ -395,7 +397,7 @@ class Stream:
         `set_epoch` and `load_state_dict` say where the next loop begins. Leaving a loop early
         leaves nothing behind.
         """
-        self._note()
+        self.note_reading()
         self.loading.begin_loop(self.stored)
         return iter(self.stored)
 
@@ -507,7 +509,10 @@ class Stream:
         """What another process needs to begin where this one would."""
         return _with_state, (self._again, self.stored.next_state() | self._commits())
 
-    def _note(self) -> None:
+    def note_reading(self) -> None:
+        """Tell the run that goes on here, if one does, that it reads this: it may have begun since
+        the stream was made.
+        """
         for origin, place in self.sources():
             note_streamed(origin, place, evaluated=self.loading.evaluates)
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import tensorrepo as tr
-from tensorrepo.api.housekeeping import UPLOADS, Housekeeping
+from tensorrepo.api.housekeeping import UPLOADS
 from tensorrepo.api.repositories.directory import UNDELETE_NS
 from tensorrepo.repo.backends.local import STALE_PART_SECONDS
 from tests.support.servers.service import RunningService, caches_of
@@ -67,6 +67,16 @@ def _part(folder: Path, name: str, age_seconds: float) -> Path:
     return made
 
 
+def test_parts_of_files_that_nobody_went_on_with_are_dropped(service: RunningService) -> None:
+    spool = service.service.spool
+    old, new = (spool.folder / "owner" / f"{name}.parts" for name in ("old", "new"))
+    for folder, age_seconds in ((old, 25 * 3600), (new, 60)):
+        _part(folder, "whole", age_seconds)
+        os.utime(folder, (time.time() - age_seconds,) * 2)
+    service.service.housekeeping.turn()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_uploads_that_nobody_went_on_with_are_dropped(service: RunningService) -> None:
     running = service.service
     with service.client() as client:
@@ -79,6 +89,6 @@ def test_uploads_that_nobody_went_on_with_are_dropped(service: RunningService) -
     held = _part(data, "part-held", STALE_PART_SECONDS + 60)
     with held.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        Housekeeping(running.directory, running.settings.data, caches_of(running)).turn()
+        running.housekeeping.turn()
     assert [path.exists() for path in old] == [False, False]
     assert all(path.exists() for path in (*kept, held))

@@ -91,6 +91,16 @@ def test_a_worker_that_is_killed_is_started_again(tmp_path: Path) -> None:
         assert _ask_health(running) == 200
 
 
+def test_workers_are_started_again_where_what_forks_them_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as running:
+        (forking,) = _forking(running.process.pid)
+        before = _processes_of(forking)
+        os.kill(forking, signal.SIGKILL)
+        _until(lambda: len(set(_children(running.process.pid)) - set(before)) == len(before))
+        _until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in before))
+        assert _ask_health(running) == 200
+
+
 def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as running:
         children = _children(running.process.pid)
@@ -104,10 +114,17 @@ def _ask_health(running: ServeProcess) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Workers of a parent: those of its children that listen, and not multiprocessing's helper."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(each) for each in path.read_text().split()]
-    return [each for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    """Workers of a parent: children of the one that forks them, beside multiprocessing's helper."""
+    return [worker for forking in _forking(pid) for worker in _processes_of(forking)]
+
+
+def _forking(pid: int) -> list[int]:
+    found = _processes_of(pid)
+    return [one for one in found if b"forkserver" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def _processes_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _until(is_so: object) -> None:

@@ -55,7 +55,13 @@ def _foreign(*, at_load: bool, but: str | None = None) -> dict[str, str]:
 
 
 # Modules that users import by their names, whose classes are subclasses of an extra's.
-_OF_EXTRAS = ("tensorrepo/dcp.py", "tensorrepo/ray.py")
+_OF_EXTRAS = (
+    "tensorrepo/dcp.py",
+    "tensorrepo/integrations/lightning.py",
+    "tensorrepo/integrations/pytorch_lightning.py",
+    "tensorrepo/integrations/transformers.py",
+    "tensorrepo/ray.py",
+)
 
 
 def test_what_loads_with_the_package_is_a_dependency() -> None:
@@ -87,6 +93,8 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
     found = _foreign(at_load=False)
     allowed = _needed() | _extras(
         "torch",
+        "lightning",
+        "transformers",
         "jax",
         "gcp",
         "azure",

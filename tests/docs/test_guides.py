@@ -20,9 +20,11 @@ from tests.support.processes.prepared import prepared_commands
 GUIDES = [
     "../tutorial",
     "changing-datasets",
+    "deriving",
     "checkpointing",
     "files",
     "git",
+    "importing",
     "lineage",
     "many-machines",
     "runs",
@@ -31,10 +33,12 @@ GUIDES = [
     "python-data",
     "registry",
     "sampling",
+    "searching",
     "seeing",
     "selecting",
     "sharing",
     "sql",
+    pytest.param("trainers", marks=pytest.mark.soak),  # imports Lightning and transformers
     "trust",
 ]
 

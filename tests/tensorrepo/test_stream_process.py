@@ -314,3 +314,56 @@ def test_ctrl_c_ends_both_with_one_traceback(parent: tuple[subprocess.Popen[str]
     assert program.returncode != 0
     assert said.count("KeyboardInterrupt") == 1
     assert gone(child)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 16])
+def test_several_processes_make_the_steps_of_one_in_order(ds: tr.Dataset, processes: int) -> None:
+    loading = tr.Loading(workers="process", processes=processes)
+    several = ds.stream(batch_size=8, seed=3, loading=loading)
+    one = ds.stream(batch_size=8, seed=3)
+    epochs = [seen(one), seen(one)]
+    assert seen(several) == epochs[0]
+    children = multiprocessing.active_children()
+    assert len(children) == processes
+    assert (several.stats().rows, several.stats().batches) == (100, 13)
+    assert seen(several) == epochs[1]
+    assert multiprocessing.active_children() == children
+    several.close()
+
+
+def test_reading_resumes_with_another_number_of_processes(ds: tr.Dataset) -> None:
+    whole = seen(ds.stream(batch_size=10, seed=3))
+    first, second = (
+        ds.stream(batch_size=10, seed=3, loading=tr.Loading(workers="process", processes=processes))
+        for processes in (2, 3)
+    )
+    batches = iter(first)
+    assert seen(islice(batches, 5)) == whole[:5]
+    second.load_state_dict(first.state_dict())
+    assert seen(second) == whole[5:]
+    batches.close()
+    second.close()
+
+
+def test_ranks_share_steps_whatever_makes_them(ds: tr.Dataset) -> None:
+    for rank in range(2):
+        ranks = tr.Ranks(rank=rank, world_size=2)
+        several = ds.stream(
+            batch_size=8, ranks=ranks, loading=tr.Loading(workers="process", processes=2)
+        )
+        assert seen(several) == seen(ds.stream(batch_size=8, ranks=ranks))
+        several.close()
+
+
+@pytest.mark.parametrize("transform", [failing, killed])
+def test_one_process_that_fails_ends_them_all(ds: tr.Dataset, transform: Any) -> None:
+    loading = tr.Loading(workers="process", processes=3)
+    stream = ds.stream(batch_size=10, transform=transform, loading=loading)
+    with pytest.raises((LookupError, tr.Error, RuntimeError)):
+        list(stream)
+    assert multiprocessing.active_children() == []
+
+
+def test_several_threads_are_no_processes(ds: tr.Dataset) -> None:
+    with pytest.raises(tr.InvalidInputError, match="workers='process'"):
+        ds.stream(batch_size=8, loading=tr.Loading(processes=2))

@@ -87,6 +87,22 @@ class LastingBatch(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CoercedRows:
+    """Rows in the form of the columns of the dataset that they are for, hidden ones too.
+
+    Attributes:
+        values: values of every column, in the order of the schema.
+        ids: ROW_ID ``(rows,)`` of rows whose ids were given elsewhere; None: the ids are new.
+    """
+
+    values: Sequence[ColumnValues]
+    ids: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return self.values[0].rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EncodedImages(Sequence[bytes]):
     """A sequence of encoded images, none of them null; `headers` has one for each."""
 

@@ -292,6 +292,13 @@ class Loading:
         "which pays where the transform is much Python",
         checks.one_of(Workers),
     )
+    processes: int = option(
+        1,
+        'number of these, with workers="process": each makes its turns of the steps, opens their '
+        "pages and has a window of its own, so n take the memory of n and do more reading. Pays "
+        "where one is not fast enough for the transform",
+        _whole(1, 256),
+    )
     prefetch: int | None = option(
         None,
         "batches made ahead on threads; 0 makes them when asked for, None chooses by bytes",
@@ -340,6 +347,11 @@ class Loading:
 
     def __post_init__(self) -> None:
         check_record(self)
+        if self.processes > 1 and self.workers != "process":
+            raise InvalidInputError(
+                f"processes={self.processes} are of workers='process': give both, or "
+                "work_threads= for threads"
+            )
 
     @property
     def ahead_bytes(self) -> int:
@@ -445,7 +457,9 @@ class StreamOptions:
     def in_process(self, output: OutputForm) -> StreamOptions:
         """The same for a process of its own, whose batches somebody else hands out."""
         return replace(
-            self, output=output, loading=replace(self.loading, workers="thread", pin=False)
+            self,
+            output=output,
+            loading=replace(self.loading, workers="thread", processes=1, pin=False),
         )
 
     def share(self, start: int, turn: int = 0, turns: int = 1) -> Share:

@@ -6,26 +6,38 @@ The same first steps of an epoch are run three times, as the stall analysis of t
     cached      the same, but every stored byte is already in memory: what is left is preparing
     synthetic   one batch over and over: what is left is the step itself
 
+The rows of the batches that the transform took longest for are then made once more, one by one:
+so the slowest rows have names.
+
 What a phase takes longer than the one below it is time that the loop stalls. It cannot be read from
 the times of single parts: those run side by side, and only waiting for the last of them costs.
 """
 
 from __future__ import annotations
 
+import heapq
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.common.dtypes import Ints
+from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
+from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset, row_id_table
+from tensorrepo.formats.dataset.streaming.options import RANKS, Loading, Sampling, StreamOptions
 from tensorrepo.formats.dataset.streaming.stream import BatchStream
+from tensorrepo.formats.dataset.streaming.stream import stream as open_batches
 from tensorrepo.repo.ids import Buffer, Digest
 from tensorrepo.repo.objects.envelope import Envelope, ObjectLink, ObjectSource
 
 SECONDS = 10.0
 KEPT_BYTES = 1 << 30
+SLOWEST_ROWS = 5
 _BAR = 40  # characters
 _NO_READS = {"reads": 0, "read_bytes": 0, "read_seconds": 0.0}
 
@@ -66,12 +78,37 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowRow:
+    """A row that takes long to decode and transform.
+
+    Attributes:
+        row: its number in the dataset.
+        row_id: its id.
+        seconds: time that it took, as a batch of one row.
+    """
+
+    row: int
+    row_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
-    """The three phases, and what follows from them."""
+    """The three phases, and what follows from them.
+
+    Attributes:
+        cold: pass from storage.
+        cached: pass from memory.
+        synthetic: pass with one batch over and over.
+        slowest: slowest rows of the slowest batches, slowest first; none without a transform.
+        median_row_seconds: median time of a row of these batches; 0 without a transform.
+    """
 
     cold: Phase
     cached: Phase
     synthetic: Phase
+    slowest: tuple[SlowRow, ...] = ()
+    median_row_seconds: float = 0.0
 
     @property
     def stalls(self) -> dict[str, float]:
@@ -124,6 +161,14 @@ class Profile:
                 f"{counted(self.cold.read_bytes, 'byte')} in "
                 f"{self.cold.read_seconds:.2f} s of all threads together"
             )
+        if self.slowest:
+            named = (
+                f"{each.row} ({each.row_id}) {each.seconds * 1e3:.1f}" for each in self.slowest
+            )
+            lines.append(
+                f"slowest rows, one by one, in ms, beside {self.median_row_seconds * 1e3:.1f} of "
+                f"the median: {', '.join(named)}"
+            )
         return lines
 
 
@@ -155,7 +200,65 @@ def profile(
         source.answer_from_memory()
         cached, _ = _pass(stream, step, clock, lambda steps: steps >= cold.steps)
         cached = replace(cached, **source.counts())
-    return Profile(cold, cached, _synthetic(last, step, cold, clock))
+        slow = stream.stats().slowest
+        options = stream.options
+    timed = _timed_rows(watched, options, [rows for _, rows in slow], seconds, clock)
+    return Profile(
+        cold,
+        cached,
+        _synthetic(last, step, cold, clock),
+        tuple(_slow_rows(watched, timed)),
+        statistics.median(timed.values()) if timed else 0.0,
+    )
+
+
+def _timed_rows(
+    dataset: StoredDataset,
+    options: StreamOptions,
+    batches: Sequence[Ints],
+    seconds: float,
+    clock: Callable[[], float],
+) -> dict[int, float]:
+    """Seconds of decoding and transforming by row, the rows of `batches` one by one.
+
+    Of a transform that does not take a batch of one row, nothing is told.
+    """
+    if options.sampling.pack is not None or not batches:
+        return {}
+    rows = np.unique(np.concatenate(list(batches)))
+    single = replace(
+        options,
+        batch_size=1,
+        shuffle=False,
+        sampling=Sampling(rows=rows),
+        ranks=RANKS,
+        loading=Loading(prefetch=0, work_threads=1, on_error=options.loading.on_error, pin=False),
+    )
+    timed: dict[int, float] = {}
+    end, before = clock() + seconds, 0.0
+    with open_batches(dataset, single, clock=clock) as stream:
+        batches_of_one = iter(stream)
+        for row in rows.tolist():
+            try:
+                next(batches_of_one)
+            except Exception:  # noqa: BLE001  it needs whole batches, which the passes gave it
+                return {}
+            stats = stream.stats()
+            now = stats.decode_seconds + stats.transform_seconds
+            timed[row] = now - before
+            before = now
+            if clock() >= end:
+                break
+    return timed
+
+
+def _slow_rows(dataset: StoredDataset, timed: dict[int, float]) -> list[SlowRow]:
+    slowest = heapq.nlargest(SLOWEST_ROWS, timed, key=timed.__getitem__)
+    ids = row_id_table(dataset).of(live_rows(dataset).physical(np.array(slowest, np.int64)))
+    return [
+        SlowRow(row, format_row_id(row_id), timed[row])
+        for row, row_id in zip(slowest, ids, strict=True)
+    ]
 
 
 def _pass(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.native.rows import BEST
+
+SLOWEST_BATCHES: Final = 3
+_SLOW_ROWS: Final = 1024  # of a batch that are remembered
 
 
 @dataclass(slots=True)
@@ -72,6 +80,8 @@ class StreamStats(FetchStats):
         decode_seconds: time spent decoding images, summed over threads.
         transform_seconds: time spent in the transform, summed over threads.
         waited_seconds: time that the consumer waited for batches.
+        slowest: batches that the transform took longest for, slowest first: seconds, and numbers of
+            the first rows in them, int64 ``(rows,)``.
         skipped: number of rows left out, by cause: "image" or "page".
         replaced: number of rows for which `on_error` gave a replacement, by cause.
         bad: first few of both: row id, column and reason.
@@ -89,7 +99,31 @@ class StreamStats(FetchStats):
     decode_seconds: float = 0.0
     transform_seconds: float = 0.0
     waited_seconds: float = 0.0
+    slowest: list[tuple[float, Ints]] = field(default_factory=list, compare=False)
     skipped: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
     kernel: str = BEST.name
+
+    def note_transform(self, seconds: float, rows: Ints) -> None:
+        """A batch of these rows was transformed in so many seconds. Called behind a lock."""
+        self.transform_seconds += seconds
+        if len(self.slowest) < SLOWEST_BATCHES or seconds > self.slowest[-1][0]:
+            noted = [*self.slowest, (seconds, rows[:_SLOW_ROWS].copy())]
+            self.slowest = heapq.nlargest(SLOWEST_BATCHES, noted, key=lambda each: each[0])
+
+    def follow(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Be what processes counted together; what the consumer waited for is counted here."""
+        counted = [each for each in told if each]
+        for name in counted[0].keys() - {"waited_seconds", "kernel"}:
+            values = [each[name] for each in counted]
+            if name == "slowest":
+                every = [each for value in values for each in value]
+                self.slowest = heapq.nlargest(SLOWEST_BATCHES, every, key=lambda each: each[0])
+            elif isinstance(values[0], dict):
+                setattr(self, name, dict(sum(map(Counter, values), Counter())))
+            elif isinstance(values[0], list):
+                setattr(self, name, [each for value in values for each in value])
+            else:
+                setattr(self, name, sum(values))
+        self.kernel = counted[0]["kernel"]

@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check
 from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
 from tensorrepo.formats.dataset.streaming.collate.process import (
+    ItemsInTurn,
     KeptProcess,
     ProcessItems,
     StreamWorker,
@@ -125,7 +126,7 @@ class BatchStream:
         self._pool = Pool()
         self._decoder = decoder_of(setup)
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
-        self._kept = KeptProcess()
+        self._kept = KeptProcess(setup.options.loading.processes)
         weakref.finalize(self, self._kept.close)
 
     @property
@@ -285,21 +286,30 @@ class BatchStream:
         )
 
     def _items_of_process(self, share: Share) -> ItemSource:
-        stats, remake = self._stats, self.setup.remake
+        remake, processes = self.setup.remake, self.options.loading.processes
         assert remake is not None, "the setup was checked"
+        stats = self._stats
+        told: list[dict[str, Any]] = [{} for _ in range(processes)]
 
-        def stats_moved(there: dict[str, Any]) -> None:
-            for name in there.keys() - {"waited_seconds"}:
-                setattr(stats, name, there[name])
+        def stats_moved(there: dict[str, Any], number: int) -> None:
+            told[number] = there
+            stats.follow(told)
 
         state = self.state_dict(share.start)
-        return ProcessItems(
-            StreamWorker(remake, self.options.output, state, share.turn, share.turns),
-            identify=self.feed.identify,
-            finish=finish_of(self.options),
-            stats_moved=stats_moved,
-            kept=self._kept,
-        )
+        turns = share.turns * processes
+        items = [
+            ProcessItems(
+                StreamWorker(
+                    remake, self.options.output, state, share.turn + number * share.turns, turns
+                ),
+                identify=self.feed.identify,
+                finish=finish_of(self.options),
+                stats_moved=partial(stats_moved, number=number),
+                kept=self._kept,
+            )
+            for number in range(processes)
+        ]
+        return items[0] if processes == 1 else ItemsInTurn(items)
 
     def _moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""

@@ -208,6 +208,32 @@ def test_points_of_a_run_come_while_it_trains(cara: Visitor, photos: tr.Reposito
     expect(cara.page.get_by_text("finished")).to_be_visible()
 
 
+def test_a_card_is_written_and_aliases_are_moved_on_the_page(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/registry/photo-classifier")
+    main = cara.page.locator("main")
+    main.get_by_text("a card", exact=False).or_(main.get_by_text("Edit the card")).first.click()
+    cara.page.get_by_label("Card, in Markdown").fill("# Sorts photos\n\nKnows **three** classes.")
+    cara.page.get_by_role("button", name="Save").click()
+    expect(main.get_by_role("heading", name="Sorts photos")).to_be_visible()
+    expect(main.locator("strong")).to_have_text("three")
+    main.get_by_text("Set an alias").click()
+    cara.page.get_by_label("Alias", exact=True).fill("challenger")
+    cara.page.get_by_label("Version", exact=True).fill("1")
+    cara.page.get_by_role("button", name="Set", exact=True).click()
+    expect(cara.page.locator("dt", has_text="challenger")).to_be_visible()
+    cara.page.get_by_role("button", name="Remove challenger").click()
+    expect(cara.page.locator("dt", has_text="challenger")).to_have_count(0)
+    expect(cara.page.get_by_role("button", name="Protect")).to_have_count(0)
+
+
+def test_an_alias_that_cannot_be_is_told_on_the_page(cara: Visitor) -> None:
+    cara.visit(f"{HERE}/registry/photo-classifier")
+    cara.page.locator("main").get_by_text("Set an alias").click()
+    cara.page.get_by_label("Alias", exact=True).fill("no such name/")
+    cara.page.get_by_role("button", name="Set", exact=True).click()
+    expect(cara.page.get_by_role("alert")).to_contain_text("no such name/")
+
+
 def test_who_signs_out_sees_nothing_more(cara: Visitor) -> None:
     cara.visit("/")
     cara.page.get_by_role("button", name="Sign out").click()

@@ -193,11 +193,15 @@ def test_what_nobody_took_in_is_dropped_after_a_day(over_s3: RunningService) -> 
     httpx.put(place["url"], content=b"".join(encoded.parts), headers=place["headers"])
     running = over_s3.service
     backend = running.directory.open("team/photos").core.backend
-    Housekeeping(running.directory, running.settings.data, caches_of(running)).turn()
+    running.housekeeping.turn()
     kept = list(backend.list("incoming/"))
     later = time.time() + INCOMING_SECONDS + 60
     Housekeeping(
-        running.directory, running.settings.data, caches_of(running), clock=lambda: later
+        running.directory,
+        running.settings.data,
+        caches_of(running),
+        running.spool,
+        clock=lambda: later,
     ).turn()
     assert (len(kept), list(backend.list("incoming/"))) == (1, [])
 

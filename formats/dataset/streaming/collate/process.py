@@ -352,9 +352,11 @@ _DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
 class KeptProcess:
-    """The process of an epoch that was read to its end: it waits here for the next one."""
+    """Processes of an epoch that was read to its end: they wait here for the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1) -> None:
+        """Let no more than `most` wait."""
+        self._most = most
         self._waiting: deque[_Child] = deque()
 
     def begin(self, errand: bytes) -> _Child:
@@ -367,13 +369,13 @@ class KeptProcess:
         return _Child(errand)
 
     def keep(self, child: _Child) -> None:
-        """Let `child`, which has done its errand, wait. One waits at a time."""
+        """Let `child`, which has done its errand, wait."""
         self._waiting.append(child)
-        while len(self._waiting) > 1:
+        while len(self._waiting) > self._most:
             self._waiting.popleft().end()
 
     def close(self) -> None:
-        """End the process that waits. Safe to call at any time."""
+        """End the processes that wait. Safe to call at any time."""
         while self._waiting:
             self._waiting.pop().end()
 
@@ -410,8 +412,7 @@ class ProcessItems:
     def __next__(self) -> list[tuple[int, Any]]:
         if self._closed:
             raise StopIteration
-        if self._child is None:
-            self._start()
+        self.start()
         child = self._child
         assert child is not None, "it was started"
         message = child.receive()
@@ -433,7 +434,10 @@ class ProcessItems:
         if not closed and self._child is not None:
             self._child.end()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Let the process begin, if it has not."""
+        if self._child is not None or self._closed:
+            return
         if multiprocessing.current_process().daemon:
             raise InvalidInputError(
                 "workers='process' was asked for inside of a worker process, which must not start "
@@ -441,6 +445,36 @@ class ProcessItems:
             )
         errand = _packed(self._errand)
         self._child = _Child(errand) if self._kept is None else self._kept.begin(errand)
+
+
+class ItemsInTurn:
+    """Items of several sources: one of each in turn. All processes begin with the first item."""
+
+    def __init__(self, sources: Sequence[ProcessItems]) -> None:
+        self._sources = sources
+        self._next = 0
+
+    def __iter__(self) -> ItemsInTurn:
+        return self
+
+    def __next__(self) -> list[tuple[int, Any]]:
+        for source in self._sources:
+            source.start()
+        source = self._sources[self._next]
+        self._next = (self._next + 1) % len(self._sources)
+        try:
+            return next(source)
+        except StopIteration:
+            # No step is left. The others say so as well, and then wait for the next epoch.
+            for each in self._sources:
+                for _ in each:
+                    raise AssertionError("steps were made out of turn") from None
+            raise
+
+    def close(self) -> None:
+        """End all processes."""
+        for source in self._sources:
+            source.close()
 
 
 class _Child:

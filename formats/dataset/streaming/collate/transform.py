@@ -217,10 +217,10 @@ def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
     lock = Lock()
 
     def transformed(batch: Batch) -> Any:
-        began = clock()
+        rows, began = batch.rows, clock()  # it may change the batch
         result = _transformed(transform, batch)
         with lock:
-            stats.transform_seconds += clock() - began
+            stats.note_transform(clock() - began, rows)
         return result if finish is None else finish(result)
 
     return transformed

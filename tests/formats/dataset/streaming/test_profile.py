@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
 
 from tensorrepo.formats.dataset.read import StoredDataset
+from tensorrepo.formats.dataset.selecting.select_rows import ids_of_rows
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.profile import Observed, Phase, Profile, profile
 from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
@@ -116,3 +121,60 @@ def test_what_was_read_before_is_answered_from_memory(remote: StoredDataset) -> 
     source.read_into(link, 0, memoryview(into))
     assert bytes(source.read_range(link, 0, 16)) == bytes(into) == direct
     assert source.counts()["reads"] == 0
+
+
+SLOW_ROWS = {100: 0.03, 7: 0.06, 300: 0.045}
+
+
+def slow_transform(batch: Batch) -> Batch:
+    time.sleep(sum(SLOW_ROWS.get(row, 0.0) for row in batch.rows.tolist()))
+    return batch
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_the_slowest_rows_are_named(remote: StoredDataset, batch_size: int) -> None:
+    opened = partial(OPENED, batch_size=batch_size, transform=slow_transform)
+    found = profile(remote, opened)
+    assert [each.row for each in found.slowest[:3]] == [7, 300, 100]
+    assert [each.row_id for each in found.slowest[:3]] == ids_of_rows(remote, [7, 300, 100])
+    assert found.slowest[0].seconds >= 0.06
+    text = str(found)
+    assert "slowest rows, one by one" in text
+    assert f"7 ({found.slowest[0].row_id})" in text
+
+
+def test_a_transform_that_needs_whole_batches_names_no_rows(remote: StoredDataset) -> None:
+    def whole(batch: Batch) -> Batch:
+        if len(batch.rows) == 1:
+            raise ValueError("needs two rows")
+        return batch
+
+    found = profile(remote, partial(OPENED, batch_size=32, transform=whole, last="drop"))
+    assert found.slowest == ()
+    assert found.cold.parts["transform"] > 0
+
+
+def test_without_a_transform_no_row_is_named(remote: StoredDataset) -> None:
+    assert profile(remote, OPENED).slowest == ()
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_a_slow_batch_does_not_hold_up_the_others(remote: StoredDataset, threads: int) -> None:
+    """While one is transformed, the other threads make all that may be ready behind it."""
+    ahead = 8
+    made, first_ends = Semaphore(0), Event()
+
+    def transform(batch: Batch) -> int:
+        if batch.position == 4:
+            assert first_ends.wait(30)
+        made.release()
+        return batch.position
+
+    opened = OPENED(remote, batch_size=4, transform=transform, work_threads=threads, prefetch=ahead)
+    with opened, ThreadPoolExecutor(1) as consumer:
+        batches = iter(opened)
+        first = consumer.submit(next, batches)
+        behind = [made.acquire(timeout=30) for _ in range(ahead - 1)]
+        first_ends.set()
+        assert all(behind)
+        assert [first.result(), next(batches), next(batches)] == [4, 8, 12]

@@ -1,0 +1,1 @@
+"""Histories of other tools: what was committed there, for import."""

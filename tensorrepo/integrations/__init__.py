@@ -1,0 +1,1 @@
+"""Plug-ins of libraries that train: each module is imported beside the library that it is for."""

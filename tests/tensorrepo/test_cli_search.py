@@ -1,0 +1,89 @@
+"""Search, as somebody types it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorrepo as tr
+from tests.support.processes.shell import Shell
+
+VECTORS = np.array([[0, 0], [1, 0], [0, 3], [5, 5]], np.float32)
+CAPTIONS = ["a red car", "a blue car", "a tree", "the sea"]
+
+
+@pytest.fixture
+def photos(shell: Shell) -> Shell:
+    """A workspace with a dataset of four rows, a view of two of them, and a file."""
+    repo = shell.repository()
+    columns = {"v": tr.Embedding("float32", 2), "caption": tr.Text()}
+    with repo.transaction("main", message="photos") as tx:
+        draft = tx.create_dataset("photos", columns=columns)
+        draft.append({"v": VECTORS, "caption": CAPTIONS})
+        tx.save_file("notes.txt", b"x")
+    with repo.transaction("main", message="view") as tx:
+        tx.create_view("cars", repo.dataset("photos").filter("caption like '%car'"))
+    return shell
+
+
+def test_words_are_found_and_how_is_said(photos: Shell) -> None:
+    done = photos.run("search", "photos", "caption", "--text", "red car", "--columns", "caption")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["row_number", "0", "1"]
+    assert "a red car" in done.stdout
+    assert "exact: all 4 rows compared, no index asked" in done.stderr
+
+
+def test_rows_near_a_row_come_without_it(photos: Shell) -> None:
+    found = photos.records("search", "photos", "v", "--like", "0", "-k", "2")
+    assert [row["row_number"] for row in found] == [1, 2]
+    assert [row["distance"] for row in found] == [1.0, 3.0]
+    by_id = photos.repository().dataset("photos").row_ids([0])[0]
+    again = photos.records("search", "photos", "v", "--like", by_id, "-k", "2")
+    assert again == found
+    assert "v" not in found[0]
+
+
+def test_a_file_has_the_vector_or_several(photos: Shell) -> None:
+    np.save(photos.folder / "q.npy", np.array([0, 2.9]))
+    (row,) = photos.records("search", "photos", "v", "--vector", "q.npy", "--k", "1")
+    assert (row["caption"], row["row_number"]) == ("a tree", 2)
+    np.save(photos.folder / "several.npy", VECTORS[[3, 1]])
+    words = ("--vector", "several.npy", "-k", "1", "--distance", "l2")
+    found = photos.records("search", "photos", "v", *words)
+    assert [(row["query"], row["row_number"]) for row in found] == [(0, 3), (1, 1)]
+
+
+def test_conditions_metrics_refs_and_views_are_as_elsewhere(photos: Shell) -> None:
+    words = ("v", "--like", "3", "--distance", "cosine", "--where", "caption != 'a tree'")
+    assert [row["row_number"] for row in photos.records("search", "main:photos", *words)] == [1]
+    cars = photos.records("search", "views/cars", "caption", "--text", "a")
+    assert [row["caption"] for row in cars] == ["a red car", "a blue car"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (2, ("photos", "v"), "one of --text, --vector and --like"),
+        (2, ("photos", "v", "--like", "0", "--text", "a"), "one of --text"),
+        (2, ("photos", "v", "--distance", "dot", "--text", "a"), "--distance is of vectors"),
+        (2, ("photos", "v", "--like", "0", "--distance", "x"), "metric is 'l2'"),
+        (2, ("photos", "v", "--vector", "missing.npy"), "no array of numpy can be read"),
+        (2, ("photos", "v", "--vector", "points.npz"), "no array of numpy can be read"),
+        (3, ("photos", "v", "--like", "4"), "no row 4: datasets/photos has 4 rows"),
+        (3, ("photos", "v", "--like", "0123456789abcdef:9"), "no row of this id"),
+        (2, ("photos", "caption", "--like", "0"), "no vector in column 'caption'"),
+        (2, ("photos", "v", "--text", "a"), "looks for words in columns of Text"),
+        (3, ("photos", "w", "--text", "a"), "'w'"),
+        (2, ("files/notes.txt", "v", "--text", "a"), "no rows to search"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    photos: Shell, code: int, words: tuple[str, ...], told: str
+) -> None:
+    assert told in " ".join(photos.fails(code, "search", *words).split())
+
+
+def test_a_pickle_in_a_file_is_not_opened(photos: Shell) -> None:
+    np.save(photos.folder / "q.npy", np.array([{}], object), allow_pickle=True)
+    told = photos.fails(2, "search", "photos", "v", "--vector", "q.npy")
+    assert "no array of numpy can be read" in told
