@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorrepo.credentials import stored_token
     from tensorrepo.datasets.blame import blame
     from tensorrepo.datasets.dataset import dataset_at, view_at
+    from tensorrepo.datasets.feed import ChangeFeed, changes_of
     from tensorrepo.datasets.selection import Selection
     from tensorrepo.datasets.sql_edit import row_selection
     from tensorrepo.describe import repository_table
@@ -75,12 +76,14 @@ if TYPE_CHECKING:
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.comparison import compare, compare_entry
     from tensorrepo.verbs.purge import plan_purge, purge, purge_request
+    from tensorrepo.verbs.watching import watch
     from tensorrepo.workspace.add_paths import add_changed
     from tensorrepo.workspace.doctor import files_in_place, files_text
 
 __all__ = [
     "METHODS",
     "AllowedOutside",
+    "ChangeFeed",
     "CollectionRules",
     "DatasetChange",
     "DatasetMergeDriver",
@@ -98,6 +101,7 @@ __all__ = [
     "blame",
     "bundle",
     "catalog_of",
+    "changes_of",
     "checkpointer_of",
     "collect_garbage",
     "compare",
@@ -147,6 +151,7 @@ __all__ = [
     "sql",
     "stored_token",
     "view_at",
+    "watch",
     "worn_packs",
     "write_report",
 ]  # fmt: skip
@@ -161,6 +166,7 @@ _NAMES: Final = {
     "datasets.blame": "blame",
     "datasets.dataset": "Dataset View dataset_at view_at",
     "datasets.draft": "DatasetDraft",
+    "datasets.feed": "ChangeFeed changes_of",
     "datasets.selection": "Selection",
     "datasets.sql_edit": "row_selection",
     "describe": "repository_table",
@@ -214,6 +220,7 @@ _NAMES: Final = {
     "transaction": "begin_transaction",
     "verbs.comparison": "compare compare_entry",
     "verbs.exchange": "export read",
+    "verbs.watching": "watch",
     "verbs.import_history": "import_history",
     "verbs.purge": "plan_purge purge purge_request",
     "workspace.add_paths": "add_changed",

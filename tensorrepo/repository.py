@@ -24,7 +24,7 @@ from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Sho
 from tensorrepo.repository_exchange import RepositoryExchange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tensorrepo.catalog.catalog import Catalog
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tensorrepo.runs.run import Run
     from tensorrepo.transaction import Transaction
     from tensorrepo.verbs.purge import PurgePlan, PurgeReport
+    from tensorrepo.verbs.watching import WatchedCommit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -131,6 +132,42 @@ class RepositoryHistory:
         most = None if limit is None else whole("limit", limit)
         history = walk(self.context.core.objects, [self.resolve(ref).digest])
         return CommitList(LoggedCommit(*each) for each in islice(history, most))
+
+    def watch(
+        self,
+        ref: str = "main",
+        *,
+        since: str | None = None,
+        path: str = "",
+        poll_seconds: float = 2.0,
+        timeout: str | None = None,
+    ) -> Iterator[WatchedCommit]:
+        """New commits of a branch as they come, oldest first, for ever.
+
+        Behind a service they come as its events tell; else the log is looked at. After a reset of
+        the branch its tip comes again.
+
+        Args:
+            ref: a branch, or the whole name of a ref, such as ``runs/exp1/100``.
+            since: the commit to begin behind; None: where the branch stands now.
+            path: only commits that changed this entry.
+            poll_seconds: seconds between two looks at the log.
+            timeout: span of time, such as "1h", after which it ends when nothing comes.
+
+        Raises:
+            NotFoundError: no such ref.
+
+        Example:
+            ``for new in repo.watch("main"): print(new.digest, new.before)``
+        """
+        return lazy.watch(
+            self.context.core,
+            text("ref", ref),
+            None if since is None else self.resolve(since).digest,
+            path=text("path", path),
+            poll_seconds=real("poll_seconds", poll_seconds, 0.01),
+            timeout_seconds=None if timeout is None else parse_span(text("timeout", timeout)),
+        )
 
     def create_branch(self, name: str, ref: str = "main") -> None:
         refs.create_branch(

@@ -70,6 +70,11 @@ def open_repository(
     return Repository(_open(_origin(url, storage_options, author, outside, catalog, log)))
 
 
+def opened_once(url: str | Path) -> Repository:
+    """The repository at `url`, which a process opens once: for workers that are called often."""
+    return Repository(reopen(_origin(url, None, None)))
+
+
 @lru_cache(maxsize=16)
 def reopen(origin: RepositoryOrigin) -> Context:
     """A context out of a pickle: opened once in a process, however many pickles name it."""

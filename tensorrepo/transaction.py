@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -40,14 +41,15 @@ from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.untrusted.sandbox import QueryLimits
+from tensorrepo.repo.changes.leases import close_leases
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
-from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
+from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import file_entry
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.runs.run_context import note_committed, noted_edges
-from tensorrepo.verbs.derive import DeriveRequest, Types, close_lease, derive
+from tensorrepo.verbs.derive import DeriveRequest, Types, derive
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
 from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import (
@@ -77,7 +79,7 @@ class Transaction:
     metadata: dict[str, Any] = field(default_factory=dict)
     commit: LandedCommit | None = None
     aborted: bool = False
-    leases: list[str] = field(default_factory=list)  # of derivations, which the commit ends
+    leases: list[str] = field(default_factory=list)  # on what this commits, closed after it
 
     def create_dataset(
         self,
@@ -122,7 +124,7 @@ class Transaction:
             raise ConflictError(f"{path} exists: use `dataset({name!r})` to change it")
         edges = edges_from(derived_from, how, repository=self.context.core)
         if data is None:
-            link = write_dataset(self.core.objects, _schema_of(columns), (), edges=edges)
+            link = write_dataset(self.core.objects, schema_of(columns), (), edges=edges)
             self.core.stage(path, open_dataset(self.core.objects, link.digest).entry)
             return self.dataset(name)
         source = open_source(
@@ -162,7 +164,13 @@ class Transaction:
         entry = self.core.entry(path)
         if entry is None or entry.kind is not Kind.DATASET:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}: make it first")
-        return DatasetDraft(self.core, path, self.context.outside, repository=self.context.core)
+        return DatasetDraft(
+            self.core,
+            path,
+            self.context.outside,
+            repository=self.context.core,
+            leases=self.leases,
+        )
 
     def derive(  # noqa: PLR0913  the one call by which people derive
         self,
@@ -539,8 +547,10 @@ class Transaction:
                 )
             if self.commit is not None:
                 note_committed(self.commit.digest, self.core.staged)
-                for lease in self.leases:
-                    close_lease(self.core, lease, self.context.author)
+            if self.leases and error is None and not self.aborted:
+                # They run out by themselves; what was committed must not look as if it was not.
+                with suppress(Error):
+                    close_leases(self.context.core, self.leases, holder=self.context.author)
         finally:
             self.core.abort()
 
@@ -567,7 +577,8 @@ class Transaction:
         return model
 
 
-def _schema_of(columns: Mapping[str, TypeLike | Column] | Schema | None) -> Schema:
+def schema_of(columns: Mapping[str, TypeLike | Column] | Schema | None) -> Schema:
+    """Columns, however they were given. Raises InvalidInputError for None."""
     if columns is None:
         raise InvalidInputError("a dataset is made of data, or of columns={name: type}")
     if isinstance(columns, Schema):

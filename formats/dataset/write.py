@@ -50,6 +50,7 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     batches: Iterable[InputBatch | CoercedRows],
     *,
     base: StoredDataset | None = None,
+    like: StoredDataset | None = None,
     budget_bytes: int = BUDGET_BYTES,
     page_bytes: int | None = None,
     codec: CodecChoice = Codec.NONE,
@@ -67,6 +68,8 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
             or `CoercedRows` of the columns of `base`. A batch may be reused by its owner once the
             next one is asked for.
         base: append to this dataset, whose chunks and leaves are linked, not rewritten.
+        like: without `base`: give columns the ids and groups that they have in this dataset, so
+            that the rows can be put behind its own later. `schema` must have the same columns.
         budget_bytes: bound of the memory used, beside one batch (two lasting ones) and one row.
         page_bytes: size of a full page; None: 1 MiB, or 256 KiB where rows are under 4 KiB.
         codec: codec tried on every page and tile, kept where it saves a quarter; "auto" tries some.
@@ -81,7 +84,8 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
     Raises:
         InvalidInputError: a row that does not fit; nothing that was stored is reachable.
     """
-    columns = _identified(schema, base)
+    known = base if base is not None else like
+    columns = _identified(schema, known)
     misfits = misfits or Misfits()
     with writer_threads() as (encoders, storers):
         options = WriteOptions(encoders, budget_bytes, page_bytes, codec, rng)
@@ -90,7 +94,7 @@ def write_dataset(  # noqa: PLR0913  the one call by which rows are stored
             return TreeWriter(objects, columns, groups, base, storers, options.quarter_bytes)
 
         # A base without rows knows nothing of their weight.
-        groups = base.root.groups if base is not None and base.root.leaves else ()
+        groups = known.root.groups if known is not None and known.root.leaves else ()
         writer = FragmentWriter(columns, options, tree, groups)
         for batch in batches:
             # A table in parts: as a whole its chunks would be copied together first.

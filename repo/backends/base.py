@@ -328,6 +328,20 @@ class AppendsEntries(Protocol):
 
 
 @runtime_checkable
+class TellsEvents(Protocol):
+    """A backend that says when refs move."""
+
+    def events(self, ref: str, silence_seconds: float) -> Iterator[None]:
+        """One item as soon as it listens, at every move of the ref, and at signs of life.
+
+        Ends when nothing was heard for `silence_seconds`, or the connection broke.
+
+        Raises:
+            Error: it is not told, for that reason.
+        """
+
+
+@runtime_checkable
 class OverwritesDurably(Protocol):
     """A backend on which overwriting and making durable are two things."""
 

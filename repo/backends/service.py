@@ -349,6 +349,22 @@ class ServiceBackend(RemoteReader):
             return None
         return LogTail(found["digest"], tuple(record.encode() for record in found["records"]))
 
+    def events(self, ref: str, silence_seconds: float) -> Iterator[None]:
+        """See `TellsEvents`."""
+        limit = httpx.Timeout(_SECONDS.connect, read=silence_seconds)
+        wanted = {"prefix": ref}
+        try:
+            with self._http.stream(
+                "GET", f"{self._api}/events", params=wanted, timeout=limit
+            ) as answer:
+                if answer.is_error:
+                    raise error_of(answer.status_code, answer.read(), self.url)
+                for line in answer.iter_lines():
+                    if not line:  # ends an event, a sign of life, and what is said first
+                        yield
+        except httpx.HTTPError:
+            return
+
     def hold(self, objects: Mapping[str, bytes]) -> bool:
         """Keep small objects for this thread's append; False: nobody gathers, or too much."""
         held: dict[str, bytes] | None = getattr(self._gathered, "objects", None)

@@ -36,6 +36,7 @@ from tensorrepo.repo.changes.gc_marks import (
     StoredRow,
     count_kinds,
 )
+from tensorrepo.repo.changes.leases import MOST_CLOSED
 from tensorrepo.repo.changes.refs import updates_of
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.changes.rules import retention_seconds
@@ -66,7 +67,6 @@ MOST_KEYS: Final = 1 << 18  # in one condemnation: its list has 18 MB, its grave
 MOST_TABLES: Final = 16  # of graves, before some are merged
 LEAST_MERGED: Final = 4
 MOST_ROWS: Final = 1 << 19  # of a merged table, which has 6 MB
-MOST_CLOSED: Final = 200  # leases by one record
 MOST_RELEASED: Final = 800  # dropped values that one record lets go of; it has 64 KiB
 CHECKPOINTS: Final = "runs/"  # refs whose own policy drops them: what it drops is not retained
 SHOWN_REFS: Final = 10

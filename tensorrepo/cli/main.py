@@ -120,6 +120,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "view create": ("Choose rows of a dataset by a query, and stage which.", DATA, "sql"),
     "view refresh": ("Ask the query of a view again, and stage the answer.", DATA, "sql"),
     "log": ("Show commits, the newest first.", HISTORY, "history"),
+    "watch": ("Run a command for every new commit of a branch.", HISTORY, "watch"),
     "reflog": ("Show where a branch was, and how to go back there.", HISTORY, "history"),
     "branch": ("List, make, rename or delete branches.", HISTORY, "branches"),
     "switch": ("Put the workspace on another branch.", HISTORY, "branches"),
@@ -459,6 +460,7 @@ PARSED_BY = {
     "diff": PathsCommand,
     "log": LimitedCommand,
     "reflog": LimitedCommand,
+    "watch": PathsCommand,
 }
 
 

@@ -274,6 +274,32 @@ class Dataset(Shown):
             refuse_purged_rows(self.stored_objects, ids)
         return found
 
+    def changes(
+        self, since: str | None = None, *, columns: Sequence[str] | None = None
+    ) -> lazy.ChangeFeed:
+        """Rows that were inserted, updated (before and after) and deleted since a commit.
+
+        They come commit by commit, each with its commit: who keeps the last one that was worked
+        off goes on behind it. Iterate over rows, over `commits()`, or over `batches()` of Arrow;
+        only what can differ is read.
+
+        Args:
+            since: the commit to begin behind; None: the beginning.
+            columns: only these are compared and shown; None: all that both sides have are compared.
+
+        Raises:
+            CommitExpired: history ends before `since`.
+            InvalidInputError: these are some rows, or a view: only a dataset has changes.
+
+        Example:
+            ``for row in ds.changes(since="v1"): print(row.change, row.before, row.after)``
+        """
+        if self.whole is not self:
+            raise InvalidInputError(
+                f"{self!r} is some rows of a dataset: ask {self.whole.path} for its changes"
+            )
+        return lazy.changes_of(self.context, self.path, self.commit, since, columns)
+
     def nearest(
         self,
         column: str,

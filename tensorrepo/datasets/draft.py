@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self
+from typing import Any, Concatenate, Literal, ParamSpec, Self
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from tensorrepo.formats.dataset.compact import compact_dataset
 from tensorrepo.formats.dataset.derive import DerivationReport
 from tensorrepo.formats.dataset.evolve import NewValues
 from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.parts import AppendedParts, RowsPart, append_parts
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
 from tensorrepo.formats.dataset.schema.schema import Column, Image, InputBatch, Schema, as_type
@@ -47,8 +48,10 @@ from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.exchange.objects.columns import image_file_of, image_files, image_groups
 from tensorrepo.repo.changes.repository import RepositoryCore
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.verbs.exchange import open_source, open_to_sync
+from tensorrepo.verbs.part_values import PartLike, parsed, refuse_unreachable
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.seen_objects import SeenObjects
 from tensorrepo.verbs.stage import Stage
@@ -69,6 +72,7 @@ class DatasetDraft:
     passed over, `synced` what the last `sync` did, `derived` what a derivation did. `progress`
     receives the rows that a verb has done, and those in all. In `repository` it is looked up what
     texts of ``derived_from`` name.
+    `parts` tells what became of the last `append_parts`; `leases` are closed after the commit.
     """
 
     stage: Stage
@@ -79,6 +83,8 @@ class DatasetDraft:
     synced: Synced | None = None
     derived: DerivationReport | None = None
     repository: RepositoryCore | None = None
+    parts: AppendedParts | None = None
+    leases: list[str] = field(default_factory=list)
 
     @property
     def stored(self) -> StoredDataset:
@@ -146,6 +152,53 @@ class DatasetDraft:
             page_bytes=None if page_bytes is None else byte_size("page_bytes", page_bytes),
         )
         return self._stage(link)
+
+    def append_parts(
+        self,
+        parts: Iterable[PartLike],
+        *,
+        verify: Literal["sample", "all"] = "sample",
+        derived_from: Any = (),
+        how: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add rows that workers stored with `tensorrepo.parts.write`, in the order given.
+
+        Each part counts once, however often it was written or is given: a worker that is started
+        again writes the same key, and a commit whose outcome was unknown is simply repeated. No row
+        is copied. `parts` of this draft tells what became of them.
+
+        Args:
+            parts: what `tensorrepo.parts.write` gave, or its JSON.
+            verify: besides metadata, which is always proved, pages to decode and compare with what
+                is said of them: 128 of all parts together, or all.
+            derived_from: as for `append`.
+            how: as for `append`.
+
+        Raises:
+            CommitExpired: objects of a part were collected: it has to be written again.
+            ConflictError: the dataset has rows of another part of the same key.
+            CorruptError: a part is not what it says.
+            InvalidInputError: a part of another repository, or one whose columns do not fit.
+            PermissionDenied: who commits may read only some refs of a service's repository.
+
+        Example:
+            ``tx.dataset("photos").append_parts(pool.map(write_one, files))``
+        """
+        known = [parsed(each) for each in parts]
+        if self.repository is not None:
+            refuse_unreachable(known, self.repository)
+        chosen("verify", verify, ("sample", "all"))
+        edges = edges_from(derived_from, how, repository=self.repository)
+        rows = [RowsPart(each.key, each.root, each.rows) for each in known]
+        digest, self.parts = append_parts(
+            self.stage.objects,
+            self.stored,
+            rows,
+            verify=verify,
+            edges=edges,
+        )
+        self.leases += [each.lease for each in known]
+        return self._stage_root(digest)
 
     def delete(self, where: Where) -> Self:
         """Delete rows; those that are gone already are passed over. `compact` frees their bytes.
@@ -405,7 +458,10 @@ class DatasetDraft:
         return self._stage(verb(self.stage.objects, self.stored, *given, **options))
 
     def _stage(self, link: ObjectLink) -> Self:
-        made = open_dataset(self.stage.objects, link.digest, self.outside)
+        return self._stage_root(link.digest)
+
+    def _stage_root(self, digest: Digest) -> Self:
+        made = open_dataset(self.stage.objects, digest, self.outside)
         check_declared_key(made, self.stored)
         self.stage.stage(self.path, made.entry)
         return self

@@ -121,17 +121,6 @@ def derive(
     return report, lease.name if lease.is_open else None
 
 
-def close_lease(core: CommitTransaction, lease: str, actor: str) -> None:
-    """Let a lease of a derivation that was committed keep nothing any more."""
-
-    def decide(view: LogView) -> tuple[LogEntry, ...]:
-        if lease not in view.state.leases:
-            return ()
-        return (LogEntry(secrets.token_hex(16), "lease-close", actor, _now(), data={"id": lease}),)
-
-    append(core.repository.log, decide)
-
-
 # ------------------------------------------------------------------------------ what is meant
 
 

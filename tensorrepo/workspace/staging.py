@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tensorrepo import lazy
+from tensorrepo.repo.changes.leases import close_leases
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import (
     CommitTransaction,
@@ -269,14 +270,7 @@ def release(session: WorkspaceSession) -> None:
 
 def close_lease(session: WorkspaceSession, lease: str) -> None:
     """Let a lease keep nothing any more."""
-    txn, actor = secrets.token_hex(16), _holder(session)
-
-    def decide(view: LogView) -> tuple[LogEntry, ...]:
-        if lease not in view.state.leases:
-            return ()
-        return (LogEntry(txn, "lease-close", actor, time.time_ns(), data={"id": lease}),)
-
-    append(session.repository.log, decide)
+    close_leases(session.repository, [lease], holder=_holder(session))
 
 
 def forget_lease(session: WorkspaceSession) -> None:

@@ -60,6 +60,7 @@ _OF_EXTRAS = (
     "tensorrepo/integrations/lightning.py",
     "tensorrepo/integrations/pytorch_lightning.py",
     "tensorrepo/integrations/transformers.py",
+    "tensorrepo/ray.py",
 )
 
 
@@ -109,6 +110,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "gpu",
         "mount",
         "postgres",
+        "ray",
         "server",
         "tfrecord",
         "demo",

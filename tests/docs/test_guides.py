@@ -26,6 +26,7 @@ GUIDES = [
     "git",
     "importing",
     "lineage",
+    "many-machines",
     "runs",
     "model-files",
     "models",

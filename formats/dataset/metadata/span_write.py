@@ -9,7 +9,7 @@ deleted, patched and moved since. No page is read.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -336,6 +336,23 @@ class Fragment:
         """The same, then those of patches."""
         yield from self.columns
         yield from (patch.column for patches in self.patches.values() for patch in patches)
+
+
+def regrouped(
+    fragment: Fragment, groups: Iterable[Sequence[str]], live: frozenset[str]
+) -> Fragment:
+    """The fragment with its columns, as far as they are in `live`, in other column groups."""
+    columns = {column.id: column for column in fragment.columns if column.id in live}
+    parts = {}
+    for group in groups:
+        known = fragment.parts.get(group[0])
+        mine = {each: columns[each] for each in group if each in columns}
+        if known is not None and {each.id for each in known.columns} == mine.keys():
+            parts[group[0]] = known
+        elif mine:
+            parts[group[0]] = FragmentPart(tuple(mine.values()))
+    patches = {each: some for each, some in fragment.patches.items() if each in live}
+    return replace(fragment, parts=parts, patches=patches)
 
 
 def read_fragments(dataset: StoredDataset, first: int = 0) -> Iterator[Fragment]:

@@ -55,7 +55,8 @@ from tensorrepo.formats.dataset.metadata.tree_read import (
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY
 from tensorrepo.formats.dataset.read import StoredDataset
-from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.coerce import default_range
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.repo.objects.envelope import Kind, ObjectLink, ObjectSink
 
 Groups = tuple[tuple[str, ...], ...]
@@ -146,6 +147,14 @@ class TreeWriter:
         for column in fragment.every_column:
             for entry in known_entries(column):
                 self._tallies[column.id].add(entry)
+
+    def count_absent(self, column: Column, rows: int) -> None:
+        """Count rows that have no pages of a column: they have its default, or are null."""
+        tally = self._tallies[column.id]
+        if column.default is None:
+            tally.nulls += rows
+        else:
+            tally.cover(*default_range(column))
 
     def keep_leaf(self, dataset: StoredDataset, entry: LeafEntry, *, last: bool = False) -> None:
         """Put a whole leaf of the base behind what is there; linked when boundaries allow it."""

@@ -231,7 +231,7 @@ def _each_match(
         arrays = {column.name: comparable(column, batch[column.name]) for column in columns}
         numbers = live.live(rows)
         arrays[number] = pa.array(numbers)
-        yield _filtered(pa.table(arrays), expression)[number].to_numpy()
+        yield filtered(pa.table(arrays), expression)[number].to_numpy()
         if progress is not None:
             progress(int(numbers[-1]) + 1)
 
@@ -243,7 +243,12 @@ def ranges_where(dataset: StoredDataset, expression: pc.Expression) -> Ints:
     return rows_that_may_match(expression, columns, index_of, dataset.root.rows)
 
 
-def _filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
+def filtered(rows: pa.Table, expression: pc.Expression) -> pa.Table:
+    """Rows for which an expression is true.
+
+    Raises:
+        InvalidInputError: it compares what Arrow does not compare.
+    """
     try:
         return rows.filter(expression)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # such as 2^63 as an int64

@@ -23,7 +23,6 @@ from tensorrepo.formats.dataset.changing.patch import ValueSource
 from tensorrepo.formats.dataset.metadata.boundaries import (
     ColumnPart,
     ColumnTally,
-    FragmentPart,
     WaitingPage,
 )
 from tensorrepo.formats.dataset.metadata.deletions import (
@@ -33,7 +32,12 @@ from tensorrepo.formats.dataset.metadata.deletions import (
 )
 from tensorrepo.formats.dataset.metadata.manifest import LeafEntry
 from tensorrepo.formats.dataset.metadata.row_ids import ids_of_runs, plain_run, runs_of_ids
-from tensorrepo.formats.dataset.metadata.span_write import Fragment, leaf_fragments, read_fragments
+from tensorrepo.formats.dataset.metadata.span_write import (
+    Fragment,
+    leaf_fragments,
+    read_fragments,
+    regrouped,
+)
 from tensorrepo.formats.dataset.metadata.tree_edit import FragmentEdit
 from tensorrepo.formats.dataset.metadata.tree_write import TreeWriter, known_entries
 from tensorrepo.formats.dataset.pages.page import HAS_RANGE, PAGE_COMPRESSED, EncodedPage
@@ -487,18 +491,8 @@ class _Joining:
 
     def _regrouped(self, fragment: Fragment) -> Fragment:
         """The fragment with its columns in the groups of the result."""
-        live = {column.id for column in self._root.schema.columns}
-        columns = {column.id: column for column in fragment.columns if column.id in live}
-        parts = {}
-        for group in self._root.groups:
-            known = fragment.parts.get(group[0])
-            mine = {each: columns[each] for each in group if each in columns}
-            if known is not None and {each.id for each in known.columns} == mine.keys():
-                parts[group[0]] = known
-            elif mine:
-                parts[group[0]] = FragmentPart(tuple(mine.values()))
-        patches = {each: some for each, some in fragment.patches.items() if each in live}
-        return replace(fragment, parts=parts, patches=patches)
+        live = frozenset(column.id for column in self._root.schema.columns)
+        return regrouped(fragment, self._root.groups, live)
 
 
 def _revived(fragment: Fragment, offsets: Ints) -> Fragment:

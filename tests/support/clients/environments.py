@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -25,16 +26,18 @@ _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q
 _PIP_SECONDS = 900
 
 
-def client_python(*requirements: str, borrows: bool = False) -> Path:
+def client_python(*requirements: str, borrows: bool = False, ours: bool = False) -> Path:
     """The interpreter of an environment with these packages, made once whoever asks.
 
     Args:
         requirements: as pip takes them; one without a version is the newest when it is made.
         borrows: also see the packages of the tests' own environment, behind its own ones: for
             torch and others that are too large to be installed twice.
+        ours: also import tensorrepo and what it needs, behind its own ones.
     """
-    told = "\n".join((sys.version, str(borrows), *sorted(requirements)))
-    name = requirements[0].partition("==")[0]
+    kept = (str(borrows), *(["ours"] if ours else []))
+    told = "\n".join((sys.version, *kept, *sorted(requirements)))
+    name = re.split(r"[\[=<>]", requirements[0])[0]
     folder = FOLDER / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     made = folder / ".made"
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -42,6 +45,8 @@ def client_python(*requirements: str, borrows: bool = False) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             _make(folder, requirements, borrows=borrows)
+            if ours:
+                _see_ours(folder)
             made.touch()
     return folder / "bin" / "python"
 
@@ -56,10 +61,21 @@ def _make(folder: Path, requirements: tuple[str, ...], *, borrows: bool) -> None
         shutil.rmtree(folder)
         pytest.skip(f"pip did not install {', '.join(requirements)}: {done.stderr[-300:]}")
     if borrows:
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        own = folder / "lib" / version / "site-packages" / "zz_borrowed.pth"
+        own = _packages_of(folder) / "zz_borrowed.pth"
         places = [
             sysconfig.get_paths()["purelib"],
             *(at for at in sys.path if "site-packages" in at),
         ]
         own.write_text("".join(f"{place}\n" for place in dict.fromkeys(places)))
+
+
+def _see_ours(folder: Path) -> None:
+    """Let the environment import what this one does, also by the hooks of its ``.pth`` files."""
+    places = [place for place in sys.path if "site-packages" in place]
+    lines = (f"import site; site.addsitedir({place!r})\n" for place in dict.fromkeys(places))
+    _packages_of(folder).joinpath("zz_ours.pth").write_text("".join(lines))
+
+
+def _packages_of(folder: Path) -> Path:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return folder / "lib" / version / "site-packages"
