@@ -261,7 +261,6 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
-        "import": "`tensorrepo add PATH --dataset NAME` reads other formats, `--model` models.",
         "rebase": "`tensorrepo cherry-pick` puts commits on another branch.",
         "unstage": "`tensorrepo restore --staged NAME` unstages.",
         "download": "`tensorrepo checkout REF NAME` writes files, `export` other formats.",

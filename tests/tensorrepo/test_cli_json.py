@@ -21,8 +21,9 @@ MAY_BE_SILENT = {
     "model find",
     "model donors",
 }
-ENDLESS = {"serve", "ui"}  # see test_serve, test_ui
-OF_FILES = {"mount", "unmount", "runs import"}  # see filesystem/test_mount, runs/test_board_import
+ENDLESS = {"serve", "ui", "watch"}  # see test_serve, test_ui, test_cli_watch
+# See filesystem/test_mount, runs/test_board_import, test_cli_import.
+OF_FILES = {"mount", "unmount", "runs import", "import"}
 # They need a server: tests/tensorrepo/test_cli_server.py tries them.
 OF_A_SERVER = {
     name
@@ -117,6 +118,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "model construct": (("model", "construct", "--like", "net", "--from", "net", "--as", "twin"),),
     "model merge": (("model", "merge", "net", "v1:net", "--as", "mean"),),
+    "search": (("search", "points", "point", "--like", "0", "-k", "3"),),
     "sql": (("sql", "SELECT count(*) AS n FROM points"),),
     "view create": (("view", "create", "few", "SELECT row_id FROM points"),),
     "view ls": (

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from fastapi import Request
 from fastapi.routing import APIRoute
 
 from tensorrepo.api.access.grants import Action, Grant
 from tensorrepo.api.pages import static_files
-from tensorrepo.api.pages.door import page_caller
+from tensorrepo.api.pages.door import page_caller, page_of, repository_page_of
 from tensorrepo.api.pages.routers import PAGES
+from tensorrepo.repo.errors import UnauthenticatedError
 from tests.support.servers.service import RunningService
 
 AS_A_BROWSER = {"Accept": "text/html"}
+# What pages depend on, with the names that each asks for beside the request.
+DOORS: dict[Any, tuple[str, ...]] = {
+    page_caller: (), page_of: (), repository_page_of: ("team/photos",)
+}  # fmt: skip
 ROUTES = [
     route
     for router in PAGES
@@ -30,7 +39,16 @@ def test_every_page_asks_who_wants_it(route: APIRoute) -> None:
         one = waiting.pop()
         called.add(one.call)
         waiting += one.dependencies
-    assert page_caller in called
+    assert called & DOORS.keys()
+
+
+@pytest.mark.parametrize("words", DOORS.items(), ids=lambda words: words[0].__name__)
+def test_a_door_is_closed_to_who_is_unknown(words: tuple[Any, tuple[str, ...]]) -> None:
+    door, names = words
+    app = SimpleNamespace(state=SimpleNamespace(service=None))
+    unknown = Request({"type": "http", "app": app, "headers": []})
+    with pytest.raises(UnauthenticatedError):
+        asyncio.run(door(unknown, *names))
 
 
 def test_who_is_unknown_is_led_to_the_login_and_back(service: RunningService) -> None:
