@@ -186,7 +186,7 @@ def _tensor_pieces(
 def _mapped_run(
     tensor: StoredFrames, index: int, end: int, packs: MappedPacks
 ) -> list[tuple[memoryview, int, int]]:
-    """Raw frames from `index` on that lie one behind the other on this machine, few MiB of them.
+    """Raw frames from `index` on that lie one behind the other on this machine, up to about a MiB.
 
     Each as the pack and the range that it has there; none where that frame lies differently.
     """

@@ -15,9 +15,11 @@ from tensorrepo.formats.model.read.byte_ranges import ModelBytes, ProvedFrames, 
 from tensorrepo.formats.model.stored_model import StoredModel
 from tensorrepo.repo.errors import CorruptError, NotFoundError
 from tests.support.builders.models import MemoryObjects, flip, payload_start, stored
+from tests.support.builders.streams import MappedObjects
 
 TENSORS = {
     "large": np.arange(1_300_000, dtype=np.float32),
+    "noise": np.frombuffer(np.random.default_rng(1).bytes(2_700_001), np.uint8),  # 6 raw frames
     "small": np.arange(300, dtype=np.int64),
     "tiny": np.float16(3),
 }
@@ -30,9 +32,10 @@ def pool() -> Iterator[Executor]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def model() -> StoredModel:
-    return stored(TENSORS)
+@pytest.fixture(scope="module", params=[MemoryObjects, MappedObjects])
+def model(request: pytest.FixtureRequest) -> StoredModel:
+    """Of objects from afar, and of objects on this machine's disk, which are mapped."""
+    return stored(TENSORS, request.param())
 
 
 def _bytes(content: ModelBytes, start: int, stop: int, pool: Executor) -> bytes:
@@ -43,7 +46,7 @@ def _bytes(content: ModelBytes, start: int, stop: int, pool: Executor) -> bytes:
 def test_any_range_is_that_of_the_bytes(
     model: StoredModel, pool: Executor, data: st.DataObject
 ) -> None:
-    parts = (b"head", "large", b"between", "small", "tiny", b"end")
+    parts = (b"head", "large", b"between", "noise", "small", "tiny", b"end")
     whole = b"".join(TENSORS[part].tobytes() if isinstance(part, str) else part for part in parts)
     content = ModelBytes(model, parts)
     start = data.draw(st.integers(0, len(whole)))
@@ -83,6 +86,31 @@ def test_a_raw_frame_that_is_damaged_is_told_however_often_it_was_right(looks_be
     frame[len(frame) // 2] ^= 1
     with pytest.raises(CorruptError, match="noise"):
         proved.check(tensor, 0, memoryview(frame))
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 4, 5])
+def test_raw_frames_that_lie_back_to_back_leave_together_up_to_the_damaged_one(
+    pool: Executor, damaged: int
+) -> None:
+    objects, noise = MappedObjects(), TENSORS["noise"]
+    model = stored({"noise": noise}, objects)
+    content, proved = ModelBytes(model, ("noise",)), ProvedFrames()
+    whole = [bytes(piece) for piece in content.pieces(0, noise.nbytes, pool, proved)]
+    assert b"".join(whole) == noise.tobytes()
+    assert len(whole) == len(model.tensor("noise").frames) / 2
+    frame = model.tensor("noise").frames[damaged]
+    flip(
+        objects,
+        frame.pack.digest,
+        payload_start(objects, frame.pack.digest) + frame.frame.planes[0].offset,
+    )
+    given: list[bytes] = []
+    for before in (proved, ProvedFrames()):
+        given.clear()
+        with pytest.raises(CorruptError):
+            given.extend(map(bytes, content.pieces(0, noise.nbytes, pool, before)))
+        assert noise.tobytes().startswith(b"".join(given))
+        assert sum(map(len, given)) <= damaged * (512 << 10)
 
 
 def test_a_file_that_is_not_there_is_told_so(model: StoredModel) -> None:
