@@ -54,7 +54,13 @@ class GitObjects:
         """Start it. Raises InvalidInputError: no repository, or git is not installed."""
         self.folder = folder
         self.environment = _without_transport(environment)
-        self.git_folder = Path(self.run("rev-parse", "--git-common-dir").strip())
+        try:
+            self.git_folder = Path(self.run("rev-parse", "--git-common-dir").strip())
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"{error}. Name a repository of git, a DVC project, or a folder that libraries of "
+                "Hugging Face downloaded"
+            ) from error
         if not self.git_folder.is_absolute():
             self.git_folder = folder / self.git_folder
         self._process = subprocess.Popen(  # noqa: S603  words of ours
