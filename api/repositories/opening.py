@@ -54,7 +54,7 @@ class ServedRepository:
         self._timer = timer
         self._read_at = float("-inf")
         self._lock = threading.Lock()
-        self._is_renewed = threading.Lock()  # held while a thread of its own reads the log
+        self._renewing = threading.Lock()  # held while a thread of its own reads the log
         self._kept: dict[object, Any] = {}
 
     @property
@@ -63,8 +63,12 @@ class ServedRepository:
         age = self._timer() - self._read_at
         if age >= FRESH_SECONDS:
             return None
-        if age >= _RENEW_SECONDS and self._is_renewed.acquire(blocking=False):
-            threading.Thread(target=self._renew, name=f"renew-{self.name}", daemon=True).start()
+        if age >= _RENEW_SECONDS and self._renewing.acquire(blocking=False):
+            thread = threading.Thread(target=self._renew, name=f"renew-{self.name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no more threads now: who needs it reads
+                self._renewing.release()
         return self.core.log.latest
 
     @property
@@ -88,7 +92,7 @@ class ServedRepository:
             with suppress(Error):  # who needs it asks again, and is told
                 self._read()
         finally:
-            self._is_renewed.release()
+            self._renewing.release()
 
     def kept(self, make: Callable[[ServedRepository], T]) -> T:
         """What `make` makes for this repository, made once in this process."""
