@@ -24,6 +24,13 @@ class PresentedFile(Protocol):
         """
         ...
 
+    def piece_start(self, at: int) -> int:
+        """The first place from `at` on where something begins that is read alone, or the end.
+
+        Ranges that begin and end at such places read nothing twice.
+        """
+        ...
+
 
 class PresentedFolder(Protocol):
     """A folder of such files, with folders in it."""

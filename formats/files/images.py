@@ -58,6 +58,10 @@ class StoredImage:
         """See `PresentedFile`; the row is read as a whole."""
         yield memoryview(self._read())[start:stop]
 
+    def piece_start(self, at: int) -> int:
+        """See `PresentedFile`."""
+        return 0 if at <= 0 else self.size_bytes
+
     def _read(self) -> bytes:
         if self.place.row < 0:
             return self.place.data

@@ -31,6 +31,10 @@ class ModelFile:
         """See `PresentedFile`. `pool` decodes ahead."""
         return self.content.pieces(start, stop, self.pool, self.proved)
 
+    def piece_start(self, at: int) -> int:
+        """See `PresentedFile`: where a tensor begins, or one of its frames."""
+        return self.content.piece_start(at)
+
 
 @dataclass(frozen=True)
 class ModelFolder:

@@ -57,6 +57,10 @@ class BlobBytes:
         for at in range(start, stop, PIECE_BYTES):
             yield self.objects.read_range(self._link, at, min(at + PIECE_BYTES, stop))
 
+    def piece_start(self, at: int) -> int:
+        """The first place from `at` on where a range may begin and nothing is read twice."""
+        return min(at, self.size_bytes)
+
     def _prove(self) -> None:
         """Hash the whole object, unless it was: ranges of it have no proof."""
         key = (self.objects.place(self.digest), self.digest)

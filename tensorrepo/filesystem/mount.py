@@ -10,19 +10,29 @@ libfuse; blocks of files are read ahead on threads of our own, in bounded memory
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import numpy as np
+
+from tensorrepo.filesystem.libfuse import (
+    FILESYSTEM,
+    Attributes,
+    keep_in_kernel,
+    mount_here,
+    raise_read_ahead,
+)
 from tensorrepo.formats.files.base import PresentedFile
 from tensorrepo.formats.files.commit_files import CommitFiles, FileFacts
 from tensorrepo.repo.errors import (
@@ -31,18 +41,17 @@ from tensorrepo.repo.errors import (
     InvalidInputError,
     NotFoundError,
     StorageError,
-    UnsupportedError,
 )
 from tensorrepo.repo.objects.cache import LimitedCache
 
 BLOCK_BYTES: Final = 4 << 20
 BLOCKS_AHEAD: Final = 2
-MEMORY_BYTES: Final = 256 << 20  # of blocks, and as much of listings
-FILESYSTEM: Final = "tensorrepo"
-_KEEP_SECONDS: Final = 86400 * 365  # a commit never changes
+BLOCKS_BYTES: Final = 64 << 20  # the kernel keeps what was read: few of ours stay in the cache
+LISTINGS_BYTES: Final = 256 << 20
 _NAME_BYTES: Final = 200  # of a name in a listing
 _READERS: Final = 4
 _LOGGER = logging.getLogger(__name__)
+_NOTHING: Final = (ctypes.c_char * 0)()
 _NOT_MADE: Final = FileFacts(is_folder=False)  # a table whose size nobody knows yet
 _SERVER_IS_GONE: Final = (errno.ENOTCONN, errno.ECONNABORTED)
 _STATUS_OF: Final = ((NotFoundError, errno.ENOENT), (InvalidInputError, errno.EINVAL))
@@ -52,26 +61,31 @@ class BlockReader:
     """Reads files in blocks, of which the last ones are kept, and some ahead of who reads on."""
 
     def __init__(self) -> None:
-        self._blocks: LimitedCache[bytes] = LimitedCache(MEMORY_BYTES)
-        self._ahead: dict[tuple[int, int], Future[bytes]] = {}
+        self._blocks: LimitedCache[memoryview] = LimitedCache(BLOCKS_BYTES)
+        self._ahead: dict[tuple[int, int], Future[memoryview]] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="mount-read")
 
-    def read(self, handle: int, file: PresentedFile, start: int, size: int) -> bytes:
-        """Bytes ``[start, start + size)`` of a file, fewer at its end."""
+    def read(self, handle: int, file: PresentedFile, start: int, size: int) -> memoryview:
+        """Bytes ``[start, start + size)`` of a file, fewer at its end, as they lie in a block."""
         stop = min(start + size, file.size_bytes)
         if start >= stop:
-            return b""
-        first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
-        parts = []
-        for number in range(first, last + 1):
-            block = self._block(handle, file, number)
-            at = number * BLOCK_BYTES
-            parts.append(block[max(start - at, 0) : stop - at])
+            return memoryview(b"")
+        number = start // BLOCK_BYTES
+        while file.piece_start(number * BLOCK_BYTES) > start:
+            number -= 1  # the last piece of a block before reaches into this one
+        parts, at = [], start
+        while at < stop:
+            begin, end = _span(file, number)
+            if at < end:
+                block = self._block(handle, file, number)
+                parts.append(block[at - begin : min(stop, end) - begin])
+                at = min(stop, end)
+            number += 1
         if file.size_bytes > BLOCK_BYTES:
-            for number in range(last + 1, last + 1 + BLOCKS_AHEAD):
-                self._begin(handle, file, number)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            for ahead in range(number, number + BLOCKS_AHEAD):
+                self._begin(handle, file, ahead)
+        return parts[0] if len(parts) == 1 else memoryview(bytearray().join(parts))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -82,7 +96,7 @@ class BlockReader:
             for key in [key for key in self._ahead if key[0] == handle]:
                 self._ahead.pop(key).cancel()
 
-    def _block(self, handle: int, file: PresentedFile, number: int) -> bytes:
+    def _block(self, handle: int, file: PresentedFile, number: int) -> memoryview:
         known = self._blocks.get((handle, number))
         if known is not None:
             return known
@@ -104,17 +118,27 @@ class BlockReader:
             future = self._ahead[key] = self._pool.submit(_read_block, file, number)
         future.add_done_callback(lambda done: self._keep(key, done))
 
-    def _keep(self, key: tuple[int, int], done: Future[bytes]) -> None:
+    def _keep(self, key: tuple[int, int], done: Future[memoryview]) -> None:
         if not done.cancelled() and done.exception() is None:
-            self._blocks.put(key, done.result(), len(done.result()))
+            self._blocks.put(key, done.result(), done.result().nbytes)
         with self._lock:
             self._ahead.pop(key, None)
 
 
-def _read_block(file: PresentedFile, number: int) -> bytes:
+def _span(file: PresentedFile, number: int) -> tuple[int, int]:
+    """Where a block begins and ends: at the first pieces that begin in it, and in the next."""
     start = number * BLOCK_BYTES
-    stop = min(start + BLOCK_BYTES, file.size_bytes)
-    return b"".join(file.pieces(start, stop))
+    return file.piece_start(start), file.piece_start(start + BLOCK_BYTES)
+
+
+def _read_block(file: PresentedFile, number: int) -> memoryview:
+    start, stop = _span(file, number)
+    block, at = np.empty(stop - start, np.uint8), 0
+    for piece in file.pieces(start, stop):
+        part = np.frombuffer(piece, np.uint8)
+        block[at : at + len(part)] = part  # other threads run meanwhile
+        at += len(part)
+    return block.data
 
 
 class MountedFiles:
@@ -122,57 +146,63 @@ class MountedFiles:
 
     use_ns = True
 
-    def __init__(self, files: CommitFiles, time_ns: int) -> None:
+    def __init__(self, files: CommitFiles, time_ns: int, folder: Path | None = None) -> None:
         self._files = files
-        self._listings: LimitedCache[dict[str, FileFacts]] = LimitedCache(MEMORY_BYTES)
+        self._folder = folder  # where it is mounted, until its read-ahead was raised
+        self._listings: LimitedCache[dict[str, FileFacts]] = LimitedCache(LISTINGS_BYTES)
         self._open: dict[int, PresentedFile] = {}
         self._handles = count(1)
         self._blocks: BlockReader | None = None
         user = {"st_uid": os.getuid(), "st_gid": os.getgid()}
         times = dict.fromkeys(("st_mtime", "st_ctime", "st_atime"), time_ns)
         self._same = user | times
+        self._folder_attributes = {
+            "st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2, "st_size": 0, "st_blocks": 0,
+            **self._same,
+        }  # fmt: skip
 
-    def init_with_config(self, _connection: Any, config: Any) -> None:
+    def init_with_config(self, connection: Any, config: Any) -> None:
         """Called in the process that serves, before anything else."""
         self._blocks = BlockReader()
-        if config is not None:  # libfuse 3 takes here what are options of libfuse 2
-            config.kernel_cache = 1
-            config.attr_timeout = config.entry_timeout = config.negative_timeout = _KEEP_SECONDS
+        keep_in_kernel(connection, config)
 
     def destroy(self, _path: str) -> None:
         if self._blocks is not None:
             self._blocks.close()
 
-    def getattr(self, path: str, _handle: int | None = None) -> Mapping[str, Any]:
-        facts = self._answered(self._facts, path.strip("/"))
-        if facts.is_folder:
-            return {"st_mode": stat.S_IFDIR | 0o555, "st_nlink": 2, **self._same}
-        return {
-            "st_mode": stat.S_IFREG | 0o444,
-            "st_nlink": 1,
-            "st_size": facts.size_bytes,
-            "st_blocks": -(-(facts.size_bytes or 0) // 512),
-            **self._same,
-        }
+    def getattr(self, path: str, _handle: int | None = None) -> Attributes:
+        return self._attributes(self._answered(self._facts, path.strip("/")))
 
-    def readdir(self, path: str, _handle: int) -> list[str]:
+    def listed(self, path: str) -> Iterator[tuple[str, Attributes]]:
+        """Names in a folder, and what `getattr` says of them."""
         # A table that was not made yet is there for who names it: listings make nothing.
         names = self._answered(self._names, path.strip("/"))
-        listed = (name for name, facts in names.items() if facts != _NOT_MADE)
-        return [".", "..", *listed]
+        yield from ((each, self._folder_attributes) for each in (".", ".."))
+        yield from (
+            (name, self._attributes(facts)) for name, facts in names.items() if facts != _NOT_MADE
+        )
+
+    def readdir(self, path: str, _handle: int) -> list[str]:
+        return [name for name, _ in self.listed(path)]
 
     def open(self, path: str, flags: int) -> int:
         if flags & (os.O_WRONLY | os.O_RDWR):
             raise OSError(errno.EROFS, "read-only")
+        folder, self._folder = self._folder, None
+        if folder is not None:  # while it was being mounted the kernel would have lowered it again
+            raise_read_ahead(folder)
         handle = next(self._handles)
         self._open[handle] = self._answered(self._files.open, path.strip("/"))
         return handle
 
-    def read(self, _path: str, size: int, offset: int, handle: int) -> bytes:
+    def read(self, path: str, size: int, offset: int, handle: int) -> ctypes.Array[ctypes.c_char]:
+        """The bytes where they lie: mfusepy copies from there, and lets other threads run."""
         assert self._blocks is not None, "init came first"
         blocks, file = self._blocks, self._open[handle]
-        data: bytes = self._answered(lambda _: blocks.read(handle, file, offset, size), _path)
-        return data
+        data: memoryview = self._answered(lambda _: blocks.read(handle, file, offset, size), path)
+        if not data:
+            return _NOTHING
+        return (ctypes.c_char * data.nbytes).from_buffer(data)
 
     def release(self, _path: str, handle: int) -> int:
         self._open.pop(handle, None)
@@ -182,6 +212,15 @@ class MountedFiles:
 
     def statfs(self, _path: str) -> dict[str, int]:
         return {"f_bsize": 4096, "f_frsize": 4096, "f_namemax": 255}
+
+    def _attributes(self, facts: FileFacts) -> Attributes:
+        if facts.is_folder:
+            return self._folder_attributes
+        size = facts.size_bytes or 0
+        return {
+            "st_mode": stat.S_IFREG | 0o444, "st_nlink": 1, "st_size": size,
+            "st_blocks": -(-size // 512), **self._same,
+        }  # fmt: skip
 
     def _names(self, folder: str) -> dict[str, FileFacts]:
         def load() -> tuple[dict[str, FileFacts], int]:
@@ -282,32 +321,13 @@ def serve_mount(files: CommitFiles, time_ns: int, folder: Path, *, source: str) 
         UnsupportedError: libfuse, or its Python module, is missing.
         StorageError: the system refuses.
     """
-    fuse = _fuse()
-    options: dict[str, Any] = {
-        "foreground": True, "ro": True, "fsname": source.replace(",", "_"), "subtype": FILESYSTEM,
-    }  # fmt: skip
-    if fuse.fuse_version_major == 2:
-        times = dict.fromkeys(("attr_timeout", "entry_timeout", "negative_timeout"), _KEEP_SECONDS)
-        options |= {"kernel_cache": True, **times}
     try:
-        fuse.FUSE(MountedFiles(files, time_ns), str(folder), **options)
+        mount_here(MountedFiles(files, time_ns, folder), folder, source=source)
     except RuntimeError as error:
         raise StorageError(
             f"cannot mount at {folder} (libfuse says {error}): /dev/fuse must be there, and you "
             "must be allowed to use it"
         ) from error
-
-
-def _fuse() -> Any:
-    try:
-        import mfusepy
-    except ImportError:
-        raise UnsupportedError("mounting needs mfusepy: pip install 'tensorrepo[mount]'") from None
-    except OSError:
-        raise UnsupportedError(
-            "mounting needs libfuse: on Debian, apt-get install fuse3 libfuse3-3"
-        ) from None
-    return mfusepy
 
 
 def _mounts() -> dict[str, str]:

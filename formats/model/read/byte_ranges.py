@@ -11,11 +11,13 @@ the digest alone, so that comes first, see `ProvedFrames`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -57,7 +59,7 @@ class ProvedFrames:
             tensor.check(index, data)  # a directory may be wrong where the bytes are right
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ModelBytes:
     """Bytes that are made of a model: `parts`, one after the other, each a text of bytes or the
     name of a tensor, which stands for all of its bytes.
@@ -68,7 +70,7 @@ class ModelBytes:
 
     @property
     def size_bytes(self) -> int:
-        return sum(self._size(part) for part in self.parts)
+        return self._starts[-1]
 
     def pieces(
         self, start: int, stop: int, pool: Executor, proved: ProvedFrames
@@ -80,19 +82,34 @@ class ModelBytes:
         """
         return _ahead(self._pieces(start, stop, proved), pool)
 
+    def piece_start(self, at: int) -> int:
+        """The first place from `at` on where a part begins, or a frame of a tensor; or the end."""
+        number = bisect_right(self._starts, at) - 1
+        if not 0 <= number < len(self.parts):
+            return self.size_bytes
+        start, part = self._starts[number], self.parts[number]
+        if isinstance(part, str) and at > start:
+            size = frame_bytes(self.model.spec(part).type)
+            return min(start + -(-(at - start) // size) * size, self._starts[number + 1])
+        return at
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where each part begins, and the end."""
+        return list(accumulate(map(self._size, self.parts), initial=0))
+
     def _size(self, part: Buffer | str) -> int:
         return (
             self.model.spec(part).size_bytes if isinstance(part, str) else memoryview(part).nbytes
         )
 
     def _pieces(self, start: int, stop: int, proved: ProvedFrames) -> Iterator[Step]:
-        at = 0
-        for part in self.parts:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        for number in range(first, len(self.parts)):
+            at, part = self._starts[number], self.parts[number]
             if at >= stop:
                 return
-            size = self._size(part)
-            low, high = max(start - at, 0), min(stop - at, size)
-            at += size
+            low, high = max(start - at, 0), min(stop, self._starts[number + 1]) - at
             if low >= high:
                 continue
             if isinstance(part, str):

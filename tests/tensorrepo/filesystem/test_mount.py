@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -76,6 +76,26 @@ def test_nothing_is_written_and_what_is_missing_is_told(mounted: Path) -> None:
 
 
 @needs_fuse
+def test_a_long_listing_has_all_sizes(full: Shell) -> None:
+    names = [f"{number:04}.txt" for number in range(1500)]
+    repository = tr.open(full.folder / ".tensorrepo/store", author="Ada <ada@example.org>")
+    with repository.transaction(message="many") as tx:
+        for number, name in enumerate(names):
+            tx.save_file(f"many/{name}", b"x" * (number % 7))
+    place = full.folder / "seen"
+    full("mount", "main", str(place))
+    try:
+        with os.scandir(place / "files/many") as first, os.scandir(place / "files/many") as second:
+            begun = [next(second).name for _ in range(700)]
+            listed = {entry.name: entry.stat().st_size for entry in first}
+            begun += [entry.name for entry in second]
+    finally:
+        full("unmount", str(place))
+    assert listed == {name: number % 7 for number, name in enumerate(names)}
+    assert sorted(begun) == names
+
+
+@needs_fuse
 def test_it_ends_when_it_is_unmounted(full: Shell, mounted: Path) -> None:
     assert str(mounted) in full("unmount", str(mounted))
     assert os.listdir(mounted) == []
@@ -132,26 +152,52 @@ def test_a_file_without_bytes_is_listed(tmp_path: Path) -> None:
 
 
 class _Counting:
-    """A file of which each byte tells its place, and which counts what was read of it."""
+    """A file of which each byte tells its place, and which counts what was read of it.
 
-    size_bytes = 3 * BLOCK_BYTES + 7
+    It can be cut at `cuts` alone, its end among them.
+    """
 
-    def __init__(self) -> None:
-        self.asked: list[int] = []
+    def __init__(self, cuts: Sequence[int]) -> None:
+        self.cuts = sorted(cuts)
+        self.size_bytes = self.cuts[-1]
+        self.asked: list[tuple[int, int]] = []
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        self.asked.append(start)
-        yield bytes(at % 251 for at in range(start, stop))
+        self.asked.append((start, stop))
+        yield _numbered(start, stop)
+
+    def piece_start(self, at: int) -> int:
+        return next((cut for cut in (0, *self.cuts) if cut >= at), self.size_bytes)
 
 
-def test_blocks_are_read_once_whatever_the_order() -> None:
-    file, reader = _Counting(), BlockReader()
+def _numbered(start: int, stop: int) -> bytes:
+    turn = bytes(range(251))
+    first = start // 251
+    return (turn * (stop // 251 - first + 1))[start - first * 251 : stop - first * 251]
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param(range(1, 3 * BLOCK_BYTES + 9, 4096), id="short pieces"),
+        pytest.param([100, BLOCK_BYTES + 5, BLOCK_BYTES + 6, 3 * BLOCK_BYTES + 7], id="long ones"),
+        pytest.param([2 * BLOCK_BYTES], id="one that is longer than a block"),
+        pytest.param([n * BLOCK_BYTES for n in range(1, 4)], id="blocks"),
+    ],
+)
+def test_pieces_are_read_once_whatever_the_order(cuts: Sequence[int]) -> None:
+    file, reader = _Counting(cuts), BlockReader()
     size = file.size_bytes
-    for at in (size - 5, 0, BLOCK_BYTES - 2, 2 * BLOCK_BYTES, size, size + 10):
-        expected = bytes(place % 251 for place in range(at, min(at + 4, size)))
-        assert reader.read(1, file, at, 4) == expected
+    near = [at + more for at in (*cuts[-20:], BLOCK_BYTES) for more in (-2, 0)]
+    for at in (size - 5, 0, BLOCK_BYTES - 2, BLOCK_BYTES + 5, *near, size, size + 10):
+        stop = max(at, min(at + 4, size))
+        assert reader.read(1, file, at, 4) == _numbered(at, stop)
+    assert reader.read(1, file, 0, size) == _numbered(0, size)
     reader.close()
-    assert sorted(file.asked) == [number * BLOCK_BYTES for number in range(4)]
+    asked = sorted(file.asked)
+    assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
+    assert {stop for _, stop in asked} <= set(cuts)
+    assert asked[-1][1] == size
 
 
 def test_mounting_tells_what_is_missing(full: Shell) -> None:
