@@ -16,6 +16,7 @@ next turn of the service's housekeeping.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -315,31 +316,63 @@ def _open(path: Path) -> int:
 
 
 async def write_pieces(descriptor: int, pieces: AsyncIterator[bytes], most: int) -> tuple[str, int]:
-    """Write what comes; its SHA-256 and its size. Raises TooLargeError behind `most` bytes."""
-    hasher, size = hashlib.sha256(), 0
+    """Write what comes; its SHA-256 and its size. Raises TooLargeError behind `most` bytes.
+
+    When this returns or raises, nobody writes any more: the caller may close the file.
+    """
+    batches, size = _BatchWriter(descriptor), 0
     batch: list[bytes] = []
     held = 0
+    try:
+        async for piece in pieces:
+            size += len(piece)
+            if size > most:
+                raise TooLargeError(f"more than the {most:,} bytes came that were to come")
+            batch.append(piece)
+            held += len(piece)
+            if held >= _WRITE_BYTES:
+                await batches.begin(batch)
+                batch, held = [], 0
+        await batches.begin(batch)
+        await batches.written()
+    finally:
+        await batches.close()
+    return batches.hasher.hexdigest(), size
 
-    def write() -> None:
+
+class _BatchWriter:
+    """Hashes and writes a batch on a thread while the next one arrives."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.hasher = hashlib.sha256()
+        self._descriptor = descriptor
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, batch: list[bytes]) -> None:
+        """Let a thread write a batch, behind those that are written. Raises StorageError."""
+        await self.written()
+        self._task = asyncio.create_task(run_in_threadpool(self._write, batch))
+
+    async def written(self) -> None:
+        """Wait for what was begun. Raises StorageError."""
+        if self._task is not None:
+            await asyncio.wait([self._task])  # to await the task would cancel it with the caller
+            self._task.result()
+
+    async def close(self) -> None:
+        """Wait until nobody writes, whatever happens: a thread goes on when its task does not."""
+        while self._task is not None and not self._task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+        if self._task is not None and not self._task.cancelled():
+            self._task.exception()  # was raised, or what is raised now came before it
+
+    def _write(self, batch: list[bytes]) -> None:
         data = b"".join(batch)
-        hasher.update(data)
+        self.hasher.update(data)
         left = memoryview(data)
         try:
             while left:
-                left = left[os.write(descriptor, left) :]
+                left = left[os.write(self._descriptor, left) :]
         except OSError as error:
             raise StorageError(f"an upload could not be written: {error.strerror}") from error
-
-    async for piece in pieces:
-        size += len(piece)
-        if size > most:
-            raise TooLargeError(f"more than the {most:,} bytes came that were to come")
-        batch.append(piece)
-        held += len(piece)
-        if held >= _WRITE_BYTES:
-            await run_in_threadpool(write)
-            batch.clear()
-            held = 0
-    if batch:
-        await run_in_threadpool(write)
-    return hasher.hexdigest(), size

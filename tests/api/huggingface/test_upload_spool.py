@@ -1,0 +1,85 @@
+"""Uploads on their way to the disk: what is hashed and written, and when nobody writes any more."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tensorrepo.api.huggingface.upload_spool import write_pieces
+from tensorrepo.repo.errors import StorageError, TooLargeError
+
+MIB = 1 << 20
+
+
+async def _sent(*pieces: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [MIB, MIB, 5], [3, MIB - 1, 2 * MIB + 7] * 3])
+def test_what_came_is_there(tmp_path: Path, sizes: list[int]) -> None:
+    pieces = [os.urandom(size) for size in sizes]
+    with (tmp_path / "file").open("wb") as file:
+        found = asyncio.run(write_pieces(file.fileno(), _sent(*pieces), sum(sizes)))
+    whole = b"".join(pieces)
+    assert found == (hashlib.sha256(whole).hexdigest(), len(whole))
+    assert (tmp_path / "file").read_bytes() == whole
+
+
+def test_more_than_was_to_come_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, pytest.raises(TooLargeError, match="bytes came"):
+        asyncio.run(write_pieces(file.fileno(), _sent(bytes(MIB), bytes(MIB)), 2 * MIB - 1))
+
+
+def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        (tmp_path / "file").open("rb") as file,
+        pytest.raises(StorageError, match="not be written"),
+    ):
+        asyncio.run(write_pieces(file.fileno(), _sent(bytes(MIB), bytes(MIB)), 2 * MIB))
+
+
+@pytest.mark.parametrize("ends", ["by an error", "cancelled"])
+def test_nobody_writes_after_it_ended(ends: str) -> None:
+    reader, writer = os.pipe()
+    go_on, drained = Event(), []
+
+    def drain() -> None:
+        go_on.wait()
+        left = MIB
+        while left:
+            drained.append(len(os.read(reader, left)))
+            left -= drained[-1]
+
+    async def send() -> None:
+        pieces = _sent(bytes(MIB), error=ConnectionError("gone") if ends == "by an error" else None)
+        task = asyncio.create_task(write_pieces(writer, pieces, 2 * MIB))
+        await asyncio.sleep(0.05)  # the thread has begun, and the pipe is full
+        if ends == "cancelled":
+            task.cancel()
+            await asyncio.sleep(0.05)
+        assert not task.done()
+        go_on.set()
+        await task
+
+    thread = Thread(target=drain)
+    thread.start()
+    try:
+        with pytest.raises(ConnectionError if ends == "by an error" else asyncio.CancelledError):
+            asyncio.run(send())
+    finally:
+        go_on.set()
+        thread.join()
+        os.close(reader)
+        os.close(writer)
+    assert sum(drained) == MIB
