@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -297,6 +297,10 @@ def _stage_model(tx: CommitTransaction, before: HubCommit, files: _Files) -> Non
     plain: dict[str, FileContent] = {}
     for path, content in files.uploaded():
         parsed = parse_weights(path, content) if isinstance(content, Path) else None
+        if parsed is not None and path in files.request.large:
+            proved = bytes.fromhex(files.request.large[path].sha256)
+            originals = tuple(replace(one, sha256=proved) for one in parsed.originals)
+            parsed = replace(parsed, originals=originals)
         if parsed is None:
             plain[path] = content
         else:

@@ -1,6 +1,6 @@
 """Byte-exact files: tensors stored as tensors, the other bytes beside them.
 
-It is made once from its parts when it is stored, and compared with the file.
+It is made once from its parts when it is stored, and compared with the file, or with its SHA-256.
 """
 
 from __future__ import annotations
@@ -33,24 +33,33 @@ def store_original(
 ) -> Original:
     """What gives a file back, after it was made once and compared with the file, byte for byte.
 
-    `chunks` gives the bytes of a tensor as it was stored.
+    Where the file's SHA-256 was proved before, what was made has to have it, and the file is not
+    read again. `chunks` gives the bytes of a tensor as it was stored.
+
+    Raises:
+        InvalidInputError: what was stored differs from the file.
     """
     size, checksum = 0, sha256()
     literals: list[Buffer] = []
     with refusals(original.path, "file"), original.path.open("rb") as file:
         for part in original.parts:
             for chunk in _chunks(original, part, chunks):
-                # Hashing is the slowest part: it runs beside reading the file and comparing.
-                hashed = pool.submit(checksum.update, chunk)
-                same = _reads(file, chunk)
-                hashed.result()
-                if not same:
-                    raise _differs(original, size)
+                if original.sha256 is None:
+                    # Hashing is the slowest part: it runs beside reading the file and comparing.
+                    hashed = pool.submit(checksum.update, chunk)
+                    same = _reads(file, chunk)
+                    hashed.result()
+                    if not same:
+                        raise _differs(original, size)
+                else:
+                    checksum.update(chunk)  # `chunks` reads the next ones meanwhile
                 size += len(chunk)
                 if not isinstance(part, str) and len(chunk):
                     literals.append(chunk)
-        if file.read(1):
+        if original.sha256 is None and file.read(1):
             raise _differs(original, size)
+    if original.sha256 not in {None, checksum.digest()}:
+        raise _differs(original, size)
     parts, others = _counted(original.parts), tuple(sorted(original.others))
     blob = digest_bytes(objects.put(Kind.BLOB, literals).digest) if literals else None
     return Original(original.name, original.format, blob, parts, others, size, checksum.digest())

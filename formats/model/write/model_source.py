@@ -38,7 +38,7 @@ class OriginalFile:
 
     `parts`, one after the other, are the file: bytes that stand for themselves, stretches of the
     file, and names of tensors. `others` are tensors of the file that lie in it in another form.
-    `path` is where it lies now.
+    `path` is where it lies now. `sha256` is that of its bytes, if somebody proved it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class OriginalFile:
     path: Path
     parts: tuple[bytes | FileStretch | str, ...]
     others: tuple[str, ...] = ()
+    sha256: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
