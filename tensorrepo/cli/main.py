@@ -210,6 +210,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
     "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),
+    "cache ls": ("List what the caches of this machine hold.", CARE, "cache"),
+    "cache trim": ("Make the caches of this machine smaller.", CARE, "cache"),
+    "cache warm": ("Fetch what a stream of a dataset will read.", CARE, "cache"),
     "catalog status": ("Show how the SQL catalog stands to the repository.", CARE, "catalog"),
     "catalog upgrade": ("Bring the catalog's tables to this version's.", CARE, "catalog"),
     "catalog rebuild": ("Make the catalog anew.", CARE, "catalog"),
@@ -226,6 +229,7 @@ EXTRA_OF = dict.fromkeys(("serve", "ui", "audit export", "audit verify"), "serve
 GROUPS: dict[str, tuple[str, str]] = {
     "audit": ("Who did what at a server, and the proof of it.", SHARE),
     "bundle": ("Commits and all their data in one file.", SHARE),
+    "cache": ("Look after the caches of this machine, and fill them early.", CARE),
     "catalog": ("Look after the SQL catalog, which is a cache.", CARE),
     "dataset": ("Adopt, describe, compact and stream datasets; change their columns.", DATA),
     "grant": ("Who may do what with repositories of a server.", SHARE),
