@@ -104,8 +104,8 @@ _GROUPS: Final = {
     "sampling=tr.Sampling": "rows where weights balance epoch_rows pack bucket bucket_steps "
     "echo feedback window",
     "ranks=tr.Ranks": "rank world_size replicate",
-    "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead next_epoch pin "
-    "on_error cache_dir cache_limit",
+    "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead next_epoch "
+    "pin on_error cache_dir cache_limit",
 }
 STREAM: Final = {
     name: f"{group}({name}=...)" for group, names in _GROUPS.items() for name in names.split()

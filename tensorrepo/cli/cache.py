@@ -18,12 +18,10 @@ from tensorrepo.cli.options import (
     complete_place,
 )
 from tensorrepo.cli.remotes import LimitRate
-from tensorrepo.cli.sdk_handle import handle_of
-from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.cli.sdk_handle import streamed_handle
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.dataset.streaming.options import Loading, Ranks, Sampling
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.caches import HeldBytes, held_bytes, machine_caches, trim_caches
 
 CacheDirOption = Annotated[
@@ -126,7 +124,7 @@ def cache_warm_command(
     """
     ranks = Ranks(rank=0, world_size=1) if shard is None else _ranks(shard)
     place = None if cache_dir is None else str(call.path(cache_dir))
-    stream = _opened(call, entry).stream(
+    stream = streamed_handle(call, entry).stream(
         batch_size=batch_size,
         columns=column_names(columns),
         seed=seed,
@@ -146,13 +144,3 @@ def _ranks(shard: str) -> Ranks:
     if not slash or not rank.isdecimal() or not count.isdecimal() or int(rank) >= int(count):
         raise InvalidInputError(f"--shard {shard!r}: expected R/N with R from 0 to below N: 0/8")
     return Ranks(rank=int(rank), world_size=int(count))
-
-
-def _opened(call: RepoCall, entry: str) -> Dataset:
-    revision, path, stored = call.session.find(entry)
-    handle = handle_of(call)
-    if stored.kind is Kind.DATASET:
-        return handle.dataset(path, revision.digest)
-    if stored.kind is Kind.VIEW:
-        return handle.view(path, revision.digest)
-    raise InvalidInputError(f"{path} is a {stored.kind.label}: datasets and views are streamed")

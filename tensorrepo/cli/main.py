@@ -115,6 +115,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "staging",
     ),
     "dataset stream": ("Stream a dataset as training would, and show how fast.", DATA, "stream"),
+    "plan-pipeline": ("Say which steps of a training's input pay offline.", DATA, "plan_pipeline"),
     "view ls": ("List the views of a commit.", DATA, "sql"),
     "view show": ("Show what a view is of.", DATA, "sql"),
     "view create": ("Choose rows of a dataset by a query, and stage which.", DATA, "sql"),

@@ -24,6 +24,8 @@ from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import declared, described
+from tensorrepo.formats.dataset.streaming.pipeline_plan import SECONDS as PLAN_SECONDS
+from tensorrepo.formats.dataset.streaming.pipeline_plan import PipelinePlan, plan_pipeline
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
 from tensorrepo.formats.dataset.streaming.warm import WarmReport, warm
@@ -493,6 +495,43 @@ class Stream:
                 "streams, mix.streams[0].profile(step=...) and so on"
             )
         return profile(self.dataset.stored, self._of_equal, step=step, seconds=seconds)
+
+    def plan_pipeline(
+        self,
+        *,
+        step_seconds: float = 0.0,
+        link: int | str | None = None,
+        cores: int | None = None,
+        seconds: float = PLAN_SECONDS,
+    ) -> PipelinePlan:
+        """Which steps of this pipeline would pay offline: resized, decoded or transformed rows.
+
+        A sample of rows is read, decoded, transformed, and stored in other ways, on this machine.
+        Print the answer for a table and what to do.
+
+        Args:
+            step_seconds: time that a training step takes; 0: as fast as rows come.
+            link: bytes a second that storage will bring, ``"500MB"``; None: it is measured.
+            cores: cores that will decode and transform; None: as this stream.
+            seconds: time after which measuring the link ends.
+
+        Raises:
+            UnsupportedError: a mix, or a library is missing.
+        """
+        if self._of_equal is None:
+            raise UnsupportedError(
+                "a mix reads several datasets: plan each of its streams, as in "
+                "mix.streams[0].plan_pipeline()"
+            )
+        given = None if link is None else arguments.byte_size("link", link, 1)
+        return plan_pipeline(
+            self.dataset.stored,
+            self.stored.options,
+            link_bytes_per_second=given,
+            step_seconds=step_seconds,
+            cores=cores,
+            seconds=seconds,
+        )
 
     def report(self, batch: Any, losses: Any) -> None:
         """Tell the losses of a batch's rows, from which the weights of the next epoch follow.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -151,11 +152,11 @@ def test_what_fails_ahead_is_met_by_the_epoch_that_reads_it() -> None:
 
     objects.read_range = failing  # type: ignore[method-assign]
     batches = iter(found)
-    seen = [next(batches) for _ in range(5)]
+    for _ in range(5):
+        next(batches)
     broken[0] = True
     with pytest.raises(OSError, match="gone"):
-        seen += list(batches)
-        list(found)
+        list(chain(batches, found))
     broken[0] = False
     found.set_epoch(1)
     assert len(list(found)) == 19

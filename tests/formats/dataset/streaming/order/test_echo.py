@@ -1,4 +1,4 @@
-"""Data echoing: each row is read once and given several times, in the order of the specification."""
+"""Data echoing: each row is read once and given several times, in the order of the spec."""
 
 from __future__ import annotations
 
