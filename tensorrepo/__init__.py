@@ -84,9 +84,9 @@ __all__ = [
     "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "List", "Loading", "LossyState",
     "Map", "Mix", "Model", "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied",
     "PurgedError", "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy",
-    "Sampling", "Schema", "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
-    "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph",
-    "init", "open", "read",
+    "Sampling", "Schema", "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text",
+    "Time", "Timestamp", "UnsupportedError", "View", "__version__", "clone", "col",
+    "decode_image", "export", "graph", "init", "open", "read",
 ]  # fmt: skip
 
 

@@ -351,6 +351,29 @@ def _remote_urls(file: Path | None, prefix: str) -> list[str]:
     return [url for key, url in settings.items() if key.startswith(prefix) and key.endswith(".url")]
 
 
+_PEER_OPTIONS = {"timeout": "3s", "connect_timeout": "1s"}
+
+
+def open_peer(machine: Machine, url: str, repository: str) -> ObjectStore:
+    """Objects of a copy of a repository at the server of a cache peer; requests end in seconds.
+
+    Args:
+        machine: where this process runs: its tokens are shown to the peer.
+        url: the copy at the peer.
+        repository: id of the repository whose objects are asked for.
+
+    Raises:
+        InvalidInputError: what is there is no copy of that repository.
+        Error: the peer does not answer, or does not let this user read.
+    """
+    core = connect(url, _PEER_OPTIONS, machine)
+    origin = None if core.copy is None else core.copy.origin
+    if repository not in (core.id, origin):
+        raise InvalidInputError(f"{url} has repository {core.id}, and no copy of {repository}")
+    core.objects.promised = None  # what the peer lacks, the reader's own store has
+    return core.objects
+
+
 def create(
     url: str,
     options: Mapping[str, str] | None,

@@ -105,7 +105,7 @@ _GROUPS: Final = {
     "echo feedback window",
     "ranks=tr.Ranks": "rank world_size replicate",
     "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead next_epoch "
-    "pin on_error cache_dir cache_limit",
+    "pin on_error cache_dir cache_limit cache_peers",
 }
 STREAM: Final = {
     name: f"{group}({name}=...)" for group, names in _GROUPS.items() for name in names.split()

@@ -45,6 +45,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 )
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.decode import Decodes
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.options import (
     EVERY_ROW,
     LOADING,
@@ -554,7 +555,11 @@ def _stream(dataset: Dataset, options: StreamOptions, told: Mapping[str, Any]) -
     page_cache = None if page_cache is None else page_cache.of(dataset.context.url)
     derived_cache = _derived_cache(dataset, options)
     threaded = replace(options, loading=replace(loading, workers="thread", processes=1))
-    caches: dict[str, Any] = {"page_cache": page_cache, "derived_cache": derived_cache}
+    caches: dict[str, Any] = {
+        "page_cache": page_cache,
+        "derived_cache": derived_cache,
+        "peers": _peers(dataset, options),
+    }
     of_equal = partial(open_stream, options=threaded, **caches)
     remake = partial(_in_process, dataset, options, page_cache, derived_cache)
     stored = open_stream(dataset.stored, options, remake=remake, **caches)
@@ -574,7 +579,19 @@ def _in_process(
         options.in_process(output),
         page_cache=page_cache,
         derived_cache=derived_cache,
+        peers=_peers(dataset, options),
     )
+
+
+def _peers(dataset: Dataset, options: StreamOptions) -> CachePeers | None:
+    """Servers that are asked for pages before the store, if there are any."""
+    urls, context = options.loading.cache_peers, dataset.context
+    if not urls:
+        return None
+    copy = context.core.copy
+    repository = context.core.id if copy is None else copy.origin
+    opened = partial(connect.open_peer, context.machine, repository=repository)
+    return CachePeers({url: partial(opened, url) for url in urls})
 
 
 def _derived_cache(dataset: Dataset, options: StreamOptions) -> DiskCache | None:

@@ -28,6 +28,7 @@ from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.order.feedback import Feedback
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
@@ -171,6 +172,15 @@ def _bytes(least: int) -> Callable[[str, Any], int]:
 def _group(kind: type) -> Callable[[str, Any], Any]:
     expected = f"a group of options, as tr.{kind.__name__}(...) gives it"
     return partial(arguments.check_instance, kinds=kind, expected=expected)
+
+
+def _urls(name: str, value: Any) -> tuple[str, ...]:
+    urls = (value,) if isinstance(value, str) else value
+    if not isinstance(urls, list | tuple) or not all(isinstance(each, str) for each in urls):
+        raise arguments.wrong(name, "a list of URLs", value)
+    if len(set(urls)) != len(urls):
+        raise InvalidInputError(f"{name} names a server twice: {list(urls)}")
+    return tuple(urls)
 
 
 def _cache(name: str, value: Any) -> Any:
@@ -381,6 +391,13 @@ class Loading:
         per_source=True,
     )
 
+    cache_peers: Sequence[str] = option(
+        (),
+        "URLs of servers near by that have a copy of the repository: pages are asked of them "
+        "before the store, each of one of them, and proved. Each has to know your token",
+        _urls,
+    )
+
     def __post_init__(self) -> None:
         check_record(self)
         if self.processes > 1 and self.workers != "process":
@@ -584,6 +601,7 @@ class StreamSetup:
         remake: maker of the same stream in another process: called there with the form of its
             values, see `StreamOptions.in_process`, and passed there as `multiprocessing` does.
         derived: rows that are made once, and kept.
+        peers: servers near by that are asked before the store.
     """
 
     options: StreamOptions
@@ -593,6 +611,7 @@ class StreamSetup:
     page_cache: PageDiskCache | None = None
     remake: Callable[[OutputForm], Any] | None = None
     derived: KeepsRows | None = None
+    peers: CachePeers | None = None
 
     def __post_init__(self) -> None:
         if self.options.loading.workers == "process" and self.remake is None:

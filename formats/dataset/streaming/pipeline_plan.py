@@ -273,11 +273,12 @@ class _Sample:
                 row_bytes = others + _mean_bytes(again)
                 yield self._way(label, rows, row_bytes, rest + seconds, transform, advice)
             if how.row_shape is not None and how.fit != "random":
-                yield self._way(
-                    f"decoded {name}", rows, others + float(np.prod(how.row_shape)), rest, transform,
+                advice = (
                     f"Store {name!r} decoded: tx.derive(..., columns={{{name!r}: tr.Tensor("
                     f"'uint8', {how.row_shape})}}), and stream that without decode="
-                )  # fmt: skip
+                )
+                row_bytes = others + float(np.prod(how.row_shape))
+                yield self._way(f"decoded {name}", rows, row_bytes, rest, transform, advice)
         if self._options.transform is not None and made_bytes is not None:
             yield self._way(
                 "transformed", rows, made_bytes, 0.0, 0.0,

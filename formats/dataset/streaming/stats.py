@@ -31,6 +31,8 @@ class FetchStats:
         cache_hits: pages found in this machine's cache.
         cache_misses: pages looked for there in vain.
         cache_hit_bytes: bytes of the pages found there.
+        peer_requests: requests that a cache peer answered instead of the store.
+        peer_bytes: bytes of these answers.
         concurrency: current limit of requests in flight.
         concurrency_reached: highest limit so far.
     """
@@ -46,6 +48,8 @@ class FetchStats:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_hit_bytes: int = 0
+    peer_requests: int = 0
+    peer_bytes: int = 0
     concurrency: int = 0
     concurrency_reached: int = 0
 

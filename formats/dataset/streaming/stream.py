@@ -52,6 +52,7 @@ from tensorrepo.formats.dataset.streaming.collate.transform import (
 )
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Feed, Pass, tuning_of
 from tensorrepo.formats.dataset.streaming.feedback import FeedbackLoop, importance
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     StreamSetup,
@@ -74,6 +75,7 @@ def stream(
     remake: Callable[[OutputForm], BatchStream] | None = None,
     page_cache: PageDiskCache | None = None,
     derived_cache: DiskCache | None = None,
+    peers: CachePeers | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> BatchStream:
     """Stream `dataset` in whole batches.
@@ -84,6 +86,7 @@ def stream(
         remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
         derived_cache: keeps what the transform made, which ``cache="derived"`` needs.
+        peers: servers near by that are asked before the store.
         clock: clock in seconds, for `BatchStream.stats`.
 
     Raises:
@@ -111,6 +114,7 @@ def stream(
         page_cache,
         remake,
         _derived_rows(options, decodes, names, derived_cache),
+        peers,
     )
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:

@@ -117,7 +117,11 @@ def _fetch(
     setup = stream.setup
     threads = setup.options.loading.fetch_threads
     means = means_of(
-        warming.loader.objects, clock=setup.clock, cache=setup.page_cache, threads=threads
+        warming.loader.objects,
+        clock=setup.clock,
+        cache=setup.page_cache,
+        peers=setup.peers,
+        threads=threads,
     )
     if rate is not None:
         means = _limited(means, rate)

@@ -121,6 +121,7 @@ class Assembler:
                 loader.objects,
                 clock=setup.clock,
                 cache=setup.page_cache,
+                peers=setup.peers,
                 threads=loading.fetch_threads,
             )
             instead = lost.add if tolerant else None
