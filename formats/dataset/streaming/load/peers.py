@@ -1,10 +1,10 @@
 """Cache peers: servers near by that are asked for pages before the store, by rendezvous hashing.
 
-Each peer serves a copy of the same repository, such as a mirror on its own disk. For every chunk all
-readers rank the peers alike, by a hash of chunk and peer (highest random weight; Thaler and
+Each peer serves a copy of the same repository, such as a mirror on its own disk. For every chunk
+all readers rank the peers alike, by a hash of chunk and peer (highest random weight; Thaler and
 Ravishankar, "Using name-based mappings to increase hit rates", 1998), and ask the first one: so
-each chunk is asked of one peer, and lies in the memory of one, and where a peer goes, or comes, only
-its own chunks move.
+each chunk is asked of one peer, and lies in the memory of one, and where a peer goes, or comes,
+only its own chunks move.
 
 Peers are believed nothing. What they answer is compared with the tags of the pages before anybody
 uses it; one that answers late, wrongly or not at all costs one timeout, and is left alone for a
