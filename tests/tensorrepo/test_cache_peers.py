@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tr.Repos
         repo = tr.init(f"{bucket.url}/repo", author=ADA)
         with repo.transaction("main") as tx:
             columns = {"x": tr.Tensor("float32", (1024,)), "y": "int64"}
-            values = np.arange(ROWS * 1024, dtype="f4").reshape(ROWS, 1024)
+            values = np.random.default_rng(0).random((ROWS, 1024), dtype=np.float32)
+            values[:, 0] = np.arange(ROWS) * 1024
             tx.create_dataset("points", columns=columns).append({"x": values, "y": range(ROWS)})
         yield repo
 
@@ -107,13 +109,12 @@ def test_a_digest_is_no_right_to_read(origin: tr.Repository, peers: list[Running
     assert all("token" in count.problem or "no" in count.problem for count in counts.values())
 
 
-def test_a_dead_peer_is_left_alone(origin: tr.Repository, peers: list[RunningService]) -> None:
-    login(peers[0], peers[0].user("reader", Grant(NAME, Action.READ)))
+def test_a_dead_peer_is_left_alone(origin: tr.Repository) -> None:
     dead = f"http://127.0.0.1:9/{NAME}"
-    stream = streamed(origin, [dead, urls(peers)[0]])
-    counts = stream.stored.setup.peers.counts()  # type: ignore[union-attr]
-    assert counts[dead].failures == 1
-    assert counts[urls(peers)[0]].requests > 0
+    stream = streamed(origin, [dead])
+    (count,) = stream.stored.setup.peers.counts().values()  # type: ignore[union-attr]
+    assert (count.requests, count.failures) == (0, 1)
+    assert "cannot reach" in count.problem
 
 
 def test_a_peer_whose_disk_lies_is_found_out(
@@ -145,7 +146,7 @@ def test_a_server_with_another_repository_is_no_peer(origin: tr.Repository, tmp_
     assert stream.stats().peer_requests == 0
 
 
-def test_one_url_twice_and_no_urls_are_refused(origin: tr.Repository) -> None:
-    for wrong in (["http://a/b", "http://a/b"], 3, [3]):
-        with pytest.raises(tr.InvalidInputError, match="cache_peers"):
-            tr.Loading(cache_peers=wrong)  # type: ignore[arg-type]
+@pytest.mark.parametrize("wrong", [["http://a/b", "http://a/b"], 3, [3]])
+def test_one_url_twice_and_no_urls_are_refused(wrong: Any) -> None:
+    with pytest.raises(tr.InvalidInputError, match="cache_peers"):
+        tr.Loading(cache_peers=wrong)

@@ -267,7 +267,7 @@ class _Sample:
             own = _mean_bytes(encoded)
             others = self._row_bytes - own
             own_decode = self._decoding(name, how, encoded)
-            rest = max(0.0, decode - own_decode)
+            rest = max(0.0, decode - own_decode) if len(self._decodes) > 1 else 0.0
             for label, again, advice in _made_anew(name, how, encoded):
                 seconds = self._decoding(name, how, again)
                 row_bytes = others + _mean_bytes(again)

@@ -180,7 +180,7 @@ class _Warming:
             for run in runs:
                 for piece in self.loader.pieces(run):
                     if piece.tag is not None:
-                        names.append(xxh3_64_intdigest(piece.name))
+                        names.append(xxh3_64_intdigest(piece.name.encode()))
                         sizes.append(piece.size_bytes)
                         kinds.append(self._kind(piece.name))
         _, first = np.unique(np.frombuffer(names, np.uint64), return_index=True)

@@ -200,7 +200,7 @@ def _reader(values: Any, base: Any) -> Callable[[int], Sequence[Any]]:
         _add(base, b"binary")
         valid, bounds = valid_rows(values), values.offsets.tolist()
         data_bytes = memoryview(values.data).cast("B")
-        return lambda at: (bytes([valid[at]]), data_bytes[bounds[at] : bounds[at + 1]])
+        return lambda at: (bytes([int(valid[at])]), data_bytes[bounds[at] : bounds[at + 1]])
     _add(base, type(values).__name__.encode())
     return partial(_framed, values)
 

@@ -127,7 +127,7 @@ class CachePeers:
 
     def _ranked(self, digest: str) -> list[_Peer]:
         def weight(peer: _Peer) -> tuple[int, str]:
-            return xxh3_64_intdigest(f"{peer.name}\0{digest}"), peer.name
+            return xxh3_64_intdigest(f"{peer.name}\0{digest}".encode()), peer.name
 
         return sorted(self._peers, key=weight, reverse=True)
 

@@ -34,9 +34,9 @@ def cache_at(tmp_path: Path, limit: int = 1 << 30) -> DiskCache:
     return DiskCache(tmp_path / "derived", limit)
 
 
-def opened(ds: StoredDataset, cache: DiskCache, transform: Any, **options: Any) -> BatchStream:
-    words = {"batch_size": 50, "columns": ["x", "y"], "cache": "derived"} | options
-    return open_stream(ds, options_of(transform=transform, **words), derived_cache=cache)
+def opened(ds: StoredDataset, kept: DiskCache, transform: Any, **options: Any) -> BatchStream:
+    words = {"batch_size": 50, "columns": ["x", "y"], "cache": "derived", "transform": transform}
+    return open_stream(ds, options_of(**(words | options)), derived_cache=kept)
 
 
 def plain(ds: StoredDataset, transform: Any, **options: Any) -> BatchStream:
@@ -180,7 +180,7 @@ def test_options_that_do_not_go_with_it_are_refused(
     local: StoredDataset, tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=told):
-        opened(local, cache_at(tmp_path), **({"transform": derived.scaled} | options))
+        opened(local, cache_at(tmp_path), options.pop("transform", derived.scaled), **options)
 
 
 def test_a_damaged_row_is_made_again(local: StoredDataset, tmp_path: Path) -> None:

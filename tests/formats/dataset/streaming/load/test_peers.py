@@ -51,9 +51,9 @@ def opened(peers: dict[str, Any], **words: Any) -> CachePeers:
 
 def request() -> tuple[MemoryObjects, PieceRequest]:
     objects = MemoryObjects()
-    link = objects.put(Kind.DATASET_CHUNK, DATA)
+    link = objects.put(Kind.CHUNK, DATA)
     pieces = tuple(
-        PagePiece((0, at), link, at * 1024, (at + 1) * 1024, content_tag(DATA[:1024]))
+        PagePiece((0, at), link, at * 1024, (at + 1) * 1024, content_tag(DATA[at * 1024 : (at + 1) * 1024]))
         for at in range(2)
     )
     return objects, PieceRequest(link, 0, 2048, pieces)
