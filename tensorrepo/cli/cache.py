@@ -58,7 +58,7 @@ def cache_ls_command(call: CommandCall, cache_dir: CacheDirOption = None) -> Non
 
 def cache_trim_command(
     call: CommandCall,
-    to: Annotated[str, Option("--to", metavar="SIZE", help="What is left at most: 10GB.")],
+    size: Annotated[str, Argument(metavar="SIZE", help="What is left at most: 10GB.")],
     of: Annotated[
         str | None,
         Option("--of", metavar="URL", help="Only what was kept for this repository."),
@@ -70,10 +70,10 @@ def cache_trim_command(
     What was not used for longest goes first; of the pages of streams a fixed part stays.
 
     Examples:
-        tensorrepo cache trim --to 10GB
-        tensorrepo cache trim --to 0 --of s3://bucket/team
+        tensorrepo cache trim 10GB
+        tensorrepo cache trim 0 --of s3://bucket/team
     """
-    to_bytes = byte_size("--to", to)
+    to_bytes = byte_size("SIZE", size)
     caches = machine_caches(call.machine, cache_dir)
     if of is not None and not any(of == each.origin for each in held_bytes(caches)):
         raise InvalidInputError(

@@ -146,7 +146,7 @@ def test_a_server_with_another_repository_is_no_peer(origin: tr.Repository, tmp_
     assert stream.stats().peer_requests == 0
 
 
-@pytest.mark.parametrize("wrong", [["http://a/b", "http://a/b"], 3, [3]])
+@pytest.mark.parametrize("wrong", [["http://host/b", "http://host/b"], 3, [3]])
 def test_one_url_twice_and_no_urls_are_refused(wrong: Any) -> None:
     with pytest.raises(tr.InvalidInputError, match="cache_peers"):
         tr.Loading(cache_peers=wrong)

@@ -54,10 +54,10 @@ def test_what_was_warmed_is_listed_read_and_trimmed(remote: tr.Repository, shell
     assert sum(len(batch.rows) for batch in stream) == ROWS
     assert stream.stats().cache_hit_rate == 1
 
-    (gone,) = shell.records("cache", "trim", "--to", "1MB")
+    (gone,) = shell.records("cache", "trim", "1MB")
     assert gone["bytes"] > 1 << 20
     assert sum(each["bytes"] for each in shell.records("cache", "ls")) <= 1 << 20
-    shell.run("cache", "trim", "--to", "0", "--of", remote.url)
+    shell.run("cache", "trim", "0", "--of", remote.url)
     assert shell.records("cache", "ls") == []
     assert "empty" in shell.run("cache", "ls").stderr
 
@@ -93,8 +93,8 @@ def test_what_is_local_needs_no_cache(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("trim", "--to", "much"), "--to"),
-        (("trim", "--to", "1GB", "--of", "s3://nobody/knows"), "cache ls"),
+        (("trim", "much"), "SIZE"),
+        (("trim", "1GB", "--of", "s3://nobody/knows"), "cache ls"),
         (("ls", "--cache-dir", "."), "is no cache"),
         (("warm", "nothing"), "no commit yet"),
     ],

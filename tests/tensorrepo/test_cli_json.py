@@ -100,7 +100,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "runs show": (("runs", "show", "exp1"),),
     "runs compare": (("runs", "compare", "exp1", "exp1"),),
     "cache ls": (("cache", "warm", "points"), ("cache", "ls")),
-    "cache trim": (("cache", "trim", "--to", "1GB"),),
+    "cache trim": (("cache", "trim", "1GB"),),
     "cache warm": (("cache", "warm", "points"),),
     "plan-pipeline": (("plan-pipeline", "points", "--seconds", "0.1"),),
     "catalog status": (("catalog", "status"),),

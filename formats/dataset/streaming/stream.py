@@ -160,9 +160,10 @@ class BatchStream:
         self._next_epoch = NextEpoch()
         weakref.finalize(self, self._next_epoch.close)
         self._iterations = 0
+        self._feedback: FeedbackLoop | None = None
         how = setup.options.sampling.feedback
-        reported = how is not None and isinstance(feed, DatasetFeed)
-        self._feedback = FeedbackLoop.new(how, feed) if reported else None
+        if how is not None and isinstance(feed, DatasetFeed):
+            self._feedback = FeedbackLoop.new(how, feed)
 
     @property
     def options(self) -> StreamOptions:

@@ -199,7 +199,7 @@ def _reader(values: Any, base: Any) -> Callable[[int], Sequence[Any]]:
     if isinstance(values, BinaryValues):
         _add(base, b"binary")
         valid, bounds = valid_rows(values), values.offsets.tolist()
-        data_bytes = memoryview(values.data).cast("B")
+        data_bytes = values.data.data.cast("B")
         return lambda at: (bytes([int(valid[at])]), data_bytes[bounds[at] : bounds[at + 1]])
     _add(base, type(values).__name__.encode())
     return partial(_framed, values)
@@ -266,7 +266,10 @@ def _together(parts: list[Any]) -> Any:
         return pa.concat_arrays(parts)
     _check_shapes(parts)
     if isinstance(first, np.ma.MaskedArray):
-        return np.ma.concatenate(parts)
+        return np.ma.MaskedArray(
+            np.concatenate([np.ma.getdata(part) for part in parts]),
+            np.concatenate([np.ma.getmaskarray(part) for part in parts]),
+        )
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     import torch

@@ -307,12 +307,12 @@ def placed(stretch: StepStretch, items: Items) -> StepStretch:
     if isinstance(items, RowItems) and isinstance(items.choice, EveryRow):
         return stretch
     row, runs = items.rows(stretch.run, stretch.row), items.runs
-    echoed = isinstance(items, RowItems) and isinstance(items.choice, EchoedRows)
+    choice = items.choice if isinstance(items, RowItems) else None
     return replace(
         stretch,
         run=runs[stretch.run],
         row=row,
-        echo=stretch.row % items.choice.times if echoed else None,
+        echo=stretch.row % choice.times if isinstance(choice, EchoedRows) else None,
         opened=runs[stretch.opened],
         closed=runs[stretch.closed],
     )

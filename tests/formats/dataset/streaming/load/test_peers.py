@@ -22,7 +22,7 @@ from tests.support.builders.datasets import stored
 from tests.support.builders.objects import MemoryObjects
 from tests.support.builders.streams import options_of
 
-URLS = ["https://a/r", "https://b/r", "https://c/r"]
+URLS = ["https://host/a", "https://host/b", "https://host/c"]
 DIGESTS = [f"{number:064x}" for number in range(3000)]
 DATA = bytes(range(256)) * 16
 
@@ -53,7 +53,13 @@ def request() -> tuple[MemoryObjects, PieceRequest]:
     objects = MemoryObjects()
     link = objects.put(Kind.CHUNK, DATA)
     pieces = tuple(
-        PagePiece((0, at), link, at * 1024, (at + 1) * 1024, content_tag(DATA[at * 1024 : (at + 1) * 1024]))
+        PagePiece(
+            (0, at),
+            link,
+            at * 1024,
+            (at + 1) * 1024,
+            content_tag(DATA[at * 1024 : (at + 1) * 1024]),
+        )
         for at in range(2)
     )
     return objects, PieceRequest(link, 0, 2048, pieces)
@@ -86,9 +92,9 @@ def test_only_chunks_of_a_peer_that_goes_move() -> None:
 
 def test_a_proved_answer_is_used() -> None:
     objects, wanted = request()
-    peers = opened({"https://a/r": Peer(objects)})
+    peers = opened({"https://host/a": Peer(objects)})
     assert bytes(peers.read(wanted) or b"") == DATA[:2048]
-    count = peers.counts()["https://a/r"]
+    count = peers.counts()["https://host/a"]
     assert (count.requests, count.bytes, count.failures) == (1, 2048, 0)
 
 
@@ -109,9 +115,9 @@ def test_a_peer_that_fails_or_lies_is_left_alone_for_longer_each_time(
     now = [0.0]
     objects, wanted = request()
     bad = Peer(objects, answer)
-    peers = opened({"https://a/r": bad}, clock=lambda: now[0])
+    peers = opened({"https://host/a": bad}, clock=lambda: now[0])
     assert peers.read(wanted) is None
-    assert told in peers.counts()["https://a/r"].problem
+    assert told in peers.counts()["https://host/a"].problem
     for rest in (REST_SECONDS, 2 * REST_SECONDS, 4 * REST_SECONDS):
         asked = bad.asked
         now[0] += rest - 1
@@ -136,17 +142,17 @@ def test_the_next_in_rank_is_asked_meanwhile() -> None:
 
 def test_what_a_peer_lacks_is_no_failure() -> None:
     objects, wanted = request()
-    peers = opened({"https://a/r": Peer(objects, NotFoundError("not here"))})
+    peers = opened({"https://host/a": Peer(objects, NotFoundError("not here"))})
     assert peers.read(wanted) is None
     assert peers.read(wanted) is None
-    count = peers.counts()["https://a/r"]
+    count = peers.counts()["https://host/a"]
     assert (count.misses, count.failures) == (2, 0)
 
 
 def test_what_nothing_proves_is_not_asked_of_a_peer() -> None:
     objects, wanted = request()
     peer = Peer(objects)
-    peers = opened({"https://a/r": peer})
+    peers = opened({"https://host/a": peer})
     unproved = wanted.pieces[0]._replace(tag=None)
     assert peers.read(PieceRequest(wanted.link, 0, 2048, (unproved, wanted.pieces[1]))) is None
     assert peer.asked == 0
@@ -159,7 +165,7 @@ def test_a_peer_that_opens_slowly_keeps_nobody_waiting() -> None:
         time.sleep(0.3)
         return Peer(objects)
 
-    peers = CachePeers({"https://a/r": slowly})
+    peers = CachePeers({"https://host/a": slowly})
     began = time.monotonic()
     assert peers.read(wanted) is None
     assert time.monotonic() - began < 0.2
