@@ -20,6 +20,7 @@ from stream_cases import (
     loaders,
     million_runs,
     million_runs_memory,
+    reading_bound,
     remote,
     slow_rows,
     warm,
@@ -34,6 +35,7 @@ CASES = {
     **million_runs.CASES,
     **million_runs_memory.CASES,
     **slow_rows.CASES,
+    **reading_bound.CASES,
 }
 
 if __name__ == "__main__":

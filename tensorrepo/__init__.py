@@ -42,7 +42,13 @@ if TYPE_CHECKING:
     )
     from tensorrepo.formats.dataset.selecting.predicate import col
     from tensorrepo.formats.dataset.streaming.collate.decode import Decode
-    from tensorrepo.formats.dataset.streaming.options import Loading, Ranks, Sampling
+    from tensorrepo.formats.dataset.streaming.options import (
+        DerivedCache,
+        Loading,
+        Ranks,
+        Sampling,
+    )
+    from tensorrepo.formats.dataset.streaming.order.feedback import Feedback
     from tensorrepo.formats.model.graph.trace import trace_module as graph
     from tensorrepo.formats.model.state.lossy import LossyState
     from tensorrepo.models.checkpointer import RetentionPolicy
@@ -74,13 +80,13 @@ __version__ = VERSION
 __all__ = [
     "Bytes", "Catalog", "ClassLabel", "CollectedError", "Column", "CommitExpired",
     "CommitOutcomeUnknown", "ConflictError", "CorruptError", "Dataset", "DatasetDraft", "Date",
-    "Decimal", "Decode", "Duration", "Embedding", "Error", "Image", "InvalidInputError", "Json",
-    "Lineage", "Link", "LinkValue", "List", "Loading", "LossyState", "Map", "Mix", "Model",
-    "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied", "PurgedError", "QueryLimits",
-    "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy", "Sampling", "Schema",
-    "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text", "Time", "Timestamp",
-    "UnsupportedError", "View", "__version__", "clone", "col", "decode_image", "export", "graph",
-    "init", "open", "read",
+    "Decimal", "Decode", "DerivedCache", "Duration", "Embedding", "Error", "Feedback", "Image",
+    "InvalidInputError", "Json", "Lineage", "Link", "LinkValue", "List", "Loading", "LossyState",
+    "Map", "Mix", "Model", "NoSuchRowError", "NotFoundError", "Null", "PermissionDenied",
+    "PurgedError", "QueryLimits", "Ranks", "Repository", "RepositoryRewound", "RetentionPolicy",
+    "Sampling", "Schema", "Selection", "StorageError", "Stream", "Struct", "Tensor", "Text",
+    "Time", "Timestamp", "UnsupportedError", "View", "__version__", "clone", "col",
+    "decode_image", "export", "graph", "init", "open", "read",
 ]  # fmt: skip
 
 

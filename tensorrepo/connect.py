@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -64,6 +64,7 @@ WORKSPACE_KEYS = (
     "commit.sign",
 )  # a workspace may have its own
 DEFAULT_CACHE_LIMIT = "20GB"
+_Cache = TypeVar("_Cache", bound=DiskCache)
 _AUTHOR = re.compile(r"[^<>\n]+ <[^<>\s]+>")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)")
 
@@ -141,21 +142,40 @@ def page_cache(
     Raises:
         InvalidInputError: `folder` cannot be a cache, because it holds other files for example.
     """
+    return _cache_at(machine, "pages", "cache_dir", folder, limit, PageDiskCache)
+
+
+def derived_cache(
+    machine: Machine, folder: str | Path | None = None, limit: int | str | None = None
+) -> DiskCache | None:
+    """Where streams keep what transforms made, as `page_cache` says; usually in ``derived``."""
+    return _cache_at(machine, "derived", "DerivedCache: folder", folder, limit, DiskCache)
+
+
+def _cache_at(
+    machine: Machine,
+    name: str,
+    option: str,
+    folder: str | Path | None,
+    limit: int | str | None,
+    kind: Callable[[Path, int], _Cache],
+) -> _Cache | None:
+    """A cache of this machine by its usual name, or in a `folder` that the `option` named."""
     if limit is None:
         limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
     size_bytes = arguments.byte_size("cache_limit", limit)
     if folder is not None and not isinstance(folder, str | PathLike):
-        raise arguments.wrong("cache_dir", "the path of a folder", folder)
+        raise arguments.wrong(option, "the path of a folder", folder)
     named = None if folder is None else machine.cwd / _expanded(Path(folder), machine)
-    root = machine.cache_folder / "pages" if named is None else named
+    root = machine.cache_folder / name if named is None else named
     if not size_bytes:
         return None
-    cache = PageDiskCache(root, size_bytes)
+    cache = kind(root, size_bytes)
     refused = None if folder is None else cache.refusal()
     if refused is not None:
         raise InvalidInputError(
-            f"pages cannot be kept in {str(root)!r}: {refused}. Name a folder of its own, such as "
-            f"{str(root / 'tensorrepo-pages')!r}, or leave cache_dir out."
+            f"nothing can be kept in {str(root)!r}: {refused}. Name a folder of its own, such as "
+            f"{str(root / f'tensorrepo-{name}')!r}, or leave {option} out."
         )
     return cache
 
@@ -329,6 +349,29 @@ class _PromisedData:
 def _remote_urls(file: Path | None, prefix: str) -> list[str]:
     settings = {} if file is None else read_config(file)
     return [url for key, url in settings.items() if key.startswith(prefix) and key.endswith(".url")]
+
+
+_PEER_OPTIONS = {"timeout": "3s", "connect_timeout": "1s"}
+
+
+def open_peer(machine: Machine, url: str, repository: str) -> ObjectStore:
+    """Objects of a copy of a repository at the server of a cache peer; requests end in seconds.
+
+    Args:
+        machine: where this process runs: its tokens are shown to the peer.
+        url: the copy at the peer.
+        repository: id of the repository whose objects are asked for.
+
+    Raises:
+        InvalidInputError: what is there is no copy of that repository.
+        Error: the peer does not answer, or does not let this user read.
+    """
+    core = connect(url, _PEER_OPTIONS, machine)
+    origin = None if core.copy is None else core.copy.origin
+    if repository not in (core.id, origin):
+        raise InvalidInputError(f"{url} has repository {core.id}, and no copy of {repository}")
+    core.objects.promised = None  # what the peer lacks, the reader's own store has
+    return core.objects
 
 
 def create(

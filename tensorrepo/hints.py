@@ -101,10 +101,11 @@ DATASET: Final = {
 }
 # What people give to `Dataset.stream`: its groups of options have them, or this.
 _GROUPS: Final = {
-    "sampling=tr.Sampling": "rows where weights balance epoch_rows pack bucket bucket_steps window",
+    "sampling=tr.Sampling": "rows where weights balance epoch_rows pack bucket bucket_steps "
+    "echo feedback window",
     "ranks=tr.Ranks": "rank world_size replicate",
-    "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead pin "
-    "on_error cache_dir cache_limit",
+    "loading=tr.Loading": "workers processes prefetch fetch_threads work_threads ahead next_epoch "
+    "pin on_error cache_dir cache_limit cache_peers",
 }
 STREAM: Final = {
     name: f"{group}({name}=...)" for group, names in _GROUPS.items() for name in names.split()

@@ -3,7 +3,8 @@
 On disk it is a folder of immutable byte strings by name. Each carries a checksum of its name and
 bytes; what does not verify is dropped, so a killed writer or a full disk costs a download and
 nothing else. There are no locks: files appear by rename and go by unlink, and several processes
-share one folder.
+share one folder. Each file names the repository that it was first kept for, so that people can be
+told what takes the room; who else reads the same bytes is not known.
 Values are read, never mapped: a mapped file that is cut short kills the process that touches it.
 
 A folder is used only if a cache made it, if it is empty, or if it holds nothing but files of
@@ -25,16 +26,19 @@ import random
 import re
 import secrets
 import stat
+import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from struct import Struct
 from threading import Lock
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import xxhash
 from xxhash import xxh3_64_intdigest
@@ -198,11 +202,14 @@ def _mark(root: Path) -> None:
         partial.rename(root / MARKER)
 
 
-# Layout: value | xxh3_64 of name and value | magic. It is a cache: another layout is another magic,
-# and old files are misses.
-TRAILER = Struct("<Q8s")
-assert TRAILER.size == 16
-MAGIC = b"TRCACHE1"
+# Layout: value | origin | bytes of origin | xxh3_64 of the name and all before | magic. It is a
+# cache: another layout is another magic, and old files are misses.
+TRAILER = Struct("<HQ8s")
+assert TRAILER.size == 18
+_PROOF = Struct("<Q8s")
+_ORIGIN_BYTES = Struct("<H")
+MAGIC = b"TRCACHE2"
+_MOST_ORIGIN_BYTES = 1024  # of a URL: what is longer is cut, it is only shown
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STALE_SECONDS = 3600.0
@@ -223,6 +230,32 @@ class Stored(NamedTuple):
         return os.path.basename(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What a cache holds of one repository.
+
+    Attributes:
+        origin: URL of the repository that it was first kept for; "" where nobody said.
+        files: number of values.
+        bytes: bytes that they take on disk.
+        oldest: when the one that was not used for longest was used, in seconds since the epoch.
+        newest: when one was used last.
+    """
+
+    origin: str
+    files: int
+    bytes: int
+    oldest: float
+    newest: float
+
+
+class Trimmed(NamedTuple):
+    """What was deleted to make room."""
+
+    files: int
+    bytes: int
+
+
 class DiskCache:
     """Immutable named byte strings below `root`, the least recently used of which go first.
 
@@ -230,6 +263,7 @@ class DiskCache:
         root: a folder of its own; it is made, for this user alone. One that belongs to somebody
             else, holds other files, or cannot be made, is not used: everything is a miss.
         limit_bytes: how much of the disk it may take.
+        origin: URL of the repository whose bytes are put here, for people.
         clock: seconds since the epoch.
         chance: numbers in [0, 1).
     """
@@ -242,11 +276,13 @@ class DiskCache:
         root: Path,
         limit_bytes: int,
         *,
+        origin: str = "",
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.root = root
         self.limit_bytes = limit_bytes
+        self.origin = origin
         self._clock = clock
         self._chance = chance
         self._usable: bool | None = None
@@ -257,6 +293,16 @@ class DiskCache:
     def refusal(self) -> str | None:
         """Why the folder is not used, as far as that can be told without making it."""
         return refusal(self.root, self._is_own)
+
+    def of(self, origin: str) -> Self:
+        """The same folder, for what is read of the repository at the URL `origin`."""
+        same = copy(self)
+        same.origin = origin
+        return same
+
+    def holds(self, name: str) -> bool:
+        """Whether something lies under `name`; it is proved when it is read."""
+        return self._is_usable() and os.path.exists(self._path(name))
 
     def get(self, name: str) -> memoryview | None:
         """The value under `name`, its checksum verified, or None."""
@@ -281,12 +327,14 @@ class DiskCache:
         """Remember a value. Fails silently: no space and no permission are misses later."""
         path = self._path(name)
         views = [memoryview(part).cast("B") for part in parts]
-        size_bytes = sum(view.nbytes for view in views) + TRAILER.size
+        origin = self.origin.encode("utf-8", "replace")[:_MOST_ORIGIN_BYTES]
+        size_bytes = sum(view.nbytes for view in views) + len(origin) + TRAILER.size
         if size_bytes > self.limit_bytes or not self._is_usable():
             return
-        trailer = TRAILER.pack(_checksum(name, views), MAGIC)
+        views += [memoryview(origin), memoryview(_ORIGIN_BYTES.pack(len(origin)))]
+        proof = _PROOF.pack(_checksum(name, views), MAGIC)
         with suppress(OSError):
-            self._write(path, [*views, memoryview(trailer)])
+            self._write(path, [*views, memoryview(proof)])
         # Each written byte has the same chance to cause a look at the folder, in whichever of the
         # processes that share it; a count per process would never come due in short ones.
         if self._chance() < size_bytes * _LOOKS / self.limit_bytes:
@@ -298,10 +346,42 @@ class DiskCache:
         Returns:
             What had to go to make room.
         """
-        now = self._clock()
         found = list(self._scan())
         total_bytes = sum(file.bytes for file in found)
         goal_bytes = self.limit_bytes * self._kept if total_bytes > self.limit_bytes else inf
+        return self._make_room(found, goal_bytes)
+
+    def trim(self, to_bytes: int, origin: str | None = None) -> Trimmed:
+        """Delete what is worth least until no more than `to_bytes` are left.
+
+        With an `origin`, only what was first kept for this repository, until so much of that is.
+        """
+        found = [file for file in self._scan() if origin is None or self._origin_of(file) == origin]
+        goal_bytes = to_bytes if sum(file.bytes for file in found) > to_bytes else inf
+        gone = self._make_room(found, goal_bytes)
+        return Trimmed(len(gone), sum(file.bytes for file in gone))
+
+    def uses(self) -> list[CacheUse]:
+        """What it holds, by repository, that with the most bytes first."""
+        found: dict[str, list[Stored]] = {}
+        for file in self._scan():
+            if not file.name.startswith("."):
+                found.setdefault(self._origin_of(file), []).append(file)
+        uses = [
+            CacheUse(
+                origin,
+                len(files),
+                sum(file.bytes for file in files),
+                min(file.used for file in files),
+                max(file.used for file in files),
+            )
+            for origin, files in found.items()
+        ]
+        return sorted(uses, key=lambda use: (-use.bytes, use.origin))
+
+    def _make_room(self, found: Sequence[Stored], goal_bytes: float) -> list[Stored]:
+        now = self._clock()
+        total_bytes = sum(file.bytes for file in found)
         gone = []
         for file in sorted(found, key=lambda file: self._worth(file, now)):
             if file.name.startswith(".") and now - file.used > _STALE_SECONDS:
@@ -354,10 +434,10 @@ class DiskCache:
         stored = _read(fd, status.st_size)
         if stored is None:
             return None
-        value = stored[: -TRAILER.size]
-        checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
-        if magic != MAGIC or checksum != _checksum(name, [value]):
+        origin_bytes, checksum, magic = TRAILER.unpack(stored[-TRAILER.size :])
+        if magic != MAGIC or checksum != _checksum(name, [stored[: -_PROOF.size]]):
             return None
+        value = stored[: -TRAILER.size - origin_bytes]
         now = self._clock()
         if abs(now - status.st_mtime) > _TOUCH_SECONDS:
             with suppress(OSError):
@@ -396,6 +476,19 @@ class DiskCache:
                     if self._is_own(folder.name, file.name):
                         status = file.stat(follow_symlinks=False)
                         yield Stored(status.st_mtime, status.st_size, file.path)
+
+    def _origin_of(self, file: Stored) -> str:
+        """The repository that a file was first kept for, as its end says, not proved."""
+        try:
+            with open(file.path, "rb", buffering=0) as opened:
+                start = max(0, file.bytes - _MOST_ORIGIN_BYTES - TRAILER.size)
+                end = os.pread(opened.fileno(), file.bytes - start, start)
+            size_bytes, _, magic = TRAILER.unpack(end[-TRAILER.size :])
+        except (OSError, struct.error):  # it went meanwhile, or was cut short
+            return ""
+        if magic != MAGIC or not size_bytes:
+            return ""
+        return end[-TRAILER.size - size_bytes : -TRAILER.size].decode("utf-8", "replace")
 
     def _drop(self, path: str) -> None:
         with suppress(OSError):
@@ -441,6 +534,7 @@ class PageDiskCache(DiskCache):
         limit_bytes: how much of the disk it may take.
         wanted_bytes: what all readers of one stream read in an epoch; None: everything is taken
             that may stay.
+        origin: URL of the repository whose pages are put here, for people.
         clock: seconds since the epoch.
         chance: numbers in [0, 1).
         spare: share of the disk that must stay free.
@@ -455,11 +549,12 @@ class PageDiskCache(DiskCache):
         limit_bytes: int,
         *,
         wanted_bytes: int | None = None,
+        origin: str = "",
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
         spare: float = _SPARE,
     ) -> None:
-        super().__init__(root, limit_bytes, clock=clock, chance=chance)
+        super().__init__(root, limit_bytes, origin=origin, clock=clock, chance=chance)
         self._spare = spare
         self._threshold = _SURE * limit_bytes / wanted_bytes if wanted_bytes else 1.0
         self._cut, self._cut_until = 1.0, 0.0
@@ -470,6 +565,7 @@ class PageDiskCache(DiskCache):
             self.root,
             self.limit_bytes,
             wanted_bytes=wanted_bytes,
+            origin=self.origin,
             clock=self._clock,
             chance=self._chance,
             spare=self._spare,

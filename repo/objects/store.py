@@ -85,7 +85,8 @@ class ObjectStore:
             standing: that state, where anything was purged or superseded.
         """
         self.backend = backend
-        self.cache = cache if backend.local_root is None else None
+        is_far = backend.local_root is None
+        self.cache = cache.of(backend.url) if cache is not None and is_far else None
         # Asked for once: looking for the methods of a protocol costs half as much as a request.
         self._read_once = (
             backend.read_once if isinstance(backend, BackendReadsOnce) else backend.read_range

@@ -6,11 +6,17 @@ time that a command needs to start which only looks around.
 
 from __future__ import annotations
 
-from tensorrepo.cli.options import CommandCall
+from typing import TYPE_CHECKING
+
+from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.context import Context, RepositoryOrigin
 from tensorrepo.repo.errors import InvalidInputError
+from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
+
+if TYPE_CHECKING:
+    from tensorrepo.datasets.dataset import Dataset
 
 
 def handle_of(call: CommandCall) -> Repository:
@@ -23,3 +29,14 @@ def handle_of(call: CommandCall) -> Repository:
     core = session.repository
     origin = RepositoryOrigin(core.url, author=who)
     return Repository(Context(core, origin, session.machine, reopen))
+
+
+def streamed_handle(call: RepoCall, entry: str) -> Dataset:
+    """The dataset or view of an argument ``[REF:]DATASET``."""
+    revision, path, stored = call.session.find(entry)
+    handle = handle_of(call)
+    if stored.kind is Kind.DATASET:
+        return handle.dataset(path, revision.digest)
+    if stored.kind is Kind.VIEW:
+        return handle.view(path, revision.digest)
+    raise InvalidInputError(f"{path} is a {stored.kind.label}, which has no rows")

@@ -17,7 +17,7 @@ from tensorrepo.cli.options import (
     column_names,
     complete_place,
 )
-from tensorrepo.cli.sdk_handle import handle_of
+from tensorrepo.cli.sdk_handle import streamed_handle
 from tensorrepo.datasets.dataset import Dataset
 from tensorrepo.datasets.search import SearchResult
 from tensorrepo.formats.common.arguments import byte_size
@@ -25,7 +25,6 @@ from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.formats.dataset.searching.nearest import METRICS
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError
-from tensorrepo.repo.objects.envelope import Kind
 
 
 def search_command(
@@ -67,7 +66,7 @@ def search_command(
         raise InvalidInputError("say what to look for: one of --text, --vector and --like")
     if text is not None and distance is not None:
         raise InvalidInputError("--distance is of vectors, and --text looks for words")
-    dataset, metric = _opened(call, entry), distance or METRICS[0]
+    dataset, metric = streamed_handle(call, entry), distance or METRICS[0]
     asked: dict[str, Any] = {"where": where, "columns": column_names(columns)}
     if text is not None:
         found = dataset.search(column, text, k, **asked)
@@ -80,17 +79,6 @@ def search_command(
             raise InvalidInputError(f"row {like} has no vector in column {column!r}")
         found = _without(row, dataset.nearest(column, query, k + 1, metric=metric, **asked), k)
     _show(call, found, vertical=vertical, whole_bytes=whole)
-
-
-def _opened(call: RepoCall, entry: str) -> Dataset:
-    """The dataset or view of an argument."""
-    revision, path, stored = call.session.find(entry)
-    handle = handle_of(call)
-    if stored.kind is Kind.DATASET:
-        return handle.dataset(path, revision.digest)
-    if stored.kind is Kind.VIEW:
-        return handle.view(path, revision.digest)
-    raise InvalidInputError(f"{path} is a {stored.kind.label}, which has no rows to search")
 
 
 def _vectors(call: RepoCall, name: str) -> Any:

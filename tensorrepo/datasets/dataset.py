@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +45,12 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
 )
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm
 from tensorrepo.formats.dataset.streaming.collate.decode import Decodes
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.options import (
     EVERY_ROW,
     LOADING,
     RANKS,
+    DerivedCache,
     Loading,
     Nulls,
     Ranks,
@@ -77,7 +79,7 @@ from tensorrepo.query.sql.duck import Params
 from tensorrepo.query.sql.results import Result
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
-from tensorrepo.repo.objects.cache import PageDiskCache
+from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import note_streamed, noted
@@ -457,6 +459,7 @@ class Dataset(Shown):
         ranks: Ranks = RANKS,
         decode: Decodes = None,
         transform: Callable[[Any], Any] | None = None,
+        cache: DerivedCache | Literal["derived"] | None = None,
         output: OutputForm = "numpy",
         pad: float | None = None,
         last: Last = "short",
@@ -549,10 +552,17 @@ def _stream(dataset: Dataset, options: StreamOptions, told: Mapping[str, Any]) -
         )
     machine = dataset.context.machine
     page_cache = connect.page_cache(machine, loading.cache_dir, loading.cache_limit)
+    page_cache = None if page_cache is None else page_cache.of(dataset.context.url)
+    derived_cache = _derived_cache(dataset, options)
     threaded = replace(options, loading=replace(loading, workers="thread", processes=1))
-    of_equal = partial(open_stream, options=threaded, page_cache=page_cache)
-    remake = partial(_in_process, dataset, options, page_cache)
-    stored = open_stream(dataset.stored, options, remake=remake, page_cache=page_cache)
+    caches: dict[str, Any] = {
+        "page_cache": page_cache,
+        "derived_cache": derived_cache,
+        "peers": _peers(dataset, options),
+    }
+    of_equal = partial(open_stream, options=threaded, **caches)
+    remake = partial(_in_process, dataset, options, page_cache, derived_cache)
+    stored = open_stream(dataset.stored, options, remake=remake, **caches)
     return Stream(dataset, stored, partial(_stream, dataset, options, told), of_equal, told)
 
 
@@ -560,10 +570,37 @@ def _in_process(
     dataset: Dataset,
     options: StreamOptions,
     page_cache: PageDiskCache | None,
+    derived_cache: DiskCache | None,
     output: OutputForm,
 ) -> StoredStream:
     """The same stream in another process, which makes batches for that of `options`."""
-    return open_stream(dataset.stored, options.in_process(output), page_cache=page_cache)
+    return open_stream(
+        dataset.stored,
+        options.in_process(output),
+        page_cache=page_cache,
+        derived_cache=derived_cache,
+        peers=_peers(dataset, options),
+    )
+
+
+def _peers(dataset: Dataset, options: StreamOptions) -> CachePeers | None:
+    """Servers that are asked for pages before the store, if there are any."""
+    urls, context = options.loading.cache_peers, dataset.context
+    if not urls:
+        return None
+    copy = context.core.copy
+    repository = context.core.id if copy is None else copy.origin
+    opened = partial(connect.open_peer, context.machine, repository=repository)
+    return CachePeers({url: partial(opened, url) for url in urls})
+
+
+def _derived_cache(dataset: Dataset, options: StreamOptions) -> DiskCache | None:
+    """Where rows that the transform makes are kept, if that was asked for."""
+    asked = options.derived
+    if asked is None:
+        return None
+    cache = connect.derived_cache(dataset.context.machine, asked.folder, asked.limit)
+    return None if cache is None else cache.of(dataset.context.url)
 
 
 def dataset_at(context: Context, name: str, ref: str = "main") -> Dataset:

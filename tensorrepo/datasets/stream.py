@@ -24,10 +24,14 @@ from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.mix.blend import Batching, MixWish
 from tensorrepo.formats.dataset.streaming.mix.feed import mix
 from tensorrepo.formats.dataset.streaming.options import declared, described
+from tensorrepo.formats.dataset.streaming.pipeline_plan import SECONDS as PLAN_SECONDS
+from tensorrepo.formats.dataset.streaming.pipeline_plan import PipelinePlan, plan_pipeline
 from tensorrepo.formats.dataset.streaming.profile import SECONDS, Profile, profile
 from tensorrepo.formats.dataset.streaming.stream import BatchStream as StoredStream
+from tensorrepo.formats.dataset.streaming.warm import WarmReport, warm
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.runs.run_context import CommittedEntry, note_streamed
+from tensorrepo.verbs.transfer import rate_limit
 
 # What all workers of a loader and its process share: `_CLAIM_WORKERS` of the loop `_CLAIM` use the
 # place that was loaded. `_BEGUN` is 1 once a loop reads `_EPOCH`. From `_LOOPS` on lie pairs: the
@@ -200,6 +204,11 @@ class TorchStream:
             # A state was loaded since this worker began, and it has not got it. torch hands over
             # what its steps raise, not what this does.
             return map(_missed, [None])
+        if stored.options.sampling.feedback is not None:
+            raise InvalidInputError(
+                "losses are reported in this process, and the workers of a DataLoader would not "
+                "learn of them: use num_workers=0, the stream has threads of its own"
+            )
         loading.shared[_WORKERS] = info.num_workers
         # How many processes the parent of this one had begun with it.
         number: int = multiprocessing.current_process()._identity[-1]  # noqa: SLF001
@@ -487,6 +496,92 @@ class Stream:
             )
         return profile(self.dataset.stored, self._of_equal, step=step, seconds=seconds)
 
+    def plan_pipeline(
+        self,
+        *,
+        step_seconds: float = 0.0,
+        link: int | str | None = None,
+        cores: int | None = None,
+        seconds: float = PLAN_SECONDS,
+    ) -> PipelinePlan:
+        """Which steps of this pipeline would pay offline: resized, decoded or transformed rows.
+
+        A sample of rows is read, decoded, transformed, and stored in other ways, on this machine.
+        Print the answer for a table and what to do.
+
+        Args:
+            step_seconds: time that a training step takes; 0: as fast as rows come.
+            link: bytes a second that storage will bring, ``"500MB"``; None: it is measured.
+            cores: cores that will decode and transform; None: as this stream.
+            seconds: time after which measuring the link ends.
+
+        Raises:
+            UnsupportedError: a mix, or a library is missing.
+        """
+        if self._of_equal is None:
+            raise UnsupportedError(
+                "a mix reads several datasets: plan each of its streams, as in "
+                "mix.streams[0].plan_pipeline()"
+            )
+        given = None if link is None else arguments.byte_size("link", link, 1)
+        return plan_pipeline(
+            self.dataset.stored,
+            self.stored.options,
+            link_bytes_per_second=given,
+            step_seconds=step_seconds,
+            cores=cores,
+            seconds=seconds,
+        )
+
+    def report(self, batch: Any, losses: Any) -> None:
+        """Tell the losses of a batch's rows, from which the weights of the next epoch follow.
+
+        Each rank reports what it saw. See ``Sampling(feedback=...)``.
+
+        Args:
+            batch: batch as this stream gave it.
+            losses: one number for each of its rows, before they are averaged: ``(rows,)``.
+
+        Raises:
+            InvalidInputError: the stream has no feedback, or these are no losses of its rows.
+        """
+        self.stored.report(batch, losses)
+
+    def importance(self, batch: Any) -> Any:
+        """1 / weight of each row of a batch, float32 ``(rows,)``.
+
+        Multiply losses with it, and their mean over an epoch is that over all rows, however often
+        each of them came.
+        """
+        return self.stored.importance(batch)
+
+    def warm(
+        self,
+        *,
+        limit_rate: int | str | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> WarmReport:
+        """Fetch what the next loop will read of a remote dataset into this machine's cache.
+
+        What is there is not fetched again, so warming that was cut off goes on when it is called
+        again. Without ranks, weights and `rows` that is all that any epoch reads.
+
+        Args:
+            limit_rate: bytes a second at most, such as ``"10MB"``.
+            progress: callback for bytes that are in the cache, and those that will be.
+
+        Raises:
+            InvalidInputError: the stream keeps nothing, because of ``cache_limit=0``.
+            CorruptError: a page came damaged twice.
+        """
+        if self.stored.setup.page_cache is None:
+            raise InvalidInputError(
+                "the limit of the cache is 0, so nothing would be kept: give Loading(cache_limit=) "
+                "or set it with `tensorrepo config cache.limit`"
+            )
+        rate = None if limit_rate is None else rate_limit(limit_rate)
+        return warm(self.stored, rate=rate, progress=progress)
+
     def close(self) -> None:
         """Stop reading ahead."""
         self.stored.close()
@@ -519,7 +614,7 @@ class Stream:
     def _place(self) -> dict[str, Any]:
         """Where the stream stands, as far as this process knows: loaders read ahead of it."""
         self.loading.notice(self.stored)
-        state = self.stored.state_dict()
+        state = self.stored.place()
         place = {key: state[key] for key in ("seed", "epoch", "position")}
         selection = state.get("items", {}).get("selection")
         try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorrepo import lazy
-from tensorrepo.connect import local_state, page_cache
+from tensorrepo.connect import derived_cache, local_state, page_cache
 from tensorrepo.context import Context
 from tensorrepo.filesystem.commit import renderings
 from tensorrepo.formats.common.arguments import path_in
@@ -250,6 +250,8 @@ def _drop_cached(context: Context, purged: Collection[Digest]) -> int:
     machine = context.machine
     caches = (local_state(machine, Path()).cache, page_cache(machine))
     gone = sum(cache.drop_objects(purged) for cache in caches if cache is not None)
+    derived = derived_cache(machine)  # their names tell nothing of the rows that they were made of
+    gone += 0 if derived is None else derived.trim(0).files
     gone += renderings(machine).drop_objects(purged)
     root = context.core.backend.local_root
     for digest in purged if root is not None else ():

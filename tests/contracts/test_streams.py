@@ -82,6 +82,7 @@ def check(found: BatchStream) -> None:
     assert sorted(rows) == list(range(ROWS))
     np.testing.assert_array_equal(x[:, 0], np.array(rows, np.float32) * 64)
     assert texts == [f"row {row}" for row in rows]
+    found.close()  # from the second epoch on the next one is on its way
     assert stream_threads() == []
 
 

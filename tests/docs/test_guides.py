@@ -25,6 +25,7 @@ GUIDES = [
     "files",
     "git",
     "importing",
+    "input",
     "lineage",
     "many-machines",
     "runs",

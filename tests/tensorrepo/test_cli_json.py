@@ -20,6 +20,7 @@ MAY_BE_SILENT = {
     "lineage",
     "model find",
     "model donors",
+    "cache ls",
 }
 ENDLESS = {"serve", "ui", "watch"}  # see test_serve, test_ui, test_cli_watch
 # See filesystem/test_mount, runs/test_board_import, test_cli_import.
@@ -98,6 +99,10 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "runs ls": (("runs", "ls"),),
     "runs show": (("runs", "show", "exp1"),),
     "runs compare": (("runs", "compare", "exp1", "exp1"),),
+    "cache ls": (("cache", "warm", "points"), ("cache", "ls")),
+    "cache trim": (("cache", "trim", "1GB"),),
+    "cache warm": (("cache", "warm", "points"),),
+    "plan-pipeline": (("plan-pipeline", "points", "--seconds", "0.1"),),
     "catalog status": (("catalog", "status"),),
     "catalog upgrade": (("catalog", "upgrade"),),
     "catalog rebuild": (("catalog", "rebuild"),),

@@ -30,6 +30,7 @@ from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, pla
 from tensorrepo.formats.dataset.streaming.collate.batch import BatchForm
 from tensorrepo.formats.dataset.streaming.load.loaders import loader_of
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, Tuning
+from tensorrepo.formats.dataset.streaming.order.feedback import Feedback, Scores
 from tensorrepo.formats.dataset.streaming.order.items import items_total
 from tensorrepo.formats.dataset.streaming.plan.pages import (
     Arrangement,
@@ -58,6 +59,7 @@ class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         bucket: column by whose lengths rows are sorted; "" for none.
         bucket_rows: rows of a step of the stream that chose; 0 without buckets.
         bucket_steps: steps of a block of buckets; 0 without them.
+        echo: how often each row that comes is given; left out where that is once.
     """
 
     selection: str = ""
@@ -65,6 +67,7 @@ class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     bucket: str = ""
     bucket_rows: int = 0
     bucket_steps: int = 0
+    echo: int = 1
 
     def __str__(self) -> str:
         return ", ".join(
@@ -72,6 +75,7 @@ class ItemsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"selection {self.selection:.12}" if self.selection else "every row once",
                 *([f"pack={self.pack}"] if self.pack else []),
                 *([f"bucket={self.bucket!r}"] if self.bucket else []),
+                *([f"echo={self.echo}"] if self.echo > 1 else []),
             )
         )
 
@@ -121,6 +125,7 @@ def _check_numbers(state: StreamState, length: Callable[[Pass], int]) -> None:
         and (state.group_rows > 0) == (state.run_rows > 0)
         and min(state.group_rows, state.run_rows) >= 0
         and bucketed == (bool(state.items.bucket),) * 2
+        and state.items.echo >= 1
     )
     if not sound:
         raise InvalidInputError(f"the state contradicts itself or has no such row: {state}")
@@ -197,11 +202,13 @@ class DatasetFeed:
         dataset: dataset to read.
         plan: its runs and their order.
         columns: names of the columns of a batch, in their order there.
+        epoch_rows: average length of an epoch, where rows have weights by feedback.
     """
 
     dataset: StoredDataset
     plan: StreamPlan
     columns: tuple[str, ...]
+    epoch_rows: int = 0
 
     @property
     def title(self) -> str:
@@ -249,7 +256,7 @@ class DatasetFeed:
 
     def state(self, epoch: Pass, position: int) -> dict[str, Any]:
         arrangement = self.plan.arrangement
-        return encode_state(
+        form = encode_state(
             StreamState(
                 dataset=self.dataset.digest,
                 columns=self.columns,
@@ -265,6 +272,9 @@ class DatasetFeed:
                 position=position,
             )
         )
+        if form["items"]["echo"] == 1:  # readers before echo= know no such field
+            del form["items"]["echo"]
+        return form
 
     def resumed(self, state: dict[str, Any]) -> Resumed:
         saved, here = decoded_as(state, StreamState, FORMAT), self.dataset.digest
@@ -280,10 +290,12 @@ class DatasetFeed:
                 "resume."
             )
         old, new = saved.items, self._items_state()
-        if (old.selection, old.pack, old.bucket) != (new.selection, new.pack, new.bucket):
+        its, own = ((each.selection, each.pack, each.bucket, each.echo) for each in (old, new))
+        if its != own:
             raise InvalidInputError(
                 f"the state was saved for {old}, this stream has {new}: its positions count other "
-                "rows. Give the same rows, where, weights, balance, pack and bucket to resume."
+                "rows. Give the same rows, where, weights, balance, pack, bucket and echo to "
+                "resume."
             )
         _check_numbers(saved, self.rows)
         feed = replace(self, plan=self.plan.arranged_as(saved.arrangement))
@@ -300,6 +312,14 @@ class DatasetFeed:
         )
         return replace(explanation, tuning=str(tuning))
 
+    def scored(self, scores: Scores, how: Feedback) -> DatasetFeed:
+        """The same data, with the weights that follow from `scores`."""
+        selection = self.plan.selection
+        assert selection is not None, "rows with feedback have weights"
+        weights = scores.weights(selection.chosen, self.epoch_rows, how)
+        weighted = replace(selection, weights=weights, _newest={})
+        return replace(self, plan=replace(self.plan, selection=weighted))
+
     def text(self, epoch: Pass) -> str:
         plan = self.plan
         items = items_text(self.rows(epoch), items_of(plan.packing))
@@ -314,6 +334,7 @@ class DatasetFeed:
             bucket=plan.lengths.column if plan.lengths and arrangement.bucket_steps else "",
             bucket_rows=arrangement.bucket_rows,
             bucket_steps=arrangement.bucket_steps,
+            echo=plan.echo,
         )
 
 

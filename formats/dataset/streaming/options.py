@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -28,6 +28,8 @@ from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, pins
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode, Decodes
 from tensorrepo.formats.dataset.streaming.collate.error_policy import OnBadRow
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
+from tensorrepo.formats.dataset.streaming.order.feedback import Feedback
 from tensorrepo.formats.dataset.streaming.order.schedule import Last, Share
 from tensorrepo.formats.dataset.streaming.plan.pages import Shuffle
 from tensorrepo.repo.errors import InvalidInputError
@@ -172,6 +174,23 @@ def _group(kind: type) -> Callable[[str, Any], Any]:
     return partial(arguments.check_instance, kinds=kind, expected=expected)
 
 
+def _urls(name: str, value: Any) -> tuple[str, ...]:
+    urls = (value,) if isinstance(value, str) else value
+    if not isinstance(urls, list | tuple) or not all(isinstance(each, str) for each in urls):
+        raise arguments.wrong(name, "a list of URLs", value)
+    if len(set(urls)) != len(urls):
+        raise InvalidInputError(f"{name} names a server twice: {list(urls)}")
+    return tuple(urls)
+
+
+def _cache(name: str, value: Any) -> Any:
+    if value == "derived" and isinstance(value, str):
+        return DerivedCache()
+    if not isinstance(value, DerivedCache):
+        raise arguments.wrong(name, "'derived' or a tr.DerivedCache(...)", value)
+    return value
+
+
 def _on_error(name: str, value: Any) -> Any:
     if value not in ("raise", "skip") and not callable(value):
         raise InvalidInputError(f"{name} is 'raise', 'skip' or a function, got {value!r:.80}")
@@ -210,6 +229,17 @@ class Sampling:
     bucket_steps: int = option(
         64, "size of the windows, in steps, within which rows are sorted for `bucket`", _whole(2)
     )
+    echo: int = option(
+        1,
+        "how often each row that comes is given in an epoch, though it is read once: for training "
+        "that waits for reading. The times of a row stand as far apart as the window allows",
+        _whole(1, 1 << 16),
+    )
+    feedback: Feedback | None = option(
+        None,
+        "weights that follow the losses which `Stream.report` is given, a `Feedback`",
+        _group(Feedback),
+    )
     window: int | str = option(
         WINDOW_BYTES, 'decoded bytes to shuffle in, for the whole job: "512MB" or a number',
         _bytes(1),
@@ -222,6 +252,15 @@ class Sampling:
                 "packed items are all of one length, so there is nothing for bucket= to sort: "
                 "give pack= or bucket="
             )
+        if self.pack is not None and self.echo > 1:
+            raise InvalidInputError(
+                "packed items are of several rows, which echo= would give next to each other: give "
+                "pack= or echo="
+            )
+        if self.feedback is not None and (self.pack or self.weights is not None or self.balance):
+            raise InvalidInputError(
+                "feedback= makes the weights of rows: give no weights=, balance= or pack= with it"
+            )
 
     @property
     def window_bytes(self) -> int:
@@ -232,8 +271,8 @@ class Sampling:
     def is_every_row(self) -> bool:
         """Whether each row is an item, and comes once."""
         chosen = (self.rows, self.where, self.weights, self.balance, self.epoch_rows)
-        made = (self.pack, self.bucket)
-        return all(each is None for each in (*chosen, *made))
+        made = (self.pack, self.bucket, self.feedback)
+        return all(each is None for each in (*chosen, *made)) and self.echo == 1
 
 
 @_listed
@@ -318,6 +357,13 @@ class Loading:
         'decoded bytes that may be fetched ahead of their first use: "64MB" or a number',
         _bytes(1),
     )
+    next_epoch: bool | None = option(
+        None,
+        "whether the first steps of the next epoch are planned and fetched, up to `ahead`, while "
+        "the last ones of this epoch are handed out; None: once a second epoch is read. Threads "
+        "only, see `workers`",
+        arguments.flag,
+    )
     pin: bool | None = option(
         None,
         "whether tensors are handed out in pinned memory; None: where torch has a GPU to copy "
@@ -345,6 +391,13 @@ class Loading:
         per_source=True,
     )
 
+    cache_peers: Sequence[str] = option(
+        (),
+        "URLs of servers near by that have a copy of the repository: pages are asked of them "
+        "before the store, each of one of them, and proved. Each has to know your token",
+        _urls,
+    )
+
     def __post_init__(self) -> None:
         check_record(self)
         if self.processes > 1 and self.workers != "process":
@@ -362,6 +415,33 @@ class Loading:
     def own_work_threads(self) -> int:
         """Number of threads that decode and transform."""
         return self.work_threads or usual_work_threads(os.cpu_count())
+
+
+@_listed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedCache:
+    """Where what a transform made is kept, and what tells that the transform is another one."""
+
+    version: str | None = option(
+        None,
+        "text that stands for what the transform computes, where its source does not say all: give "
+        "another one whenever it computes something else",
+        arguments.text,
+    )
+    folder: str | Path | None = option(
+        None,
+        "folder of its own in which rows are kept; None: one below XDG_CACHE_HOME, for all jobs of "
+        "this machine",
+    )
+    limit: int | str | None = option(
+        None,
+        'bytes that the rows in it may take, "20GB" or a number; None: what ``tensorrepo config '
+        "cache.limit`` says. What was not used for longest goes first",
+        _bytes(0),
+    )
+
+    def __post_init__(self) -> None:
+        check_record(self)
 
 
 EVERY_ROW, RANKS, LOADING = Sampling(), Ranks(), Loading()  # where nothing is asked for
@@ -408,6 +488,13 @@ class StreamOptions:
         "out instead, in order",
         checks.function,
     )
+    cache: DerivedCache | Literal["derived"] | None = option(
+        None,
+        '"derived" keeps what the transform made of each row on this machine\'s disk, for the next '
+        "epochs and other jobs: for a transform that is expensive, makes the same of a row each "
+        "time, and returns rows. A `DerivedCache` says where, how much, and of which version",
+        _cache,
+    )
     output: OutputForm = option(
         "numpy",
         'form of the values: "numpy" arrays, "torch" tensors or "jax" arrays of the same '
@@ -435,6 +522,8 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         check_record(self)
+        if self.cache is not None:
+            self._check_derived()
         if self.output == "arrow" and self.decode:
             raise InvalidInputError(
                 "images are decoded to arrays: output is 'numpy', 'torch' or 'jax'"
@@ -445,9 +534,33 @@ class StreamOptions:
             )
         if self.output == "arrow" and self.sampling.pack is not None:
             raise InvalidInputError("packed items are arrays: output is 'numpy', 'torch' or 'jax'")
+        if self.shuffle == "global" and self.sampling.echo > 1:
+            raise InvalidInputError(
+                "shuffle='global' scatters the times of a row over the epoch, so echo= would read "
+                "it each time: use shuffle='pages', which has them within the window"
+            )
         if self.ranks.world_size is not None:  # else the environment may tell it yet
             self.share(0)
         pins(self.loading.pin, self.output)
+
+    @property
+    def derived(self) -> DerivedCache | None:
+        """Where derived rows are kept; None: nowhere."""
+        assert self.cache != "derived", "it was brought to its usual form"
+        return self.cache
+
+    def _check_derived(self) -> None:
+        """See that what is made of a row is the same in every batch."""
+        nothing = not self.transform and not self.decode
+        for is_wrong, needed in (
+            (nothing, "transform= or decode=, or there is nothing to keep"),
+            (self.output == "jax", "another output than 'jax', whose arrays cannot be stored"),
+            (self.pad is not None, "no pad=, which depends on the other rows of a batch"),
+            (self.sampling.pack is not None, "no pack=, whose items are of several rows"),
+            (self.loading.on_error != "raise", "on_error='raise': rows left out are no rows"),
+        ):
+            if is_wrong:
+                raise InvalidInputError(f"cache='derived' keeps rows: give it {needed}")
 
     @property
     def pins(self) -> bool:
@@ -467,6 +580,14 @@ class StreamOptions:
         return Share(self.batch_size, *self.ranks.place, start, self.last, turn, turns)
 
 
+class KeepsRows(Protocol):
+    """What makes rows once and keeps them; see `collate.derived_rows`."""
+
+    def made(
+        self, batch: Batch, make: Callable[[Batch], Any], count: Callable[[int, int], None]
+    ) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamSetup:
     """Options of a stream with nothing left to choose, and the means it works with.
@@ -479,6 +600,8 @@ class StreamSetup:
         page_cache: keeps a part of what is read from a store on this machine's disk.
         remake: maker of the same stream in another process: called there with the form of its
             values, see `StreamOptions.in_process`, and passed there as `multiprocessing` does.
+        derived: rows that are made once, and kept.
+        peers: servers near by that are asked before the store.
     """
 
     options: StreamOptions
@@ -487,6 +610,8 @@ class StreamSetup:
     clock: Callable[[], float]
     page_cache: PageDiskCache | None = None
     remake: Callable[[OutputForm], Any] | None = None
+    derived: KeepsRows | None = None
+    peers: CachePeers | None = None
 
     def __post_init__(self) -> None:
         if self.options.loading.workers == "process" and self.remake is None:

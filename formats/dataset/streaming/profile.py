@@ -230,6 +230,7 @@ def _timed_rows(
         options,
         batch_size=1,
         shuffle=False,
+        cache=None,
         sampling=Sampling(rows=rows),
         ranks=RANKS,
         loading=Loading(prefetch=0, work_threads=1, on_error=options.loading.on_error, pin=False),

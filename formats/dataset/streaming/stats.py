@@ -31,6 +31,8 @@ class FetchStats:
         cache_hits: pages found in this machine's cache.
         cache_misses: pages looked for there in vain.
         cache_hit_bytes: bytes of the pages found there.
+        peer_requests: requests that a cache peer answered instead of the store.
+        peer_bytes: bytes of these answers.
         concurrency: current limit of requests in flight.
         concurrency_reached: highest limit so far.
     """
@@ -46,6 +48,8 @@ class FetchStats:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_hit_bytes: int = 0
+    peer_requests: int = 0
+    peer_bytes: int = 0
     concurrency: int = 0
     concurrency_reached: int = 0
 
@@ -79,6 +83,8 @@ class StreamStats(FetchStats):
         idle_seconds: time that it waited for the consumer, with `prefetch` batches ready.
         decode_seconds: time spent decoding images, summed over threads.
         transform_seconds: time spent in the transform, summed over threads.
+        derived_found: rows that were made before, and found in the cache of derived rows.
+        derived_made: rows that the transform made, and that were kept there.
         waited_seconds: time that the consumer waited for batches.
         slowest: batches that the transform took longest for, slowest first: seconds, and numbers of
             the first rows in them, int64 ``(rows,)``.
@@ -98,6 +104,8 @@ class StreamStats(FetchStats):
     idle_seconds: float = 0.0
     decode_seconds: float = 0.0
     transform_seconds: float = 0.0
+    derived_found: int = 0
+    derived_made: int = 0
     waited_seconds: float = 0.0
     slowest: list[tuple[float, Ints]] = field(default_factory=list, compare=False)
     skipped: dict[str, int] = field(default_factory=dict)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.arguments import counted
@@ -25,10 +28,12 @@ from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.read import StoredDataset, check_absent
 from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.streaming import checks
-from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
-from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check_moments
-from tensorrepo.formats.dataset.streaming.collate.decode import chosen_decodes
+from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, BatchReading
+from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, check_moments
+from tensorrepo.formats.dataset.streaming.collate.decode import Decode, chosen_decodes
+from tensorrepo.formats.dataset.streaming.collate.derived_rows import DerivedRows, maker_digest
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
+from tensorrepo.formats.dataset.streaming.collate.next_epoch import EpochReading, NextEpoch
 from tensorrepo.formats.dataset.streaming.collate.process import (
     ItemsInTurn,
     KeptProcess,
@@ -38,6 +43,7 @@ from tensorrepo.formats.dataset.streaming.collate.process import (
 from tensorrepo.formats.dataset.streaming.collate.transform import (
     ItemSource,
     StreamIterator,
+    decoded_at_once,
     decoder_of,
     decoding_of,
     finish_of,
@@ -45,6 +51,8 @@ from tensorrepo.formats.dataset.streaming.collate.transform import (
     work_of,
 )
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Feed, Pass, tuning_of
+from tensorrepo.formats.dataset.streaming.feedback import FeedbackLoop, importance
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.options import (
     StreamOptions,
     StreamSetup,
@@ -57,7 +65,7 @@ from tensorrepo.formats.dataset.streaming.plan.build import plan_stream
 from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.streaming.stats import StreamStats
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.repo.objects.cache import PageDiskCache
+from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 
 
 def stream(
@@ -66,6 +74,8 @@ def stream(
     *,
     remake: Callable[[OutputForm], BatchStream] | None = None,
     page_cache: PageDiskCache | None = None,
+    derived_cache: DiskCache | None = None,
+    peers: CachePeers | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> BatchStream:
     """Stream `dataset` in whole batches.
@@ -75,6 +85,8 @@ def stream(
         options: options of the stream.
         remake: maker of this stream in another process; see `StreamSetup`.
         page_cache: keeps a part of what is read from a store on this machine's disk.
+        derived_cache: keeps what the transform made, which ``cache="derived"`` needs.
+        peers: servers near by that are asked before the store.
         clock: clock in seconds, for `BatchStream.stats`.
 
     Raises:
@@ -84,11 +96,26 @@ def stream(
     chosen = dataset.schema.select(options.columns)
     check_moments(chosen.columns, options.output)
     names = chosen.names
+    feedback = options.sampling.feedback
+    if feedback is not None and feedback.gather is None and options.ranks.count > 1:
+        raise InvalidInputError(
+            f"{options.ranks.count} ranks report losses of their own rows, and weights follow from "
+            "all of them: give Feedback(gather=...), which brings them together"
+        )
     if options.pad is not None:
         checks.padding(options.pad, chosen.columns)
     null_policy(chosen, options.nulls)  # refuses what does not fit before anything is read
     decodes = chosen_decodes(options.decode, dataset.schema, names)
-    setup = StreamSetup(options, options.loading.prefetch or 0, decodes, clock, page_cache, remake)
+    setup = StreamSetup(
+        options,
+        options.loading.prefetch or 0,
+        decodes,
+        clock,
+        page_cache,
+        remake,
+        _derived_rows(options, decodes, names, derived_cache),
+        peers,
+    )
     plan = plan_stream(dataset, names, options)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
@@ -96,7 +123,9 @@ def stream(
     _check_absent_batch(plan, setup)
     if options.loading.prefetch is None:
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
-    return BatchStream(DatasetFeed(dataset, plan, names), setup)
+    chosen_rows = 0 if plan.selection is None else plan.selection.chosen.total
+    rows = options.sampling.epoch_rows or chosen_rows
+    return BatchStream(DatasetFeed(dataset, plan, names, rows), setup)
 
 
 class BatchStream:
@@ -128,6 +157,13 @@ class BatchStream:
         self._open: weakref.WeakSet[StreamIterator] = weakref.WeakSet()
         self._kept = KeptProcess(setup.options.loading.processes)
         weakref.finalize(self, self._kept.close)
+        self._next_epoch = NextEpoch()
+        weakref.finalize(self, self._next_epoch.close)
+        self._iterations = 0
+        self._feedback: FeedbackLoop | None = None
+        how = setup.options.sampling.feedback
+        if how is not None and isinstance(feed, DatasetFeed):
+            self._feedback = FeedbackLoop.new(how, feed)
 
     @property
     def options(self) -> StreamOptions:
@@ -153,7 +189,7 @@ class BatchStream:
         return self.options.share(self._start).steps(self.rows)
 
     def __iter__(self) -> StreamIterator:
-        self.set_epoch(self._upcoming.epoch)
+        self.set_epoch(self.upcoming.epoch)
         return self.in_turn(0, 1)
 
     def in_turn(self, turn: int, turns: int, *, quiet: bool = False) -> StreamIterator:
@@ -166,6 +202,7 @@ class BatchStream:
         share = self.options.share(self._start, turn, turns)
         self._check_share(share)
         self._stats = StreamStats()
+        self._iterations += 1
         from_process = self.options.loading.workers == "process"
         items = self._items_of_process(share) if from_process else self._items(share)
         self._start, self._position = 0, share.start
@@ -206,10 +243,12 @@ class BatchStream:
         epoch = arguments.word("epoch", epoch)
         if epoch != self.epoch:
             self.rewind()
+        if self._feedback is not None:
+            self.feed = self._feedback.begun(self._own_feed, epoch)
         self._pass, self.begun = Pass(self.seed, epoch), False
 
     @property
-    def _upcoming(self) -> Pass:
+    def upcoming(self) -> Pass:
         """The pass that the next iteration reads."""
         return self._pass._replace(epoch=self.epoch + 1) if self.begun else self._pass
 
@@ -220,6 +259,11 @@ class BatchStream:
             position: `Batch.position` of the last batch that was used, where another thread or
                 process prefetches batches of this stream; None for the last batch handed out.
         """
+        place = self.place(position)
+        return place if self._feedback is None else place | {"feedback": self._feedback.state()}
+
+    def place(self, position: int | None = None) -> dict[str, Any]:
+        """The state without what was reported; for one rank, where others do not ask."""
         if position is not None:
             position = arguments.whole("position", position, 0, self.rows)
         return self.feed.state(self._pass, self._position if position is None else position)
@@ -230,13 +274,55 @@ class BatchStream:
         Raises:
             InvalidInputError: not a state of a stream, or a mix, of these data and columns.
         """
-        self.feed, self._pass, self._position = self.feed.resumed(state)
+        loop, feed = self._feedback, self.feed
+        if loop is not None and isinstance(state, Mapping):
+            state = dict(state)
+            form = state.pop("feedback", None)
+            loop, feed = loop.loaded(form, state.get("epoch"), self._own_feed)
+        elif isinstance(state, Mapping) and "feedback" in state:
+            raise InvalidInputError(
+                "the state was saved with feedback=, and this stream has none: its positions count "
+                "other rows. Give the same Feedback to resume"
+            )
+        self.feed, self._pass, self._position = feed.resumed(state)
+        self._feedback = loop
         self._start, self.begun = self._position, False
         self._newest = None
 
     def next_state(self) -> dict[str, Any]:
         """Where the next iteration begins, as `state_dict` tells it."""
-        return self.feed.state(self._upcoming, self._start)
+        place = self.feed.state(self.upcoming, self._start)
+        return self._with_scores(place)
+
+    def report(self, batch: Any, losses: Any) -> None:
+        """Note the losses of a batch, for the weights of the next epoch.
+
+        Raises:
+            InvalidInputError: the stream has no feedback, or these are not its rows' losses.
+        """
+        if self._feedback is None:
+            raise InvalidInputError(
+                "this stream has no weights by feedback: make it with "
+                "sampling=Sampling(feedback=Feedback())"
+            )
+        self._feedback.report(batch, losses)
+
+    def importance(self, batch: Batch) -> NDArray[np.float32]:
+        """1 / weight of each row of a batch of this epoch."""
+        return importance(self._own_feed, batch)
+
+    @property
+    def _own_feed(self) -> DatasetFeed:
+        """The feed, where it is of one dataset."""
+        if not isinstance(self.feed, DatasetFeed):
+            raise InvalidInputError("a mix has no weights of rows: ask one of its streams")
+        return self.feed
+
+    def _with_scores(self, place: dict[str, Any]) -> dict[str, Any]:
+        """A state for another process of this rank."""
+        if self._feedback is None:
+            return place
+        return place | {"feedback": self._feedback.state(gathered=False)}
 
     def explain(self) -> Any:
         """What reading an epoch will mean: order, window, how well it mixes, reads and bytes."""
@@ -253,6 +339,7 @@ class BatchStream:
         """Stop every iteration that is still going, its threads, and a process that is kept."""
         for iterator in list(self._open):
             iterator.close()
+        self._next_epoch.close()
         self._kept.close()
 
     def __enter__(self) -> Self:
@@ -267,20 +354,59 @@ class BatchStream:
             f"epoch={self.epoch}, {counted(len(self), 'batch', 'batches')})"
         )
 
+    def upcoming_assembler(self) -> Assembler:
+        """What would make the batches of the next iteration; its counts are nobody's."""
+        return self.feed.assembler(self.setup, self.upcoming, self._pool, StreamStats())
+
     def _assembler(self) -> Assembler:
         return self.feed.assembler(self.setup, self._pass, self._pool, self._stats)
 
+    def _reading(self, share: Share) -> BatchReading:
+        """Batches of this epoch, begun by the one before or from here on."""
+        begun = self._next_epoch.take((self.feed, self._pass, share))
+        if begun is not None:
+            self._stats = begun.stats
+            return begun.reading
+        return self._assembler_of(self._pass, share, self._stats).reading(share, *self._pass)
+
+    def _assembler_of(self, epoch: Pass, share: Share, stats: StreamStats) -> Assembler:
+        """Maker of batches that begins with the epoch after `epoch` when this one is loaded."""
+        assembler = self.feed.assembler(self.setup, epoch, self._pool, stats)
+        wish = self.options.loading.next_epoch
+        if wish is False or (wish is None and self._iterations < 2):
+            return assembler
+        if self._feedback is not None:  # the rows of the next epoch are not known yet
+            return assembler
+        # The thread that calls back must not keep alive what nobody else holds.
+        following = replace(share, start=0)
+        upcoming = epoch._replace(epoch=epoch.epoch + 1)
+        prepare = partial(_prepare, weakref.ref(self), self.feed, upcoming, following)
+        return replace(assembler, all_loading=prepare)
+
+    def prepare_epoch(self, feed: Feed, epoch: Pass, share: Share) -> None:
+        """Plan the next epoch and fetch its first runs, if it is still the next one."""
+        if self.feed is not feed or self.upcoming != epoch:
+            return
+
+        def make() -> EpochReading:
+            stats = StreamStats()
+            assembler = self._assembler_of(epoch, share, stats)
+            return EpochReading(assembler.reading(share, *epoch), stats)
+
+        self._next_epoch.prepare((feed, epoch, share), make)
+
     def _items(self, share: Share) -> ItemSource:
-        assembler, setup = self._assembler(), self.setup
-        work, decoding = work_of(setup, self._stats), None
-        if self._decoder is not None:
-            key = epoch_key(*self._pass, Purpose.IMAGES)
+        reading, setup = self._reading(share), self.setup
+        key, decoding, decoded = epoch_key(*self._pass, Purpose.IMAGES), None, None
+        if self._decoder is not None and setup.derived is not None:
+            decoded = decoded_at_once(self._decoder, setup, self._stats, key)
+        work = work_of(setup, self._stats, decoded)
+        if self._decoder is not None and decoded is None:
             decoding = decoding_of(self._decoder, work, setup, self._stats, key)
         return items_ahead(
-            assembler.reading(share, *self._pass),
+            reading,
             work,
             prefetch=setup.prefetch,
-            steps_at_once=assembler.steps_at_once,
             threads=setup.options.loading.own_work_threads,
             decoding=decoding,
         )
@@ -295,7 +421,7 @@ class BatchStream:
             told[number] = there
             stats.follow(told)
 
-        state = self.state_dict(share.start)
+        state = self._with_scores(self.place(share.start))
         turns = share.turns * processes
         items = [
             ProcessItems(
@@ -330,6 +456,32 @@ class BatchStream:
                 else f"batch_size={share.batch_size} rows a step cannot be shared by "
                 f"{share.world} ranks: it counts the rows of all ranks together."
             )
+
+
+def _derived_rows(
+    options: StreamOptions,
+    decodes: Mapping[str, Decode],
+    names: Sequence[str],
+    cache: DiskCache | None,
+) -> DerivedRows | None:
+    """Rows that are made once, where that was asked for."""
+    if options.derived is None:
+        return None
+    if cache is None:
+        raise InvalidInputError(
+            "cache='derived' keeps rows in a folder, and this stream has none: its limit is 0. Set "
+            "it with `tensorrepo config cache.limit`, or give DerivedCache(limit=...)"
+        )
+    form = f"{options.output} {list(names)} {options.nulls!r}"
+    maker = maker_digest(options.transform, options.derived.version, decodes, form)
+    return DerivedRows(cache, maker)
+
+
+def _prepare(stream: weakref.ref[BatchStream], feed: Feed, epoch: Pass, share: Share) -> None:
+    """Prepare the next epoch of a stream that somebody still holds."""
+    held = stream()
+    if held is not None:
+        held.prepare_epoch(feed, epoch, share)
 
 
 def _batch_rows(setup: StreamSetup) -> int:

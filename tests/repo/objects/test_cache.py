@@ -263,3 +263,76 @@ def test_processes_that_share_a_folder_only_ever_see_whole_values(tmp_path: Path
     with ProcessPoolExecutor(2, mp_context=spawn) as pool:
         runs = [pool.submit(_hammer, tmp_path / "cache", seed) for seed in range(2)]
         assert all(run.result() > 0 for run in runs)
+
+
+# ------------------------------------------------------------------------------ by repository
+
+
+ONE, OTHER = "s3://bucket/one", "s3://bucket/other"
+
+
+def test_what_a_cache_holds_is_told_by_the_repository_it_was_kept_for(tmp_path: Path) -> None:
+    now = [1000.0]
+    cache = DiskCache(tmp_path / "cache", 1 << 20, clock=lambda: now[0])
+    cache.of(ONE).put("aa1", [bytes(100)])
+    cache.of(ONE).put("ab1", [bytes(300)])
+    cache.of(OTHER).put("aa2", [bytes(50)])
+    cache.put("aa3", [b"nobody said"])
+    uses = cache.uses()
+    assert [(use.origin, use.files) for use in uses] == [(ONE, 2), (OTHER, 1), ("", 1)]
+    assert uses[0].bytes == 400 + 2 * (TRAILER.size + len(ONE))
+    assert uses[0].oldest <= uses[0].newest
+
+
+def test_the_first_repository_that_kept_a_value_has_it_and_all_read_it(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 1 << 20)
+    cache.of(ONE).put("aa1", [b"value"])
+    found = cache.of(OTHER).get("aa1")
+    assert found is not None
+    assert bytes(found) == b"value"
+    assert cache.holds("aa1")
+    assert not cache.holds("aa2")
+
+
+@pytest.mark.parametrize("origin", ["", "x" * 5000, "s3://büro/\N{SNOWMAN}"])
+def test_any_origin_leaves_the_value_as_it_is(tmp_path: Path, origin: str) -> None:
+    cache = DiskCache(tmp_path / "cache", 1 << 20, origin=origin)
+    cache.put("aa1", [b"val", b"ue"])
+    assert bytes(cache.get("aa1") or b"") == b"value"
+    assert origin.startswith(cache.uses()[0].origin)
+
+
+@pytest.mark.parametrize("at", range(len(SMALL) + TRAILER.size + len(ONE)))
+def test_no_flipped_byte_of_a_value_with_an_origin_goes_unnoticed(tmp_path: Path, at: int) -> None:
+    cache = DiskCache(tmp_path / "cache", 1 << 20, origin=ONE)
+    cache.put("aa1", [SMALL])
+    path = cache.root / "aa" / "aa1"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x01
+    path.write_bytes(data)
+    assert cache.get("aa1") is None
+
+
+def test_trimming_lets_go_of_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 1 << 20)
+    for number in range(10):
+        cache.put(f"a{number}", [bytes(100)])
+        os.utime(cache.root / f"a{number}" / f"a{number}", (number, number))
+    gone = cache.trim(5 * (100 + TRAILER.size))
+    assert gone == (5, 5 * (100 + TRAILER.size))
+    assert [cache.holds(f"a{number}") for number in range(10)] == [False] * 5 + [True] * 5
+
+
+def test_trimming_for_one_repository_leaves_the_others(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", 1 << 20)
+    cache.of(ONE).put("aa1", [bytes(100)])
+    cache.of(OTHER).put("aa2", [bytes(100)])
+    assert cache.trim(0, ONE).files == 1
+    assert [use.origin for use in cache.uses()] == [OTHER]
+
+
+def test_an_empty_or_missing_folder_holds_nothing(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "none", 1 << 20)
+    assert cache.uses() == []
+    assert cache.trim(0) == (0, 0)
+    assert not (tmp_path / "none").exists()

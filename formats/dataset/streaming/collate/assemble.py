@@ -36,7 +36,7 @@ from tensorrepo.formats.dataset.streaming.load.prefetch import (
 )
 from tensorrepo.formats.dataset.streaming.options import StreamSetup, steps_at_once
 from tensorrepo.formats.dataset.streaming.order.items import Items, PackedItems, placed
-from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key
+from tensorrepo.formats.dataset.streaming.order.random_numbers import Purpose, epoch_key, numbers
 from tensorrepo.formats.dataset.streaming.order.schedule import (
     MOST_STRETCH_ROWS,
     STRETCH_ROWS,
@@ -59,11 +59,14 @@ _FIRST_BYTES = 16 << 20  # of the first stretch of what lies in a store
 class BatchReading(NamedTuple):
     """Batches, some at a time; closing `groups` ends the threads behind them.
 
-    `stop` may be called on any thread: `groups` waits for nothing any more, and raises.
+    The first group is empty: with it the first steps are planned, and their runs expected. `stop`
+    may be called on any thread: `groups` waits for nothing any more, and raises. A group has up to
+    `steps_at_once` batches.
     """
 
     groups: Generator[list[Batch], None, None]
     stop: Callable[[], None]
+    steps_at_once: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Assembler:
         setup: setup of the stream.
         stats: statistics of the iteration.
         stretches: walks over the steps of a share, given seed, epoch and items.
+        all_loading: callback, once, when the last runs of the epoch are loaded or being loaded.
     """
 
     plan: StreamPlan
@@ -89,12 +93,14 @@ class Assembler:
     setup: StreamSetup
     stats: StreamStats
     stretches: Walk
+    all_loading: Callable[[], None] = lambda: None
 
     def reading(self, share: Share, seed: int, epoch: int) -> BatchReading:
         """Every step of the share. Reading begins with the first one asked for."""
         lost = LostRuns(self.plan, self.nullable)
         fetcher = self._fetcher(lost)
-        return BatchReading(self._groups(share, seed, epoch, fetcher, lost), fetcher.stop)
+        groups = self._groups(share, seed, epoch, fetcher, lost)
+        return BatchReading(groups, fetcher.stop, self.steps_at_once)
 
     def _groups(
         self, share: Share, seed: int, epoch: int, fetcher: RunPrefetch[Loaded], lost: LostRuns
@@ -115,6 +121,7 @@ class Assembler:
                 loader.objects,
                 clock=setup.clock,
                 cache=setup.page_cache,
+                peers=setup.peers,
                 threads=loading.fetch_threads,
             )
             instead = lost.add if tolerant else None
@@ -206,6 +213,7 @@ class _Walk:
         self._bad = ErrorPolicy(assembler.setup.options.loading.on_error, assembler.stats)
         self._stats = assembler.stats
         self._clock = assembler.setup.clock
+        self._all_loading = assembler.all_loading
         plan = assembler.plan
         self._values: list[RunValues | PackedRuns] = [
             RunValues(plan.live, column.index.storage, nullable=nullable)
@@ -227,13 +235,15 @@ class _Walk:
         at_once = 1  # so that the first batch is not kept waiting by others
         most_at_once = self._assembler.steps_at_once
         current = self._expected(upcoming)
+        yield []
         while current is not None:
             following: _Prepared | None = None
             steps = current.stretch.steps
-            half = steps // 2
+            half, is_last = steps // 2, False
             if not self._assembler.loader.is_local:
                 # Requests for the next runs follow at once, or the link is idle in between.
                 following, half = self._expected(upcoming), steps
+                is_last = following is None
             step = 0
             while step < steps:
                 stop = min(step + at_once, steps)
@@ -241,6 +251,10 @@ class _Walk:
                 if step <= half < stop:
                     # Late enough to let the first batches out, early enough for the fetcher.
                     following = self._expected(upcoming)
+                    is_last = following is None
+                if is_last and 2 * stop >= steps and self._fetcher.all_begun:
+                    self._all_loading()
+                    is_last = False  # told
                 step, at_once = stop, min(2 * at_once, most_at_once)
             current = following
 
@@ -294,6 +308,9 @@ class _Walk:
         )
         if stop == current.stretch.steps:
             batches[-1].repeated = current.stretch.repeated
+        if current.stretch.echo is not None:
+            for batch, (low, high) in zip(batches, pairwise(bounds), strict=True):
+                _mark_echo(batch, current.stretch.echo[low:high])
         if self._lost:
             runs = current.stretch.run
             parts = [runs[low:high] for low, high in pairwise(bounds)]
@@ -313,6 +330,13 @@ class _Walk:
         kept = np.flatnonzero(~lost)
         self._bad.check_left(len(kept), len(runs), batch.position)
         return batch.part(kept)
+
+
+def _mark_echo(batch: Batch, echo: Ints) -> None:
+    """Note which time each row is given: chance (of boxes and flips) differs from time to time."""
+    batch.echo = echo
+    again = numbers(echo.view(np.uint64), batch.draws)
+    batch.draws = np.where(echo > 0, again, batch.draws)
 
 
 def _between(steps: np.ndarray[Any, np.dtype[np.int64]], start: int, stop: int) -> slice:

@@ -199,6 +199,8 @@ class Batch(dict[str, Any]):
         repeated: number of last rows that repeat others, where a last step was filled up.
         source: int64 ``(rows,)``, of a mix: which of its sources each row is of, whose number in
             that dataset `rows` then is. None where there is one dataset.
+        echo: int64 ``(rows,)``, with echo=: which time of the epoch each row is given, from 0. None
+            where rows come once.
         draws: uint64 ``(rows,)``, the numbers by which chance (of boxes and flips) follows rows.
     """
 
@@ -214,6 +216,7 @@ class Batch(dict[str, Any]):
         self.segments: dict[str, Any] = {}
         self.repeated = 0
         self.source: Ints | None = None
+        self.echo: Ints | None = None
         self.draws = rows.view(np.uint64)
         self._identify = identify
 
@@ -224,10 +227,15 @@ class Batch(dict[str, Any]):
             "draws": self.draws[places],
             "repeated": int((places >= len(self.rows) - self.repeated).sum()),
             "source": None if self.source is None else self.source[places],
+            "echo": None if self.echo is None else self.echo[places],
         }
         for name in ("valid", "lengths", "segments"):
             attributes[name] = _all_taken(attributes[name], places)
         return batch_with(_all_taken(self, places), attributes, self._identify)
+
+    def with_columns(self, columns: Mapping[str, Any], **attributes: Any) -> Batch:
+        """The same rows with other columns, and other `attributes` where these are given."""
+        return batch_with(columns, self.attributes | attributes, self._identify)
 
     @property
     def row_ids(self) -> NDArray[Any]:

@@ -64,17 +64,15 @@ def items_ahead(
     work: Work | None,
     *,
     prefetch: int,
-    steps_at_once: int,
     threads: int,
     decoding: Decoding | None = None,
 ) -> ItemSource:
     """What is handed out for each step, made ahead on threads unless `prefetch` is 0.
 
     Args:
-        reading: gathered batches, up to `steps_at_once` at a time.
+        reading: gathered batches, some at a time.
         work: function that makes of a batch what is handed out; None hands the batch out.
         prefetch: number of steps that are made ahead.
-        steps_at_once: number of steps that are gathered together.
         threads: number of threads that work.
         decoding: calls that are made instead of `work`, and end with it.
     """
@@ -89,7 +87,7 @@ def items_ahead(
     else:
         # One more than are ready: the thread makes the next one meanwhile.
         items, do, threads = reading.groups, _handed_out, 1
-        ahead = 1 - (-prefetch // steps_at_once)
+        ahead = 1 - (-prefetch // reading.steps_at_once)
     if not prefetch:
         return _in_turn(items, do)
     return OrderedMap[Any, list[PositionedItem]](
@@ -208,17 +206,29 @@ def decoder_of(setup: StreamSetup) -> Decoder | None:
     )
 
 
-def work_of(setup: StreamSetup, stats: StreamStats) -> Work | None:
-    """What is done to every batch, images decoded, by several threads at once; None: nothing."""
-    transform, clock = setup.options.transform, setup.clock
+def work_of(setup: StreamSetup, stats: StreamStats, decoded: Work | None = None) -> Work | None:
+    """What is done to every batch, by several threads at once; None: nothing.
+
+    With derived rows it begins before images are decoded, and `decoded` does that; else they are.
+    """
+    transform, clock, derived = setup.options.transform, setup.clock, setup.derived
     finish = finish_of(setup.options) if setup.options.pins else None
-    if transform is None:
+    if transform is None and derived is None:
         return finish
     lock = Lock()
 
+    def make(batch: Batch) -> Any:
+        ready = batch if decoded is None else decoded(batch)
+        return ready if transform is None else _transformed(transform, ready)
+
+    def count(found: int, made: int) -> None:
+        with lock:
+            stats.derived_found += found
+            stats.derived_made += made
+
     def transformed(batch: Batch) -> Any:
         rows, began = batch.rows, clock()  # it may change the batch
-        result = _transformed(transform, batch)
+        result = make(batch) if derived is None else derived.made(batch, make, count)
         with lock:
             stats.note_transform(clock() - began, rows)
         return result if finish is None else finish(result)
@@ -258,6 +268,22 @@ def decoding_of(
 
     begin = partial(decoder.begin, key=key, bad=bad, finish=finish, clock=setup.clock, spent=spent)
     return Decoding(begin, decoder.portions)
+
+
+def decoded_at_once(decoder: Decoder, setup: StreamSetup, stats: StreamStats, key: int) -> Work:
+    """What decodes the images of a batch on the thread that calls, `key` as for `decoding_of`."""
+    bad, lock = ErrorPolicy(setup.options.loading.on_error, stats), Lock()
+
+    def spent(seconds: float) -> None:
+        with lock:
+            stats.decode_seconds += seconds
+
+    def decoded(batch: Batch) -> Batch:
+        calls = decoder.begin(batch, key, bad, lambda done: done, setup.clock, spent)
+        done: list[Batch] = [each for call in calls for each in call()]
+        return done[0]
+
+    return decoded
 
 
 def finish_of(options: StreamOptions) -> Callable[[Any], Any]:

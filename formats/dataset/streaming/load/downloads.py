@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from threading import Condition, Lock, Thread
 from typing import Protocol, TypeVar
 
+from tensorrepo.formats.dataset.streaming.load.peers import CachePeers
 from tensorrepo.formats.dataset.streaming.load.prefetch import RunPrefetch
 from tensorrepo.formats.dataset.streaming.load.requests import (
     Job,
@@ -102,6 +103,7 @@ class FetchConfig:
         read: reader of payload bytes ``[start, stop)`` of a chunk, not proved, by one request.
         tries: number of attempts at a request when the store fails for a moment.
         cache: cache of pages on this machine's disk.
+        peers: servers near by, asked before the store.
         bounds: bounds of the number of requests in flight.
         local_threads: number of threads that look into the cache and decode.
         clock: clock, in seconds.
@@ -113,6 +115,7 @@ class FetchConfig:
     chance: Callable[[], float] = random.random
     tries: int = TRIES
     cache: PageDiskCache | None = None
+    peers: CachePeers | None = None
     bounds: RequestLimits = BOUNDS
     local_threads: int = _LEAST_LOCAL_THREADS
 
@@ -122,6 +125,7 @@ def means_of(
     *,
     clock: Callable[[], float],
     cache: PageDiskCache | None = None,
+    peers: CachePeers | None = None,
     threads: int | None = None,
 ) -> FetchConfig:
     """The usual means to read `objects`, with at most `threads` requests in flight."""
@@ -133,6 +137,7 @@ def means_of(
         clock=clock,
         tries=TRIES if once else 1,
         cache=cache,
+        peers=peers,
         bounds=RequestLimits(min(BOUNDS.start, most), min(BOUNDS.least, most), most),
         local_threads=max(_LEAST_LOCAL_THREADS, os.cpu_count() or 1),
     )
@@ -374,7 +379,7 @@ class Downloads(RunPrefetch[T]):
     def _read(self, read: Read) -> None:
         span, began = read.span, read.began
         try:
-            data = memoryview(self._means.read(span.link, span.start, span.stop)).cast("B")
+            data = self._peers_or_store(read)
             if data.nbytes != span.size_bytes:
                 raise StorageError(  # noqa: TRY301  like any other failure of the store
                     f"chunk {span.link.digest:.12}: expected {span.size_bytes} bytes from "
@@ -395,6 +400,18 @@ class Downloads(RunPrefetch[T]):
         for piece in span.pieces:
             self._deliver(piece, span.part(data, piece).toreadonly())
         self._remember(span, data)
+
+    def _peers_or_store(self, read: Read) -> memoryview:
+        """The bytes of a request: of a peer the first time, if one has them and they are proved."""
+        span, peers = read.span, self._means.peers
+        if peers is not None and not (read.failures or read.damages):
+            data = peers.read(span)
+            if data is not None:
+                with self._lock:
+                    self._stats.peer_requests += 1
+                    self._stats.peer_bytes += span.size_bytes
+                return data
+        return memoryview(self._means.read(span.link, span.start, span.stop)).cast("B")
 
     def _is_first(self, read: Read, *, damaged: bool) -> bool:
         """Whether this answer counts; from now on no other one does, unless it is damaged."""

@@ -54,6 +54,11 @@ class RunPrefetch(ABC, Generic[T]):
             self._expected.extend(runs)
             self._begin_expected()
 
+    @property
+    def all_begun(self) -> bool:
+        """Whether every run that is expected is loaded, or being loaded."""
+        return not self._expected
+
     @abstractmethod
     def take(self, runs: Sequence[int]) -> list[T]:
         """Values that hold the runs expected first. Raises what loading them raised."""

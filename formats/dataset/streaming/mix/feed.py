@@ -419,6 +419,11 @@ def _check_items(first: BatchStream, stream: BatchStream, number: int) -> None:
             f"source {number} of the mix has weights of rows: its epochs differ in length. Weigh "
             "sources with the weights of the mix, or stream it alone."
         )
+    if plan.echo > 1:
+        raise InvalidInputError(
+            f"source {number} of the mix gives each row {plan.echo} times, which is done within "
+            "one stream only. repeat= of the mix says how often rows of a source come."
+        )
     if plan.lengths is not None:
         raise InvalidInputError(
             f"source {number} of the mix sorts rows by length, which is done within one stream only"

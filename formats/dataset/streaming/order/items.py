@@ -78,6 +78,31 @@ class EveryRow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EchoedRows:
+    """The rows of a choice, each so many `times` as often. Time t of an item is `t % times`."""
+
+    choice: RowChoice
+    times: int
+
+    @property
+    def rows(self) -> int:
+        return self.choice.rows
+
+    @property
+    def total(self) -> int:
+        return self.choice.total * self.times
+
+    def before(self, rows: Ints) -> Ints:
+        return self.choice.before(rows) * self.times
+
+    def row_of(self, items: Ints) -> Ints:
+        return self.choice.row_of(items // self.times)
+
+    def counts(self, start: int, stop: int) -> Ints:
+        return self.choice.counts(start, stop) * self.times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RowCounts:
     """Rows that come any number of times.
 
@@ -282,10 +307,12 @@ def placed(stretch: StepStretch, items: Items) -> StepStretch:
     if isinstance(items, RowItems) and isinstance(items.choice, EveryRow):
         return stretch
     row, runs = items.rows(stretch.run, stretch.row), items.runs
+    choice = items.choice if isinstance(items, RowItems) else None
     return replace(
         stretch,
         run=runs[stretch.run],
         row=row,
+        echo=stretch.row % choice.times if isinstance(choice, EchoedRows) else None,
         opened=runs[stretch.opened],
         closed=runs[stretch.closed],
     )
@@ -345,11 +372,14 @@ class RowSelection:
         chosen: the rows that can come at all.
         weights: weights of all live rows, 0 where not chosen; None: each comes once.
         text: wish of the caller, for people.
+        is_reported: whether the weights follow from reports: then they differ from epoch to epoch,
+            and the digest is that of the rows alone.
     """
 
     chosen: RowChoice
     weights: Weights | None
     text: str
+    is_reported: bool = False
     _newest: dict[tuple[int, int], RowChoice] = field(default_factory=dict)
 
     def choice(self, seed: int, epoch: int) -> RowChoice:
@@ -373,7 +403,7 @@ class RowSelection:
     @cached_property
     def digest(self) -> str:
         """64 hex digits of what was chosen, in whatever way it was named."""
-        rows, weights = self.chosen.rows, self.weights
+        rows, weights = self.chosen.rows, None if self.is_reported else self.weights
         kind = b"rows" if weights is None else b"weights"
         hasher = hashlib.sha256(b"tensorrepo selection v1 " + kind + rows.to_bytes(8, "little"))
         for start, stop in spans(rows):

@@ -140,6 +140,7 @@ class StepStretch:
         closed: runs that are not needed any more, in the order of release.
         closed_at: the step of the stretch that needs each of them last.
         repeated: number of last rows that repeat others of their step, to fill it up.
+        echo: int64 ``(rows,)``, which time each row is given, from 0; None: rows come once.
     """
 
     first_step: int
@@ -152,6 +153,7 @@ class StepStretch:
     closed: Ints
     closed_at: Ints
     repeated: int = 0
+    echo: Ints | None = None
 
     @property
     def steps(self) -> int:

@@ -51,7 +51,9 @@ from tensorrepo.formats.dataset.selecting.select_rows import (
     scan,
 )
 from tensorrepo.formats.dataset.streaming.options import Sampling, StreamOptions
+from tensorrepo.formats.dataset.streaming.order.feedback import Scores
 from tensorrepo.formats.dataset.streaming.order.items import (
+    EveryRow,
     Packing,
     RowLengths,
     RowSelection,
@@ -245,6 +247,7 @@ def _plan_whole(
         packing=packing,
         lengths=lengths,
         bucket_steps=0 if sampling.bucket is None else sampling.bucket_steps,
+        echo=sampling.echo,
     )
 
 
@@ -317,8 +320,13 @@ def choose(dataset: StoredDataset, sampling: Sampling) -> RowSelection | None:
     weights, balance, epoch_rows = sampling.weights, sampling.balance, sampling.epoch_rows
     if isinstance(weights, Mapping):
         balance, weights = _balance(weights, balance), None
-    _check_weights(weights, balance, epoch_rows)
+    _check_weights(weights, balance, None if sampling.feedback else epoch_rows)
     chosen, texts = _chosen(dataset, sampling.rows, sampling.where)
+    if sampling.feedback is not None:
+        rows = EveryRow(dataset.rows) if chosen is None else chosen
+        equal = Scores.none(dataset.rows).weights(rows, epoch_rows or rows.total, sampling.feedback)
+        texts.append("weighted by reported losses")
+        return RowSelection(rows, equal, ", ".join(texts), is_reported=True)
     weighted = None
     if balance is not None:
         weighted, text = _balanced(dataset, balance, chosen, epoch_rows)

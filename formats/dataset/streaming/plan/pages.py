@@ -26,6 +26,8 @@ from tensorrepo.formats.dataset.schema.values import offsets_of
 from tensorrepo.formats.dataset.streaming.order.buckets import Bucketed, buckets_of
 from tensorrepo.formats.dataset.streaming.order.grouped import GROUP_RUNS, grouped_lanes, grouping
 from tensorrepo.formats.dataset.streaming.order.items import (
+    EchoedRows,
+    EveryRow,
     Items,
     PackedItems,
     Packing,
@@ -162,9 +164,9 @@ class StreamPlan:
     one. Deleted ones counted too, these lie in ``[start[p], stop[p])``. `run_bytes` are its decoded
     bytes in all columns. All of these are int64 ``(runs,)``.
 
-    `selection` says which of the rows are items, and how often; None: each once. With `packing` an
-    item is so many elements instead. With `lengths`, and buckets in the arrangement, items of like
-    length come together.
+    `selection` says which of the rows are items, and how often; None: each once. All of them come
+    `echo` times as often. With `packing` an item is so many elements instead. With `lengths`, and
+    buckets in the arrangement, items of like length come together.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -178,6 +180,7 @@ class StreamPlan:
     selection: RowSelection | None = None
     packing: Packing | None = None
     lengths: RowLengths | None = None
+    echo: int = 1
 
     @property
     def rows(self) -> int:
@@ -193,7 +196,8 @@ class StreamPlan:
         """About how long an epoch is; exactly, unless rows have weights."""
         if self.packing is not None:
             return items_total(self.items(0, 0))
-        return self.rows if self.selection is None else self.selection.expected_rows
+        rows = self.rows if self.selection is None else self.selection.expected_rows
+        return rows * self.echo
 
     @property
     def item_bytes(self) -> int:
@@ -226,6 +230,8 @@ class StreamPlan:
     def items(self, seed: int, epoch: int) -> Items:
         """The items of one epoch."""
         choice = None if self.selection is None else self.selection.choice(seed, epoch)
+        if self.echo > 1:
+            choice = EchoedRows(EveryRow(self.rows) if choice is None else choice, self.echo)
         if self.packing is None:
             return row_items(self.first_row, self.live, choice)
         pages = self.leading.first_page
@@ -283,6 +289,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
     packing: Packing | None = None,
     lengths: RowLengths | None = None,
     bucket_steps: int = 0,
+    echo: int = 1,
     most_runs: int = MOST_RUNS,
     far: bool = False,
     leading: str | None = None,
@@ -300,6 +307,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         packing: cut of the one column's elements into items; None: items are rows.
         lengths: length of every live row of the dataset, for buckets.
         bucket_steps: number of steps of a block of buckets; 0: no buckets.
+        echo: how often each row that comes is given.
         most_runs: number of runs beyond which groups are shuffled first, then the runs in them.
         far: pages come by requests, so bytes that nobody needs are worth avoiding.
         leading: the column whose pages are the runs; None: that with the most decoded bytes.
@@ -334,6 +342,7 @@ def make_plan(  # noqa: PLR0913  all that decides what is read in which order
         selection,
         packing,
         lengths,
+        echo,
     )
     chosen = _arrange(plan, batch_size, shuffle, most_runs)
     if bucket_steps:
@@ -506,6 +515,7 @@ class Explanation:
     buckets: str = ""
     lengths: str = ""
     tuning: str = ""
+    echo: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -528,6 +538,7 @@ class Explanation:
             ("selection", self.selection),
             ("epoch", expected),
             ("packing", packed),
+            ("echo", f"{self.echo} times each row, read once" if self.echo > 1 else ""),
             ("buckets", self.buckets),
             ("lengths", self.lengths),
             ("steps", f"{self.steps:,} an epoch"),
@@ -578,6 +589,7 @@ def explain(plan: StreamPlan, *, batch_size: int, steps: int, seed: int, epoch: 
         packed_share=_packed_share(items),
         buckets=_explain_buckets(plan),
         lengths=_explain_lengths(plan.lengths),
+        echo=plan.echo,
     )
 
 

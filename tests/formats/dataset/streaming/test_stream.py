@@ -324,6 +324,8 @@ def test_a_finished_epoch_that_is_resumed_has_nothing_left_and_the_next_one_foll
     again.load_state_dict(first.state_dict())
     assert list(again) == []
     assert row_numbers(list(again)) == row_numbers(list(first))
+    for each in (first, again):  # their next epochs are on their way
+        each.close()
 
 
 def test_the_state_is_that_of_the_newest_iteration(dataset: StoredDataset) -> None:
