@@ -51,7 +51,7 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.verbs.exchange import open_source, open_to_sync
-from tensorrepo.verbs.part_values import PartLike, parsed, refuse_unreachable
+from tensorrepo.verbs.part_values import Part, PartLike, parsed, refuse_unreachable
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.seen_objects import SeenObjects
 from tensorrepo.verbs.stage import Stage
@@ -184,7 +184,7 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").append_parts(pool.map(write_one, files))``
         """
-        known = [parsed(each) for each in parts]
+        known = [parsed(each, Part) for each in parts]
         if self.repository is not None:
             refuse_unreachable(known, self.repository)
         chosen("verify", verify, ("sample", "all"))
