@@ -23,7 +23,6 @@ from tensorrepo.formats.common.arguments import (
     mapping,
     path_in,
     text,
-    wrong,
 )
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.json import as_plain
@@ -456,6 +455,8 @@ class Transaction:
             raise InvalidInputError("a model is made of the parts of all ranks, and none was given")
         refuse_unreachable(known, self.context.core)
         chosen("verify", verify, ("sample", "all"))
+        if files is not None:
+            checked_files(files)
         lineage = edges_from(derived_from, repository=self.context.core, of_model=True)
         if base is not None:
             lineage.insert(0, tuned_edge(base_model(self.context, base)))
@@ -463,7 +464,7 @@ class Transaction:
             self.core.objects,
             [TensorsPart(each.key, each.root, each.placement) for each in known],
             verify=verify,
-            files=None if files is None else checked_files(files),
+            files=files,
             metadata=None if metadata is None else as_plain(mapping("metadata", metadata, "JSON")),
             metrics=checked_metrics(metrics),
             lineage=noted_edges(lineage),

@@ -219,7 +219,7 @@ def join_parts(
 def _check_box(shard: TensorShard) -> None:
     box = tuple(shard.reader.shape)
     fits = len(shard.shape) == len(shard.offset) == len(box) and all(
-        0 <= at and at + size <= whole
+        min(at, whole - at - size) >= 0
         for at, size, whole in zip(shard.offset, box, shard.shape, strict=True)
     )
     if not fits:
