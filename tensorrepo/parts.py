@@ -28,9 +28,8 @@ from tensorrepo.formats.common.arguments import (
 )
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.tensors import tensor_of
-from tensorrepo.formats.dataset.parts import write_part as write_rows_part
 from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
+from tensorrepo.formats.dataset.schema.lenient import OnMisfit, parse_on_error
 from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.dataset.schema.types import TypeLike
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
@@ -53,10 +52,10 @@ from tensorrepo.transaction import schema_of
 from tensorrepo.verbs.exchange import open_source
 from tensorrepo.verbs.models import base_model, known_models
 from tensorrepo.verbs.part_values import Part, PartLike, TensorPart, lease_name, parsed_any
+from tensorrepo.verbs.part_writes import holder_of, store_rows
 
 __all__ = ["KEEP", "Part", "Shard", "TensorPart", "release", "write", "write_tensors"]
 KEEP: Final = "14d"
-_NOBODY: Final = "somebody"  # a worker needs no name; who commits does
 
 
 def write(
@@ -104,36 +103,19 @@ def write(
         )
     seconds = parse_span(text("keep", keep))
     name = secrets.token_hex(16) if key is None else _key(key)
-    core = repo.context.core
     like = None if dataset is None else _dataset(repo, dataset, ref)
     columns = schema_of(schema) if like is None else like.schema.without_ids()
     source = open_source(rows, schema=columns, on_error=parse_on_error(on_error))
-    writer = ObjectWriter(core.objects, core.log.refresh().state.graves)
-    try:
-        link = write_rows_part(
-            writer,
-            source.batches,
-            name,
-            schema=columns,
-            like=like,
-            misfits=Misfits(on_error),
-            codec=parse_codec(codec),
-            page_bytes=None if page_bytes is None else byte_size("page_bytes", page_bytes),
-        )
-        writer.flush()
-        stored = open_dataset(writer, link.digest)
-    finally:
-        writer.abort()
-    lease = lease_name(content_tag(name.encode())[:8].hex(), link.digest)
-    holder = _holder(repo)
-    open_lease(core, lease, [link.digest], holder=holder, note="part", seconds=seconds)
-    return Part(
-        repository=core.id,
-        key=name,
-        root=link.digest,
-        rows=stored.root.rows,
-        stored_bytes=stored.root.stored_bytes,
-        lease=lease,
+    return store_rows(
+        repo.context,
+        source.batches,
+        name,
+        schema=columns,
+        like=like,
+        on_error=on_error,
+        codec=parse_codec(codec),
+        page_bytes=None if page_bytes is None else byte_size("page_bytes", page_bytes),
+        seconds=seconds,
     )
 
 
@@ -213,7 +195,7 @@ def write_tensors(
     assert entry.storage is not None, "a model has a placement"
     lease = lease_name(content_tag(name.encode())[:8].hex(), entry.storage)
     kept = [entry.digest, entry.storage]
-    open_lease(core, lease, kept, holder=_holder(repo), note="part", seconds=seconds)
+    open_lease(core, lease, kept, holder=holder_of(repo.context), note="part", seconds=seconds)
     placement = stored.packs.placement
     return TensorPart(
         repository=core.id,
@@ -235,7 +217,7 @@ def release(repository: Repository | str | Path, parts: Iterable[PartLike]) -> N
     """
     repo = _opened(repository)
     leases = [parsed_any(part).lease for part in parts]
-    close_leases(repo.context.core, leases, holder=_holder(repo))
+    close_leases(repo.context.core, leases, holder=holder_of(repo.context))
 
 
 def _opened(repository: Repository | str | Path) -> Repository:
@@ -252,13 +234,6 @@ def _key(key: str) -> str:
     if not 0 < len(name) <= 512:
         raise InvalidInputError(f"key of {len(name)} characters: expected 1 to 512")
     return name
-
-
-def _holder(repository: Repository) -> str:
-    try:
-        return repository.author
-    except InvalidInputError:
-        return _NOBODY
 
 
 def _known(repository: Repository, path: str, ref: str) -> tuple[Entry, ...]:

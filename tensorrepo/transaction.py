@@ -172,6 +172,7 @@ class Transaction:
             path,
             self.context.outside,
             repository=self.context.core,
+            context=self.context,
             leases=self.leases,
         )
 
@@ -213,8 +214,8 @@ class Transaction:
             version: text that stands for all that a function is. One that uses what cannot be
                 hashed, such as a model, needs it.
             check: share of all rows that are made a second time and compared.
-            executor: "thread".
-            workers: number of threads; None: one for each CPU.
+            executor: "thread", or "ray": workers of the cluster call it.
+            workers: number of calls at once; None: one for each CPU.
             codec: as for `append`.
             checkpoint: bytes of new rows after which a call that was killed goes on.
             progress: receives rows done so far, and those in all.

@@ -59,8 +59,11 @@ def cluster_text(ray: Any) -> str:
     return f"the cluster has {cluster_cpus(ray)} CPUs, {free} of them free"
 
 
-def remote_call(call: Callable[[T], R], address: str | None = None) -> Callable[[T], R]:
+def remote_call(call: Callable[[T], R], address: str | None = None) -> tuple[Callable[[T], R], int]:
     """A function that lets some worker call `call`, and waits for what it returns.
+
+    Returns:
+        The function, which several threads may call at once, and the number of CPUs of the cluster.
 
     Raises:
         InvalidInputError: `call` cannot be passed to another process.
@@ -73,7 +76,7 @@ def remote_call(call: Callable[[T], R], address: str | None = None) -> Callable[
         result: R = _got(ray, task.remote(passed, argument))
         return result
 
-    return there
+    return there, cluster_cpus(ray)
 
 
 def ordered_calls(

@@ -8,9 +8,24 @@ from __future__ import annotations
 
 from tensorrepo.cli.options import CommandCall
 from tensorrepo.context import Context, RepositoryOrigin
+from tensorrepo.formats.common.arguments import chosen
+from tensorrepo.formats.common.ray_tasks import connected_ray
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repository import Repository
 from tensorrepo.sdk import reopen
+
+
+def cluster_context(call: CommandCall, executor: str, address: str | None) -> Context | None:
+    """The repository as workers of a cluster open it; None where no cluster is meant.
+
+    This process is connected to the cluster then.
+    """
+    if chosen("--executor", executor, ("thread", "ray")) == "thread":
+        if address is not None:
+            raise InvalidInputError("--ray-address is the cluster's of --executor ray: give both")
+        return None
+    connected_ray(address)
+    return handle_of(call).context
 
 
 def handle_of(call: CommandCall) -> Repository:
