@@ -19,8 +19,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from tensorrepo.repo.errors import Error
 
 MOST_DEATHS: Final = 3  # of workers that follow each other, at one step
-_BEGIN_SECONDS: Final = 60.0  # that a worker's first step may take: it imports, and opens its data
-_LEAST_SECONDS: Final = 2.0  # that a step may take before it is late
 _LATE: Final = 3.0  # times as long as others
 _POLL_SECONDS: Final = 0.05
 _TIMES: Final = 64  # of steps that are remembered
@@ -59,11 +57,13 @@ class Pace:
     """How long steps take, over all workers: tells when one is late."""
 
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMES))
+    least_seconds: float = 2.0  # that a step may take before it is late
+    begin_seconds: float = 60.0  # that a worker's first step may take: it imports, opens its data
 
     def patience(self, *, is_first: bool, lost: int) -> float:
         """Seconds after which a step is late; `lost`: how often that was wrong of this turn."""
         usual = median(self.times) if self.times else 0.0
-        least = _BEGIN_SECONDS if is_first else _LEAST_SECONDS
+        least = self.begin_seconds if is_first else self.least_seconds
         return max(least, _LATE * usual) * float(2**lost)
 
 
