@@ -24,12 +24,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import ray
-from harness import SEED, Options, medians_ms, ratio, run, take_turns
-from ray.data.expressions import col
+from harness import SEED, Options, Skipped, medians_ms, ratio, run, take_turns
 
 import tensorrepo as tr
-import tensorrepo.ray
 
 ROWS, WIDTH, FILES = 1_000_000, 64, 8
 Change = Callable[[Any], Any]
@@ -69,14 +66,12 @@ def _stored(folder: Path, rows: int) -> tr.Dataset:
 
 def _case(change: Change, goal: float) -> Callable[[Path, Options], dict[str, Any]]:
     def measure(folder: Path, options: Options) -> dict[str, Any]:
-        rows = int(ROWS * options.scale)
-        dataset = _stored(folder, rows)
-        _connected()
+        ray, source_of = _connected()
+        dataset = _stored(folder, int(ROWS * options.scale))
         found: dict[str, int] = {}
 
         def ours() -> None:
-            source = tensorrepo.ray.Source(dataset)
-            read = ray.data.read_datasource(source, override_num_blocks=FILES)
+            read = ray.data.read_datasource(source_of(dataset), override_num_blocks=FILES)
             found["ours"] = change(read).materialize().count()
 
         def parquet() -> None:
@@ -98,11 +93,25 @@ def _case(change: Change, goal: float) -> Callable[[Path, Options], dict[str, An
     return measure
 
 
-def _connected() -> None:
+def _connected() -> tuple[Any, Any]:
+    """Ray, connected to this machine's cores, and our source for it."""
+    try:
+        import ray
+
+        import tensorrepo.ray
+    except ImportError as error:
+        raise Skipped("needs Ray: pip install 'tensorrepo[ray]'") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
         ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
+    return ray, tensorrepo.ray.Source
+
+
+def _column(name: str) -> Any:
+    from ray.data.expressions import col
+
+    return col(name)
 
 
 def _all(read: Any) -> Any:
@@ -114,11 +123,11 @@ def _columns(read: Any) -> Any:
 
 
 def _together(read: Any) -> Any:
-    return read.filter(expr=(col("x") >= 5000) & (col("x") < 6000))
+    return read.filter(expr=(_column("x") >= 5000) & (_column("x") < 6000))
 
 
 def _spread(read: Any) -> Any:
-    return read.filter(expr=col("bucket") == 7)
+    return read.filter(expr=_column("bucket") == 7)
 
 
 CASES = {
