@@ -292,9 +292,7 @@ def _on_workers(requests: list[AddRequest], workers: Context) -> AddRequest:
         raise InvalidInputError("with --executor ray all paths are one dataset: --dataset NAME")
     if len(requests) > 1 and any(each.url is not None for each in requests):
         raise InvalidInputError("with --executor ray give one URL, or paths that all workers see")
-    return replaced(
-        first, more=tuple(each.source.absolute() for each in requests[1:]), workers=workers
-    )
+    return replaced(first, more=tuple(each.source for each in requests[1:]), workers=workers)
 
 
 STDIN = "-"

@@ -48,8 +48,8 @@ def pieces_of(reading: OpenedSource, source: Path, more: Iterable[Path] = ()) ->
     others = list(more)
     files = _files(reading, source)
     if others or len(files) > 1:
-        yield from files or [source]
-        yield from others
+        # Workers are in folders of their own.
+        yield from (path.absolute() for path in [*(files or [source]), *others])
         return
     held: list[InputBatch] = []
     for batch in reading.batches:

@@ -321,7 +321,7 @@ def _store_on_workers(
         codec=request.codec,
         format=told,
         options=options,
-        progress=of_source(reading, progress),
+        progress=lambda _, size_bytes: progress(size_bytes, None),
     )
     stage.leases += leases
     made = open_dataset(writer, link.digest)
