@@ -265,6 +265,8 @@ def _is_cut(value: Any) -> bool:
 
 
 def _shard(name: str, given: Any) -> TensorShard:
-    shard = check_instance(f"a shard of {name!r}", given, Shard, "tensorrepo.parts.Shard(...)")
+    shard: Shard = check_instance(
+        f"a shard of {name!r}", given, Shard, "tensorrepo.parts.Shard(...)"
+    )
     reader = tensor_of(check_tensor_name(name), shard.tensor)
     return TensorShard(name, tuple(shard.shape), tuple(shard.offset), reader)

@@ -470,7 +470,9 @@ class Transaction:
             metrics=checked_metrics(metrics),
             lineage=noted_edges(lineage),
         )
-        self.core.stage(path, entry)
+        there = self.core.entry(path)
+        if there is None or there.digest != entry.digest:  # else a repetition, stored elsewhere
+            self.core.stage(path, entry)
         self.leases += [each.lease for each in known]
         return report
 

@@ -189,7 +189,8 @@ def join_parts(
         CorruptError: a part is not what it says.
         InvalidInputError: boxes that do not make up whole tensors, or one box with two contents.
     """
-    wanted = _once(parts)
+    # In one order, so that the same parts give the same placement however they come.
+    wanted = sorted(_once(parts), key=lambda part: part.key)
     opened = [(part, _opened(objects, part)) for part in wanted]
     stored = [shard for part, model in opened for shard in _shards(part, model)]
     _check_copies(stored)

@@ -17,10 +17,10 @@ from tensorrepo.formats.dataset.compact_parts import (
     row_pieces,
     write_compacted,
 )
+from tensorrepo.formats.dataset.metadata.span_write import read_fragments
 from tensorrepo.formats.dataset.parts import RowsPart
 from tensorrepo.formats.dataset.read import (
     StoredDataset,
-    fragment_records,
     live_rows,
     open_dataset,
     row_id_table,
@@ -110,12 +110,12 @@ def test_what_is_whole_stays_between_pieces(objects: ObjectWriter, worn: StoredD
     whole = plan_compaction(worn)
     kept = tuple(tuple(at % 3 != 1 for at, _ in enumerate(leaf)) for leaf in whole.rewritten)
     plan = replace(whole, rewritten=kept)
-    before = {each.uid for each in fragment_records(worn)}
+    before = {each.uid for each in read_fragments(worn)}
     made = _made(objects, worn, plan, PIECE_BYTES)
     assert len(made) > 3
     found = open_dataset(objects, join_compacted(objects, worn, plan, made).digest)
     assert _same(found, worn)
-    still = before & {each.uid for each in fragment_records(found)}
+    still = before & {each.uid for each in read_fragments(found)}
     assert len(still) == sum(not each for leaf in kept for each in leaf)
     nulls = [each.nulls for each in found.root.statistics]
     assert nulls == [each.nulls for each in worn.root.statistics]
