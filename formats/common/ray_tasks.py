@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.repo.errors import Error, InvalidInputError, StorageError
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 RETRIES: Final = 8  # of a task whose workers die one after the other
 
 

@@ -40,6 +40,7 @@ def command(*words, fails=False):
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stderr if fails else done.stdout
 
+command("init")
 RAY = ("--executor", "ray", "--ray-address", address)
 """
 _END = """
@@ -55,10 +56,9 @@ def python() -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A workspace, with tables beside it: three files, a folder of them, and a CSV."""
+    """Where a workspace will be, with tables: a folder of three files, and a CSV."""
     made = tmp_path / "work"
-    tr.init(made, author=ANN)
-    (made / "tables").mkdir()
+    (made / "tables").mkdir(parents=True)
     for number in range(3):
         x = np.arange(number * 1000, (number + 1) * 1000)
         table = pa.table({"x": x, "name": [f"row {each}" for each in x]})
@@ -76,7 +76,7 @@ def run(python: Path, folder: Path, script: str, cwd: Path) -> Any:
     out = run_client(
         python,
         _BEGIN + script + _END,
-        str(folder),
+        str(folder / ".tensorrepo" / "store"),
         str(folder),
         environment={"TENSORREPO_AUTHOR": ANN},
         cwd=home,
@@ -102,7 +102,7 @@ command("commit", "-m", "added")
 
 def test_added_rows_are_those_of_one_process(python: Path, folder: Path, tmp_path: Path) -> None:
     told = run(python, folder, _ADDING, tmp_path)
-    repo = tr.open(folder)
+    repo = tr.open(folder / ".tensorrepo" / "store")
     here = repo.dataset("here")
     assert repo.dataset("folder").schema == here.schema
     assert repo.dataset("folder").to_arrow() == here.to_arrow()
@@ -163,7 +163,7 @@ def test_compacted_rows_keep_ids_and_order_whoever_writes_them(
     python: Path, folder: Path, tmp_path: Path
 ) -> None:
     told = run(python, folder, _COMPACTING, tmp_path)
-    repo = tr.open(folder)
+    repo = tr.open(folder / ".tensorrepo" / "store")
     for name in ("d", "e"):
         before, after = repo.dataset(name, ref=told["before"]), repo.dataset(name)
         assert after.digest != before.digest
@@ -212,7 +212,7 @@ def test_a_derivation_by_workers_is_that_of_one_process(
     python: Path, folder: Path, tmp_path: Path
 ) -> None:
     told = run(python, folder, _DERIVING, tmp_path)
-    repo = tr.open(folder)
+    repo = tr.open(folder / ".tensorrepo" / "store")
     source, twice = repo.dataset("d"), repo.dataset("twice")
     assert twice["twice"][:].tolist() == list(range(0, 4000, 2))
     assert twice.row_ids() == source.row_ids()
