@@ -51,10 +51,10 @@ from tensorrepo.sdk import opened_once
 from tensorrepo.transaction import schema_of
 from tensorrepo.verbs.exchange import open_source
 from tensorrepo.verbs.models import base_model, known_models
-from tensorrepo.verbs.part_values import Part, PartLike, TensorPart, lease_name, parsed_any
+from tensorrepo.verbs.part_values import ModelPart, Part, PartLike, lease_name, parsed_any
 from tensorrepo.verbs.part_writes import holder_of, store_rows
 
-__all__ = ["KEEP", "Part", "Shard", "TensorPart", "release", "write", "write_tensors"]
+__all__ = ["KEEP", "ModelPart", "Part", "Shard", "release", "write", "write_tensors"]
 KEEP: Final = "14d"
 
 
@@ -143,7 +143,7 @@ def write_tensors(
     key: str | None = None,
     base: Model | str | None = None,
     keep: str = KEEP,
-) -> TensorPart:
+) -> ModelPart:
     """Store tensors of a model, or shards of them, without committing them; memory is bounded.
 
     All ranks together store every tensor, whole or as a grid of boxes; what several hold alike
@@ -197,7 +197,7 @@ def write_tensors(
     kept = [entry.digest, entry.storage]
     open_lease(core, lease, kept, holder=holder_of(repo.context), note="part", seconds=seconds)
     placement = stored.packs.placement
-    return TensorPart(
+    return ModelPart(
         repository=core.id,
         key=name,
         root=entry.digest,

@@ -64,7 +64,7 @@ from tensorrepo.verbs.models import (
     to_store,
     tuned_edge,
 )
-from tensorrepo.verbs.part_values import PartLike, TensorPart, parsed, refuse_unreachable
+from tensorrepo.verbs.part_values import ModelPart, PartLike, parsed, refuse_unreachable
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.sync import source_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view, keep_rows
@@ -451,7 +451,7 @@ class Transaction:
         Example:
             ``tx.save_model_parts("net", parts, metrics={"loss": 0.2})``
         """
-        path, known = path_in("models", name), [parsed(each, TensorPart) for each in parts]
+        path, known = path_in("models", name), [parsed(each, ModelPart) for each in parts]
         if not known:
             raise InvalidInputError("a model is made of the parts of all ranks, and none was given")
         refuse_unreachable(known, self.context.core)

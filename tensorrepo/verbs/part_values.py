@@ -81,7 +81,7 @@ class Part(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1] = 1
 
 
-class TensorPart(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelPart(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tensors that a rank stored, to be committed by `Transaction.save_model_parts`.
 
     Attributes:
@@ -104,16 +104,16 @@ class TensorPart(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1] = 1
 
 
-AnyPart = Part | TensorPart
+AnyPart = Part | ModelPart
 PartLike = AnyPart | str | bytes | Mapping[str, Any]
-P = TypeVar("P", Part, TensorPart)
+P = TypeVar("P", Part, ModelPart)
 
 
 def parsed(part: PartLike, kind: type[P]) -> P:
     """A part of this kind, however it came. Raises InvalidInputError for what is none."""
     if isinstance(part, kind):
         return part
-    if isinstance(part, Part | TensorPart):
+    if isinstance(part, Part | ModelPart):
         raise InvalidInputError(f"part {part.key!r} is of {part.of}, expected what {kind.by} gave")
     if isinstance(part, str | bytes):
         return kind.from_json(part)
@@ -124,10 +124,10 @@ def parsed(part: PartLike, kind: type[P]) -> P:
 
 def parsed_any(part: PartLike) -> AnyPart:
     """A part of any kind. Raises InvalidInputError for what is none."""
-    if isinstance(part, Part | TensorPart):
+    if isinstance(part, Part | ModelPart):
         return part
     try:
-        return parsed(part, TensorPart)
+        return parsed(part, ModelPart)
     except InvalidInputError:
         return parsed(part, Part)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import tensorrepo as tr
 from tensorrepo import parts
 from tensorrepo.formats.model.verification import verify_model
-from tensorrepo.verbs.part_values import TensorPart
+from tensorrepo.verbs.part_values import ModelPart
 from tests.support.processes.forked import FORKED
 
 ANN = "Ann <ann@example.org>"
@@ -51,7 +51,7 @@ def held(rank: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write(repo: tr.Repository, rank: int, tensors: Mapping[str, Any], **given: Any) -> TensorPart:
+def write(repo: tr.Repository, rank: int, tensors: Mapping[str, Any], **given: Any) -> ModelPart:
     given = {"model": "net", "key": f"1/{rank}"} | given
     return parts.write_tensors(repo, held(rank, tensors), **given)
 
@@ -341,5 +341,5 @@ def test_a_part_is_plain_json_and_pickles(repo: tr.Repository) -> None:
     assert set(told) == {
         "repository", "key", "root", "placement", "tensors", "bytes", "lease", "kind", "version",
     }  # fmt: skip
-    assert pickle.loads(pickle.dumps(part)) == part == TensorPart.from_json(part.to_json())
+    assert pickle.loads(pickle.dumps(part)) == part == ModelPart.from_json(part.to_json())
     assert replace(parts.Shard(1, (1,), (0,)), tensor=2).tensor == 2

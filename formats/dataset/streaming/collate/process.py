@@ -328,7 +328,7 @@ MADE_PARTS = "the position", "what the transform returned", "the statistics"
 WorkerMain = Callable[[], Generator[MadeItem, None, None]]
 
 
-class Ready(msgspec.Struct, tag=True, array_like=True):
+class FrameReady(msgspec.Struct, tag=True, array_like=True):
     """A frame lies in a block."""
 
     block: int
@@ -338,7 +338,7 @@ class Ready(msgspec.Struct, tag=True, array_like=True):
     description_bytes: int
 
 
-class Failed(msgspec.Struct, tag=True, array_like=True):
+class WorkFailed(msgspec.Struct, tag=True, array_like=True):
     """What a worker raised."""
 
     kind: str
@@ -346,12 +346,12 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     trace: str
 
 
-class Ended(msgspec.Struct, tag=True, array_like=True):
+class WorkEnded(msgspec.Struct, tag=True, array_like=True):
     """No step is left."""
 
 
-Message = Ready | Failed | Ended
-MESSAGES: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+WorkerMessage = FrameReady | WorkFailed | WorkEnded
+MESSAGES: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
 
 
 class KeptProcess:
@@ -423,15 +423,15 @@ class ProcessItems:
         except WorkerDied:
             self.close()
             raise
-        if isinstance(message, Ready):
+        if isinstance(message, FrameReady):
             position, item, stats = child.read(message, self._identify)
             self._stats_moved(stats)
             return [(position, self._finish(item))]
-        if isinstance(message, Ended) and self._kept is not None and not self._closed:
+        if isinstance(message, WorkEnded) and self._kept is not None and not self._closed:
             self._closed = True
             self._kept.keep(child)
         self.close()
-        if isinstance(message, Failed):
+        if isinstance(message, WorkFailed):
             raise as_error(message)
         raise StopIteration
 
@@ -501,21 +501,21 @@ class _Child:
         for block in self._blocks:
             block.close()
 
-    def receive(self) -> Message:
+    def receive(self) -> WorkerMessage:
         self._give_back()
         with suppress(EOFError, OSError):  # the child ended without a word
             ready = wait([self._results, self._process.sentinel])
             if self._results in ready or self._results.poll():
                 return MESSAGES.decode(self._results.recv_bytes())
         if self._ended:
-            return Ended()
+            return WorkEnded()
         self._process.join(_END_SECONDS)
         code = self._process.exitcode
         if code is not None and code < 0:
             raise WorkerDied(_death(code))
-        return Failed(Error.__name__, _death(code), "")  # another one would exit as well
+        return WorkFailed(Error.__name__, _death(code), "")  # another one would exit as well
 
-    def read(self, ready: Ready, identify: Identify) -> MadeItem:
+    def read(self, ready: FrameReady, identify: Identify) -> MadeItem:
         """What lies in a block, whose rows `identify` names."""
         block = self._blocks[ready.block]
         block.map(ready.capacity)
@@ -581,7 +581,7 @@ def _serve(
 
 def _worked_off(
     errand: bytes, free: LifoQueue[int | None], blocks: list[SharedBlock], results: Connection
-) -> Message:
+) -> WorkerMessage:
     """Make all items of an errand, and nothing of it stays; gives what became of it."""
     try:
         made = _unpacked(errand)()  # here, so that what fails in it is told
@@ -594,15 +594,17 @@ def _worked_off(
         finally:
             made.close()
     except BaseException as error:  # noqa: BLE001  the parent raises it
-        return Failed(type(error).__name__, str(error), traceback.format_exc())
-    return Ended()
+        return WorkFailed(type(error).__name__, str(error), traceback.format_exc())
+    return WorkEnded()
 
 
-def _written(made: MadeItem, number: int, block: SharedBlock) -> Ready:
+def _written(made: MadeItem, number: int, block: SharedBlock) -> FrameReady:
     frame = BatchFrame(made, MADE_PARTS)
     block.grow(frame.bytes)
     frame.write(block.memory)
-    return Ready(number, block.capacity, frame.bytes, frame.description_at, frame.description_bytes)
+    return FrameReady(
+        number, block.capacity, frame.bytes, frame.description_at, frame.description_bytes
+    )
 
 
 def _listen(
@@ -655,7 +657,7 @@ def _unpacked(packed: bytes) -> WorkerMain:
     return errand
 
 
-def as_error(failed: Failed) -> Exception:
+def as_error(failed: WorkFailed) -> Exception:
     """What the child raised, of the same class where it is ours or Python's."""
     error: Exception | None = None
     kind = getattr(errors, failed.kind, None) or getattr(builtins, failed.kind, None)

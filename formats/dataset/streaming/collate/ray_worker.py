@@ -27,11 +27,11 @@ from tensorrepo.formats.dataset.streaming.collate.process import (
     MADE_PARTS,
     MESSAGES,
     BatchFrame,
-    Ended,
-    Failed,
-    Message,
-    Ready,
+    FrameReady,
+    WorkEnded,
     WorkerMain,
+    WorkerMessage,
+    WorkFailed,
     as_error,
     read_frame,
 )
@@ -110,14 +110,14 @@ class RayItems:
             raise StopIteration
         self.start()
         message, frame = self._received()
-        if isinstance(message, Ready):
+        if isinstance(message, FrameReady):
             position, item, stats = read_frame(
                 frame, message.description_at, message.description_bytes, self._identify
             )
             self._stats_moved(stats)
             return [(position, self._finish(item))]
         self.close()
-        if isinstance(message, Failed):
+        if isinstance(message, WorkFailed):
             raise as_error(message)
         raise StopIteration
 
@@ -135,7 +135,7 @@ class RayItems:
         self._begun = self._begun or bool(ready)
         return bool(ready)
 
-    def _received(self) -> tuple[Message, NDArray[np.uint8]]:
+    def _received(self) -> tuple[WorkerMessage, NDArray[np.uint8]]:
         """What the task yields next; the frame is a copy, which may be written to."""
         frames = self._frames
         try:
@@ -148,7 +148,7 @@ class RayItems:
             raise task_failed(error) from error
         except self._ray.exceptions.RayError as error:
             if self._closed:
-                return Ended(), np.empty(0, np.uint8)
+                return WorkEnded(), np.empty(0, np.uint8)
             self.close()
             raise WorkerDied(died_of(error)) from error
         self._begun = True
@@ -158,7 +158,7 @@ class RayItems:
 def _frames(errand: WorkerMain) -> Generator[Yielded, None, None]:
     """What the task does."""
     none = np.empty(0, np.uint8)
-    last: Message = Ended()
+    last: WorkerMessage = WorkEnded()
     try:
         made, began = errand(), time.perf_counter()
         try:
@@ -167,11 +167,11 @@ def _frames(errand: WorkerMain) -> Generator[Yielded, None, None]:
                 memory = np.empty(frame.bytes, np.uint8)
                 frame.write(memory)
                 described = frame.description_at, frame.description_bytes
-                ready = Ready(0, frame.bytes, frame.bytes, *described)
+                ready = FrameReady(0, frame.bytes, frame.bytes, *described)
                 yield msgspec.msgpack.encode(ready), time.perf_counter() - began, memory
                 began = time.perf_counter()
         finally:
             made.close()
     except Exception as error:  # noqa: BLE001  raised where the stream is read
-        last = Failed(type(error).__name__, str(error), traceback.format_exc())
+        last = WorkFailed(type(error).__name__, str(error), traceback.format_exc())
     yield msgspec.msgpack.encode(last), 0.0, none
