@@ -118,6 +118,7 @@ STREAM: Final = {
     "collate_fn": "transform=function",
     "map": "transform=function",
     "num_workers": "loading=tr.Loading(workers=...)",
+    "executor": 'loading=tr.Loading(workers="process" or "ray", processes=...)',
     "prefetch_factor": "loading=tr.Loading(prefetch=...)",
     "pin_memory": "loading=tr.Loading(pin=True)",
     "num_replicas": "ranks=tr.Ranks(rank=..., world_size=...)",

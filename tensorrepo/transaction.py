@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -17,16 +17,15 @@ from tensorrepo.formats.common.arguments import (
     byte_size,
     check_instance,
     checked_files,
+    chosen,
     flag,
     listed,
     mapping,
     path_in,
     text,
-    wrong,
 )
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.common.provenance import FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.dataset.evolve import add_lineage
 from tensorrepo.formats.dataset.read import open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfits, OnMisfit, parse_on_error
@@ -37,12 +36,12 @@ from tensorrepo.formats.exchange.base import OpenedSource
 from tensorrepo.formats.model.graph.graph import Graph
 from tensorrepo.formats.model.merging.new_model import construct_model, merge_models, slice_model
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
+from tensorrepo.formats.model.parts import JoinedParts, TensorsPart, join_parts
 from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.formats.views import open_view
-from tensorrepo.models.model import Model, model_at
+from tensorrepo.models.model import Model
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.leases import close_leases
-from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import CommitTransaction as CoreTransaction
 from tensorrepo.repo.changes.transaction import LandedCommit, begin, tree_of
 from tensorrepo.repo.errors import ConflictError, Error, InvalidInputError, NotFoundError
@@ -54,14 +53,18 @@ from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
 from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import (
     adapter_edge,
+    base_model,
     base_of,
     checked_metrics,
     known_models,
+    model_of,
     placed,
     save,
     stage_new,
     to_store,
+    tuned_edge,
 )
+from tensorrepo.verbs.part_values import ModelPart, PartLike, parsed, refuse_unreachable
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.sync import source_edges
 from tensorrepo.verbs.views import REFRESH_LIMITS, create_view, keep_rows
@@ -169,6 +172,7 @@ class Transaction:
             path,
             self.context.outside,
             repository=self.context.core,
+            context=self.context,
             leases=self.leases,
         )
 
@@ -210,8 +214,8 @@ class Transaction:
             version: text that stands for all that a function is. One that uses what cannot be
                 hashed, such as a model, needs it.
             check: share of all rows that are made a second time and compared.
-            executor: "thread".
-            workers: number of threads; None: one for each CPU.
+            executor: "thread", or "ray": workers of the cluster call it.
+            workers: number of calls at once; None: one for each CPU.
             codec: as for `append`.
             checkpoint: bytes of new rows after which a call that was killed goes on.
             progress: receives rows done so far, and those in all.
@@ -384,13 +388,12 @@ class Transaction:
             made_by = "a graph, as tensorrepo.graph(module, args) traces it"
             check_instance("graph", graph, Graph, made_by)
         lineage = edges_from(derived_from, repository=self.context.core, of_model=True)
-        declared = self._base(base)
+        declared = None if base is None else base_model(self.context, base)
         if declared is not None and adapter_of is None:
-            edge = ProvenanceEdge(FINE_TUNED_FROM, declared.path, declared.digest, declared.commit)
-            lineage.insert(0, edge)
+            lineage.insert(0, tuned_edge(declared))
         if adapter_of is not None:
             given = adapter_of
-            under = self._model(given, "adapter_of") if isinstance(given, str) else given
+            under = model_of(self.context, given, "adapter_of") if isinstance(given, str) else given
             lineage.insert(0, adapter_edge(under, tensors, files, metadata))
         return save(
             self.core,
@@ -409,6 +412,69 @@ class Transaction:
                 path,
             ),
         ).report
+
+    def save_model_parts(
+        self,
+        name: str,
+        parts: Iterable[PartLike],
+        *,
+        verify: Literal["sample", "all"] = "sample",
+        derived_from: Any = (),
+        base: Model | str | None = None,
+        files: Mapping[str, bytes | Path] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> JoinedParts:
+        """A model of what ranks stored with `tensorrepo.parts.write_tensors`.
+
+        Each part counts once, however often it was written or is given, and a commit whose outcome
+        was unknown is simply repeated. No tensor is read or copied.
+
+        Args:
+            name: name by the path grammar; a model of that name gets another version.
+            parts: what `tensorrepo.parts.write_tensors` gave on all ranks, or its JSON.
+            verify: besides metadata and fingerprints, which are always proved, frames to decode and
+                compare with their digests: 128 of all parts together, or all.
+            derived_from: as for `save_model`.
+            base: the model that it was tuned from, for lineage.
+            files: as for `save_model`.
+            metadata: JSON.
+            metrics: JSON, such as ``{"accuracy": 0.91}``; numbers are finite.
+
+        Raises:
+            CommitExpired: objects of a part were collected: it has to be written again.
+            CorruptError: a part is not what it says.
+            InvalidInputError: parts that do not make up whole tensors, or hold different values of
+                the same; or a part of another repository.
+            PermissionDenied: who commits may read only some refs of a service's repository.
+
+        Example:
+            ``tx.save_model_parts("net", parts, metrics={"loss": 0.2})``
+        """
+        path, known = path_in("models", name), [parsed(each, ModelPart) for each in parts]
+        if not known:
+            raise InvalidInputError("a model is made of the parts of all ranks, and none was given")
+        refuse_unreachable(known, self.context.core)
+        chosen("verify", verify, ("sample", "all"))
+        if files is not None:
+            checked_files(files)
+        lineage = edges_from(derived_from, repository=self.context.core, of_model=True)
+        if base is not None:
+            lineage.insert(0, tuned_edge(base_model(self.context, base)))
+        entry, report = join_parts(
+            self.core.objects,
+            [TensorsPart(each.key, each.root, each.placement) for each in known],
+            verify=verify,
+            files=files,
+            metadata=None if metadata is None else as_plain(mapping("metadata", metadata, "JSON")),
+            metrics=checked_metrics(metrics),
+            lineage=noted_edges(lineage),
+        )
+        there = self.core.entry(path)
+        if there is None or there.digest != entry.digest:  # else a repetition, stored elsewhere
+            self.core.stage(path, entry)
+        self.leases += [each.lease for each in known]
+        return report
 
     def merge_models(
         self,
@@ -556,25 +622,6 @@ class Transaction:
 
     def __repr__(self) -> str:
         return f"<transaction on {self.core.branch!r}: {len(self.core.staged)} changes>"
-
-    def _model(self, at: str, what: str) -> Model:
-        ref, path = split_path(text(what, at))
-        if path is None:
-            raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
-        return model_at(self.context, path.removeprefix("models/"), ref)
-
-    def _base(self, base: Model | str | None) -> Model | None:
-        """The model that a new one is stored against."""
-        if base is None:
-            return None
-        model = self._model(base, "base") if isinstance(base, str) else base
-        if not isinstance(model, Model):
-            raise wrong("base", "a model of the repository, or REF:models/NAME", base)
-        if model.context.core.id != self.context.core.id:
-            raise InvalidInputError(
-                f"base {model!r} is of another repository: pull it into this one first"
-            )
-        return model
 
 
 def schema_of(columns: Mapping[str, TypeLike | Column] | Schema | None) -> Schema:

@@ -290,11 +290,13 @@ def derive_dataset(
     plan = plan_derivation(source, derived, edge, function.columns, explode=function.explode)
     work = _Work(objects, source, function, edge, options, plan.rows)
     calls = FunctionCalls(source, function)
-    if derived is None or plan.anew:
-        made = work.begun(calls, derived, plan)
-    else:
-        made = work.brought_up(calls, derived, plan)
-    made = work.appended(calls, made, plan.missing)
+    is_new = derived is None or plan.anew
+    made = work.begun(calls, derived, plan) if derived is None or is_new else derived
+    parts = [plan.missing] if is_new else [_ranges(plan.stale), plan.missing]
+    with closing(calls.made(made.schema, *parts)) as batches:
+        if not is_new:
+            made = work.brought_up(batches, made, plan)
+        made = work.appended(batches, made, plan.missing)
     if not _says(made, edge):
         made = work.opened(add_lineage(objects, made, [edge]))
     checked = _check(source, made, function, options.check) if options.check else 0
@@ -348,12 +350,12 @@ class _Work:
         return self.opened(set_properties(self.objects, made, properties)) if properties else made
 
     def brought_up(
-        self, calls: FunctionCalls, derived: StoredDataset, plan: DerivationPlan
+        self, batches: Iterator[MadeRows], derived: StoredDataset, plan: DerivationPlan
     ) -> StoredDataset:
         """What was derived, with stale rows made anew and surplus ones deleted."""
         made = derived
         if len(plan.stale):
-            made = self._renewed(calls, made, plan)
+            made = self._renewed(batches, made, plan)
         if len(plan.surplus):
             numbers = live_rows(made).live(plan.surplus)
             made = self.opened(delete_rows(self.objects, made, numbers))
@@ -369,17 +371,17 @@ class _Work:
         return bool((row_id_table(made).find(ids) >= 0).any())
 
     def _renewed(
-        self, calls: FunctionCalls, derived: StoredDataset, plan: DerivationPlan
+        self, batches: Iterator[MadeRows], derived: StoredDataset, plan: DerivationPlan
     ) -> StoredDataset:
         visible = derived.schema.visible
         places = [derived.schema.names.index(name) for name in visible.names]
-        with (
-            closing(SpoolWriter()) as writer,
-            closing(calls.made(_ranges(plan.stale), derived.schema)) as batches,
-        ):
-            for made in batches:
+        with closing(SpoolWriter()) as writer:
+            left = len(plan.stale)
+            while left:
+                made = next(batches)
                 writer.add(visible, [made.values[place] for place in places])
                 self._advance(len(made.rows))
+                left -= len(made.rows)
             spool = writer.finish(visible)
             order = np.argsort(plan.stale_places, kind="stable")
             chosen = Chosen(plan.stale_places[order], order, len(order))
@@ -387,21 +389,20 @@ class _Work:
             return self.opened(set_values(self.objects, derived, chosen, sources))
 
     def appended(
-        self, calls: FunctionCalls, made: StoredDataset, missing: RowRanges
+        self, batches: Iterator[MadeRows], made: StoredDataset, missing: RowRanges
     ) -> StoredDataset:
         """With what the function makes of `missing` behind all other rows."""
         if not missing.rows:
             return made
-        with closing(calls.made(missing, made.schema)) as batches:
-            link = ingest(
-                self.objects,
-                made.schema.visible.without_ids(),
-                self._coerced(batches),
-                self._checkpoint,
-                base=made,
-                checkpoint_bytes=self.options.checkpoint_bytes,
-                codec=self.options.codec,
-            )
+        link = ingest(
+            self.objects,
+            made.schema.visible.without_ids(),
+            self._coerced(batches),
+            self._checkpoint,
+            base=made,
+            checkpoint_bytes=self.options.checkpoint_bytes,
+            codec=self.options.codec,
+        )
         return self.opened(link)
 
     def _checkpoint(self, link: ObjectLink, _rows: int) -> None:
@@ -439,7 +440,7 @@ def _check(source: StoredDataset, made: StoredDataset, function: RowFunction, sh
     rows = live_rows(source).physical(sample)
     for low in range(0, count, _CHECKED_ROWS):
         part = _ranges(rows[low : low + _CHECKED_ROWS])
-        with closing(FunctionCalls(source, function).made(part, made.schema)) as batches:
+        with closing(FunctionCalls(source, function).made(made.schema, part)) as batches:
             for again in batches:
                 _compare(source, made, function, again)
     return count

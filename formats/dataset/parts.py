@@ -147,14 +147,14 @@ def append_parts(
     """
     wanted = _once(parts)
     threads = min(_THREADS, len(wanted))
-    opening = partial(_opened, objects, base.schema)
+    opening = partial(open_part, objects, base.schema)
     opened = list(ordered_map(wanted, opening, threads=threads, name="part"))
     present = _present(base, wanted, opened)
     new = [
         (part, each) for part, each in zip(wanted, opened, strict=True) if part.key not in present
     ]
-    _secure(objects, new)
-    _verify(new, verify, rng or random.SystemRandom())
+    secure_chunks(objects, new)
+    verify_parts(new, verify, rng or random.SystemRandom())
     report = AppendedParts(
         tuple(part.key for part, _ in new),
         tuple(present),
@@ -217,8 +217,13 @@ def _ids(dataset: StoredDataset) -> frozenset[str]:
 # ------------------------------------------------------------------------------ what is looked at
 
 
-def _opened(objects: ObjectWriter, schema: Schema, part: RowsPart) -> StoredDataset:
-    """A part whose metadata is what it says, and fits the columns of the dataset."""
+def open_part(
+    objects: ObjectWriter, schema: Schema, part: RowsPart, *, moved: bool = False
+) -> StoredDataset:
+    """A part whose metadata is what it says, and fits the columns of the dataset.
+
+    `moved`: its rows may have ids of other fragments, as those that were written anew do.
+    """
     where = f"part {part.key!r}"
     try:
         found = open_dataset(objects, part.root)
@@ -229,7 +234,7 @@ def _opened(objects: ObjectWriter, schema: Schema, part: RowsPart) -> StoredData
                 f"{found.root.rows:,}, {found.root.deleted:,} of them deleted. Write it again."
             )
         for fragment in read_fragments(found):
-            _check_fragment(where, found.schema, fragment)
+            _check_fragment(where, found.schema, fragment, moved=moved)
     except NotFoundError as error:
         raise _expired(part, error) from error
     return found
@@ -264,8 +269,9 @@ def _told(column: Column) -> str:
     return f"{column.type_text}{', nullable' if column.nullable else ''}"
 
 
-def _check_fragment(where: str, schema: Schema, fragment: Fragment) -> None:
-    changed = fragment.deletions is not None or fragment.runs is not None or fragment.patches
+def _check_fragment(where: str, schema: Schema, fragment: Fragment, *, moved: bool) -> None:
+    has_moved = fragment.runs is not None and not moved
+    changed = fragment.deletions is not None or has_moved or fragment.patches
     columns = {column.id: column for column in fragment.columns}
     if changed or columns.keys() != {column.id for column in schema.columns}:
         raise CorruptError(
@@ -312,7 +318,7 @@ def _present(
     return found
 
 
-def _verify(
+def verify_parts(
     parts: Sequence[tuple[RowsPart, StoredDataset]], verify: Verify, rng: random.Random
 ) -> None:
     """Decode pages, and compare them with what is said of them."""
@@ -339,7 +345,7 @@ def _pages(fragment: Fragment) -> int:
     return sum(column.count for column in fragment.columns)
 
 
-def _secure(objects: ObjectWriter, parts: Sequence[tuple[RowsPart, StoredDataset]]) -> None:
+def secure_chunks(objects: ObjectWriter, parts: Sequence[tuple[RowsPart, StoredDataset]]) -> None:
     """Rely on the chunks of parts: each is there, under the name that the pin prescribes."""
     chunks = ((part, link) for part, stored in parts for link in _chunks(objects, part, stored))
 

@@ -12,6 +12,8 @@ from typer import Argument, Option
 from tensorrepo.cli import output
 from tensorrepo.cli.options import (
     CommandCall,
+    ExecutorOption,
+    RayAddressOption,
     RepoCall,
     WhereOption,
     complete_entry,
@@ -19,7 +21,9 @@ from tensorrepo.cli.options import (
     json_pair,
     pair,
 )
-from tensorrepo.datasets.draft import DatasetDraft
+from tensorrepo.cli.sdk_handle import cluster_context
+from tensorrepo.context import Context
+from tensorrepo.datasets.draft import DatasetDraft, Executor
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.selecting.select_rows import Where
 from tensorrepo.query.compare.descriptions import EntryDescription, describe_entries
@@ -205,22 +209,26 @@ def dataset_compact_command(
     everything: Annotated[
         bool, Option("--everything", help="Write all rows anew, not only what is worn.")
     ] = False,
+    executor: ExecutorOption = "thread",
+    ray_address: RayAddressOption = None,
 ) -> None:
     """Write the worn parts of a dataset anew, and stage it.
 
     Worn are small fragments, deleted and patched rows, and files adopted in place. Rows keep their
-    ids and their order.
+    ids and their order. With --executor ray workers of a cluster write them.
 
     Examples:
         tensorrepo dataset compact photos
         tensorrepo dataset compact photos --target 128MiB --memory 1GiB
+        tensorrepo dataset compact photos --executor ray --ray-address 10.0.0.1:6379
     """
-    _change(
-        call,
-        name,
-        lambda draft, _: draft.compact(target, budget_bytes=budget, everything=everything),
-        "compact",
-    )
+    workers = cluster_context(call, executor, ray_address)
+
+    def compact(draft: DatasetDraft, _: Where | None) -> object:
+        who: Executor = "thread" if workers is None else "ray"
+        return draft.compact(target, budget_bytes=budget, everything=everything, executor=who)
+
+    _change(call, name, compact, "compact", workers=workers)
 
 
 # ------------------------------------------------------------------------------ what is meant
@@ -282,11 +290,16 @@ def _needed(text: str | None, message: str) -> str:
 
 
 def _change(
-    call: CommandCall, name: str, verb: Verb, what: str, where: Where | None = None
+    call: CommandCall,
+    name: str,
+    verb: Verb,
+    what: str,
+    where: Where | None = None,
+    workers: Context | None = None,
 ) -> None:
     session = call.session
     with session.here.locked(), output.row_progress(f"changing {name}") as progress:
-        changed = change_dataset(session, name, verb, what, where, progress)
+        changed = change_dataset(session, name, verb, what, where, progress, workers)
     call.answer(asdict(changed), _change_text(changed))
 
 

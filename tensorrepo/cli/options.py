@@ -248,6 +248,17 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 StoredModelArgument = Annotated[
     str, Argument(metavar="[REF:]NAME", help="A model.", autocompletion=complete_place)
 ]
+ExecutorOption = Annotated[
+    str, Option("--executor", help="Who stores rows: thread, or ray: the workers of a cluster.")
+]
+RayAddressOption = Annotated[
+    str | None,
+    Option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="Of the cluster, with --executor ray; else RAY_ADDRESS, else this machine's cores.",
+    ),
+]
 FormatOption = Annotated[
     str | None, Option("--format", help="Its format; else told by suffix and content.")
 ]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tensorrepo.cli.options import CommandCall, RepoCall
 from tensorrepo.context import Context, RepositoryOrigin
+from tensorrepo.formats.common.arguments import chosen
+from tensorrepo.formats.common.ray_tasks import connected_ray
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repository import Repository
@@ -17,6 +19,19 @@ from tensorrepo.sdk import reopen
 
 if TYPE_CHECKING:
     from tensorrepo.datasets.dataset import Dataset
+
+
+def cluster_context(call: CommandCall, executor: str, address: str | None) -> Context | None:
+    """The repository as workers of a cluster open it; None where no cluster is meant.
+
+    This process is connected to the cluster then.
+    """
+    if chosen("--executor", executor, ("thread", "ray")) == "thread":
+        if address is not None:
+            raise InvalidInputError("--ray-address is the cluster's of --executor ray: give both")
+        return None
+    connected_ray(address)
+    return handle_of(call).context
 
 
 def handle_of(call: CommandCall) -> Repository:

@@ -17,13 +17,17 @@ from tensorrepo.cli import output
 from tensorrepo.cli.options import (
     ColumnsOption,
     CommandCall,
+    ExecutorOption,
     FormatOption,
     FormatSettings,
+    RayAddressOption,
     column_names,
     complete_entry,
     complete_place,
     complete_ref,
 )
+from tensorrepo.cli.sdk_handle import cluster_context
+from tensorrepo.context import Context
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.provenance import public_place
 from tensorrepo.formats.dataset.schema.lenient import parse_on_error
@@ -108,6 +112,8 @@ def add_command(
             autocompletion=complete_entry,
         ),
     ] = None,
+    executor: ExecutorOption = "thread",
+    ray_address: RayAddressOption = None,
 ) -> None:
     """Read files or folders, or what URLs name; store them, and stage them for the next commit.
 
@@ -120,7 +126,8 @@ def add_command(
     PyTorch checkpoints, npz. The format is told by content, or by --format. A name that exists
     needs --append, --upsert, --sync, --mirror or --replace: rows keep their ids, and what did not
     change is not stored again. What `checkout` wrote knows its name, and means --sync. A long one
-    that was cut off goes on where it was: give the same command again.
+    that was cut off goes on where it was: give the same command again. With --executor ray workers
+    of a cluster store the rows of a dataset; tables they open where they lie.
 
     Examples:
         tensorrepo add photos/ --dataset photos
@@ -135,6 +142,7 @@ def add_command(
         tensorrepo add data.csv --dataset table -o delimiter=";"
         tensorrepo add https://example.org/iris.csv --dataset iris
         tensorrepo add s3://bucket/photos/ --dataset photos
+        tensorrepo add 2026-*.parquet --dataset users --executor ray
     """
     session = call.session
     modes = {
@@ -178,6 +186,9 @@ def add_command(
     ]
     if derived_from and (request.space == "files" or request.mode in SYNC_MODES | {AddMode.UPSERT}):
         raise InvalidInputError("--derived-from goes with models, new datasets and --append")
+    workers = cluster_context(call, executor, ray_address)
+    if workers is not None:
+        requests = [_on_workers(requests, workers)]
     what = request.path if len(requests) == 1 else f"{len(requests)} paths"
     with session.here.locked(), output.progress(f"adding {what}", None) as advance:
         try:
@@ -270,6 +281,18 @@ def restore_command(
             value = {"path": path, "source": ref, "changed": changed}
             line = f"staged {path} as of {ref}" if changed else f"{path} is as of {ref} already"
             call.answer(value, line)
+
+
+def _on_workers(requests: list[AddRequest], workers: Context) -> AddRequest:
+    """One request for all paths: workers store their rows side by side."""
+    first = requests[0]
+    if first.space != "datasets" or first.mode not in (AddMode.NEW, AddMode.APPEND):
+        raise InvalidInputError("--executor ray stores the rows of a new dataset, or of --append")
+    if len({each.path for each in requests}) > 1:
+        raise InvalidInputError("with --executor ray all paths are one dataset: --dataset NAME")
+    if len(requests) > 1 and any(each.url is not None for each in requests):
+        raise InvalidInputError("with --executor ray give one URL, or paths that all workers see")
+    return replaced(first, more=tuple(each.source for each in requests[1:]), workers=workers)
 
 
 STDIN = "-"

@@ -545,16 +545,16 @@ def _of_whole(chosen: Dataset, options: StreamOptions) -> StreamOptions:
 def _stream(dataset: Dataset, options: StreamOptions, told: Mapping[str, Any]) -> Stream:
     """A stream, picklable: another process opens the dataset again and asks for the same."""
     loading = options.loading
-    if loading.workers == "process" and dataset.context.url.startswith("memory:"):
+    if loading.workers != "thread" and dataset.context.url.startswith("memory:"):
         raise InvalidInputError(
-            f"{dataset.context.url} lies in the memory of this process, and workers='process' "
-            "would open it in another one: use workers='thread'."
+            f"{dataset.context.url} lies in the memory of this process, and workers="
+            f"{loading.workers!r} would open it in another one: use workers='thread'."
         )
     machine = dataset.context.machine
     page_cache = connect.page_cache(machine, loading.cache_dir, loading.cache_limit)
     page_cache = None if page_cache is None else page_cache.of(dataset.context.url)
     derived_cache = _derived_cache(dataset, options)
-    threaded = replace(options, loading=replace(loading, workers="thread", processes=1))
+    threaded = replace(options, loading=loading.of_worker)
     caches: dict[str, Any] = {
         "page_cache": page_cache,
         "derived_cache": derived_cache,

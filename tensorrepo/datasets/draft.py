@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self
 
 import pyarrow as pa
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.sql_edit import expression_updates, expression_values, row_selection
 from tensorrepo.formats.common.arguments import (
     byte_size,
@@ -51,7 +52,8 @@ from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.envelope import ObjectLink, ObjectSink
 from tensorrepo.verbs.exchange import open_source, open_to_sync
-from tensorrepo.verbs.part_values import PartLike, parsed, refuse_unreachable
+from tensorrepo.verbs.on_workers import compact_on_workers
+from tensorrepo.verbs.part_values import Part, PartLike, parsed, refuse_unreachable
 from tensorrepo.verbs.provenance import edges_from, origin_of_rows
 from tensorrepo.verbs.seen_objects import SeenObjects
 from tensorrepo.verbs.stage import Stage
@@ -59,6 +61,7 @@ from tensorrepo.verbs.sync import Synced, SyncOptions, sync, unread
 
 P = ParamSpec("P")
 # What `tensorrepo.read` takes or opened: data frames and Arrow by what they can do, hence `object`.
+Executor = Literal["thread", "ray"]
 Rows = OpenedSource | InputBatch | Iterable[Any] | str | Path | object
 
 
@@ -72,6 +75,7 @@ class DatasetDraft:
     passed over, `synced` what the last `sync` did, `derived` what a derivation did. `progress`
     receives the rows that a verb has done, and those in all. In `repository` it is looked up what
     texts of ``derived_from`` name.
+    `context` opens the repository in workers of a cluster.
     `parts` tells what became of the last `append_parts`; `leases` are closed after the commit.
     """
 
@@ -83,6 +87,7 @@ class DatasetDraft:
     synced: Synced | None = None
     derived: DerivationReport | None = None
     repository: RepositoryCore | None = None
+    context: Context | None = None
     parts: AppendedParts | None = None
     leases: list[str] = field(default_factory=list)
 
@@ -184,7 +189,7 @@ class DatasetDraft:
         Example:
             ``tx.dataset("photos").append_parts(pool.map(write_one, files))``
         """
-        known = [parsed(each) for each in parts]
+        known = [parsed(each, Part) for each in parts]
         if self.repository is not None:
             refuse_unreachable(known, self.repository)
         chosen("verify", verify, ("sample", "all"))
@@ -421,6 +426,7 @@ class DatasetDraft:
         *,
         budget_bytes: int | str = "256MiB",
         everything: bool = False,
+        executor: Executor = "thread",
     ) -> Self:
         """Write worn fragments anew: small ones, and those with deleted or patched rows.
 
@@ -428,7 +434,22 @@ class DatasetDraft:
             target_bytes: bytes of a fragment.
             budget_bytes: bound of the memory used.
             everything: write all rows anew, not only what is worn.
+            executor: "thread", or "ray": workers of the cluster write, each some rows.
         """
+        if chosen("executor", executor, ("thread", "ray")) == "ray":
+            if self.context is None:
+                raise InvalidInputError("executor='ray' compacts a dataset of a transaction")
+            digest, leases = compact_on_workers(
+                self.stage.objects,
+                self.context,
+                self.stored,
+                target_bytes=byte_size("target_bytes", target_bytes),
+                budget_bytes=byte_size("budget_bytes", budget_bytes),
+                everything=flag("everything", everything),
+                progress=self._advance(),
+            )
+            self.leases += leases
+            return self._stage_root(digest)
         return self._apply(
             compact_dataset,
             target_bytes=byte_size("target_bytes", target_bytes),

@@ -195,10 +195,10 @@ class TorchStream:
             loading.begin_loop(stored)
             _check_turns(loading.turns, 0)
             return self._steps(0, 1)
-        if stored.options.loading.workers == "process":
+        if stored.options.loading.workers != "thread":
             raise InvalidInputError(
-                "workers='process' was asked for, and a DataLoader with num_workers="
-                f"{info.num_workers}: use one of them"
+                f"workers={stored.options.loading.workers!r} was asked for, and a DataLoader with "
+                f"num_workers={info.num_workers}: use one of them"
             )
         if loading.loads != loading.shared[_LOADS]:
             # A state was loaded since this worker began, and it has not got it. torch hands over

@@ -21,6 +21,7 @@ from tensorrepo.formats.common.arguments import check_instance, chosen, path_in,
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
 from tensorrepo.formats.common.function_identity import FunctionIdentity, identify
 from tensorrepo.formats.common.provenance import DERIVED_FROM, IDENTITY, ProvenanceEdge
+from tensorrepo.formats.common.ray_tasks import remote_call
 from tensorrepo.formats.dataset.changing.row_function import Convert, RowFunction
 from tensorrepo.formats.dataset.derive import (
     DerivationOptions,
@@ -71,7 +72,7 @@ class DeriveRequest:
             raise wrong("fn", "a function of batches", self.function)
         whole("batch", self.batch, 1)
         real("check", self.check, 0, 1)
-        chosen("executor", self.executor, ("thread",))
+        chosen("executor", self.executor, ("thread", "ray"))
         if self.workers is not None:
             whole("workers", self.workers, 1)
         if self.version is not None:
@@ -130,14 +131,18 @@ def _function(
     names = None if request.columns is None else tuple(request.columns)
     if isinstance(request.columns, str) or names == ():
         raise wrong("columns", "names of columns of the source", request.columns)
+    call, threads = request.function, request.workers or os.cpu_count() or 1
+    if request.executor == "ray":  # threads of this process wait for what workers make
+        call, cpus = remote_call(request.function)
+        threads = request.workers or max(1, cpus)
     return RowFunction(
-        request.function,
+        call,
         _convert(request.types),
         found.name,
         path,
         source.schema.select(names).names,
         request.batch,
-        request.workers or os.cpu_count() or 1,
+        threads,
         request.explode,
     )
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from tensorrepo.formats.common.arguments import mapping
+from tensorrepo.context import Context
+from tensorrepo.formats.common.arguments import mapping, text, wrong
 from tensorrepo.formats.common.json import as_plain
-from tensorrepo.formats.common.provenance import ADAPTER_OF, ProvenanceEdge
+from tensorrepo.formats.common.provenance import ADAPTER_OF, FINE_TUNED_FROM, ProvenanceEdge
 from tensorrepo.formats.model.delta.base_choice import DeltaOptions
 from tensorrepo.formats.model.graph.graph import Graph, encode_graph
 from tensorrepo.formats.model.merging.adapters import adapter_of, declare
@@ -19,6 +20,7 @@ from tensorrepo.formats.model.write.model_writer import Progress, WrittenModel, 
 from tensorrepo.formats.model.write.near_models import near_models
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.repo.changes.repository import RepositoryCore
+from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.verbs.stage import Stage
@@ -130,6 +132,35 @@ def stage_new(stage: Stage, path: str, made: NewModel) -> NewModel:
     # Its tensors may be of a commit that no ref leads to.
     stage.stage(path, made.entry, since=0)
     return made
+
+
+def model_of(context: Context, at: str, what: str) -> Model:
+    """The model that ``REF:models/NAME`` names; `what` it is given as, for messages."""
+    ref, path = split_path(text(what, at))
+    if path is None:
+        raise InvalidInputError(f"{what} {at!r}: expected REF:models/NAME")
+    return model_at(context, path.removeprefix("models/"), ref)
+
+
+def base_model(context: Context, base: Model | str) -> Model:
+    """The model that a new one is stored against.
+
+    Raises:
+        InvalidInputError: it is none, or one of another repository.
+    """
+    model = model_of(context, base, "base") if isinstance(base, str) else base
+    if not isinstance(model, Model):
+        raise wrong("base", "a model of the repository, or REF:models/NAME", base)
+    if model.context.core.id != context.core.id:
+        raise InvalidInputError(
+            f"base {model!r} is of another repository: pull it into this one first"
+        )
+    return model
+
+
+def tuned_edge(base: Model) -> ProvenanceEdge:
+    """The edge from a model to the one that it was tuned from."""
+    return ProvenanceEdge(FINE_TUNED_FROM, base.path, base.digest, base.commit)
 
 
 def base_of(adapter: Model) -> Model:

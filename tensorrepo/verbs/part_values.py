@@ -1,4 +1,4 @@
-"""Values that name rows which were stored and are not committed: what leaves a worker.
+"""Values that name what was stored and is not committed: what leaves a worker.
 
 They are JSON, so that any queue, database or job system carries them; nothing is unpickled.
 
@@ -9,7 +9,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
 
@@ -26,28 +26,14 @@ _Digest = Annotated[Digest, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rows that a worker stored, to be committed by `DatasetDraft.append_parts`.
-
-    Attributes:
-        repository: id of the repository that has them.
-        key: name of the part, for good.
-        root: digest of the object that leads to all others.
-        rows: number of rows.
-        stored_bytes: bytes of their pages; ``bytes`` in JSON.
-        lease: name of the lease that keeps them until the commit.
-        kind: what they are.
-        version: version of this form.
-    """
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all parts say."""
 
     repository: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
     key: _Name
     root: _Digest
-    rows: _Count
     stored_bytes: _Count = msgspec.field(name="bytes")
     lease: _Name
-    kind: Literal["rows"] = "rows"
-    version: Literal[1] = 1
 
     def to_json(self) -> str:
         """As one line of JSON."""
@@ -67,25 +53,86 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             return from_json(data, cls)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"{data[:60]!r} is no part: {error}. Expected what tensorrepo.parts.write gave."
+                f"{data[:60]!r} is no part of {cls.of}: {error}. Expected what {cls.by} gave."
             ) from error
 
+    of: ClassVar[str]
+    by: ClassVar[str]
 
-PartLike = Part | str | bytes | Mapping[str, Any]
+
+class Part(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows that a worker stored, to be committed by `DatasetDraft.append_parts`.
+
+    Attributes:
+        repository: id of the repository that has them.
+        key: name of the part, for good.
+        root: digest of the object that leads to all others.
+        rows: number of rows.
+        stored_bytes: bytes of their pages; ``bytes`` in JSON.
+        lease: name of the lease that keeps them until the commit.
+        kind: what they are.
+        version: version of this form.
+    """
+
+    of: ClassVar[str] = "rows"
+    by: ClassVar[str] = "tensorrepo.parts.write"
+    rows: _Count
+    kind: Literal["rows"] = "rows"
+    version: Literal[1] = 1
 
 
-def parsed(part: PartLike) -> Part:
-    """A part, however it came. Raises InvalidInputError for what is none."""
-    if isinstance(part, Part):
+class ModelPart(_Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Tensors that a rank stored, to be committed by `Transaction.save_model_parts`.
+
+    Attributes:
+        repository: id of the repository that has them.
+        key: name of the part within its model.
+        root: digest of the manifest that names them.
+        placement: digest of the object that says where they lie.
+        tensors: number of tensors, and of boxes of tensors.
+        stored_bytes: bytes that they take; ``bytes`` in JSON.
+        lease: name of the lease that keeps them until the commit.
+        kind: what they are.
+        version: version of this form.
+    """
+
+    of: ClassVar[str] = "tensors"
+    by: ClassVar[str] = "tensorrepo.parts.write_tensors"
+    placement: _Digest
+    tensors: _Count
+    kind: Literal["tensors"] = "tensors"
+    version: Literal[1] = 1
+
+
+AnyPart = Part | ModelPart
+PartLike = AnyPart | str | bytes | Mapping[str, Any]
+P = TypeVar("P", Part, ModelPart)
+
+
+def parsed(part: PartLike, kind: type[P]) -> P:
+    """A part of this kind, however it came. Raises InvalidInputError for what is none."""
+    if isinstance(part, kind):
         return part
+    if isinstance(part, Part | ModelPart):
+        raise InvalidInputError(f"part {part.key!r} is of {part.of}, expected what {kind.by} gave")
     if isinstance(part, str | bytes):
-        return Part.from_json(part)
+        return kind.from_json(part)
     if isinstance(part, Mapping):
-        return Part.from_json(msgspec.json.encode(dict(part)))
-    raise wrong("parts", "what tensorrepo.parts.write gave, or its JSON", part)
+        return kind.from_json(msgspec.json.encode(dict(part)))
+    raise wrong("parts", f"what {kind.by} gave, or its JSON", part)
 
 
-def refuse_unreachable(parts: Iterable[Part], repository: RepositoryCore) -> None:
+def parsed_any(part: PartLike) -> AnyPart:
+    """A part of any kind. Raises InvalidInputError for what is none."""
+    if isinstance(part, Part | ModelPart):
+        return part
+    try:
+        return parsed(part, ModelPart)
+    except InvalidInputError:
+        return parsed(part, Part)
+
+
+def refuse_unreachable(parts: Iterable[AnyPart], repository: RepositoryCore) -> None:
     """Raise where the objects of parts cannot be read.
 
     Raises:

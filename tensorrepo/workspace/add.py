@@ -19,6 +19,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
@@ -65,6 +66,7 @@ from tensorrepo.verbs.exchange import (
 )
 from tensorrepo.verbs.files import put_file
 from tensorrepo.verbs.models import known_models, save
+from tensorrepo.verbs.on_workers import pieces_of, store_on_workers
 from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.stage import Stage
@@ -111,6 +113,8 @@ class AddRequest:
     derived_from: tuple[str, ...] = ()  # [REF:]NAME or URLs
     adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
     adapter_scale: float | None = None  # of its products, where no config of it says so
+    more: tuple[Path, ...] = ()  # further paths, whose rows come behind those of `source`
+    workers: Context | None = None  # workers of a cluster, which open it, store the rows
     url: str | None = None  # where to get `source` from, which is no path then
     remote: RemoteSource | None = None  # what `source` is a copy of
 
@@ -295,6 +299,38 @@ def ingest_dataset(
     return link, known.rows if known else 0, since
 
 
+def _store_on_workers(
+    stage: WorkspaceStage,
+    request: AddRequest,
+    workers: Context,
+    reading: OpenedSource,
+    base: StoredDataset | None,
+    progress: SourceProgress,
+) -> ObjectLink:
+    """Let workers of a cluster store what was opened, behind `base` if there is one."""
+    if request.on_error != "raise":
+        raise InvalidInputError("--on-error is for rows that this process stores: no --executor")
+    writer, told = stage.objects, request.format or reading.origin.format
+    options = _options(stage, request, None)
+    link, leases = store_on_workers(
+        writer,
+        workers,
+        pieces_of(reading, request.source, request.more),
+        reading.schema if base is None else _schema_to_append(base, reading.schema),
+        base,
+        codec=request.codec,
+        format=told,
+        options=options,
+        progress=lambda _, size_bytes: progress(size_bytes, None),
+    )
+    stage.leases += leases
+    made = open_dataset(writer, link.digest)
+    others = (registry.read(path, told, **options) for path in request.more)
+    edges = source_edges(writer, reading, made) if base is None else [edge_of_reading(reading)]
+    edges += map(edge_of_reading, others)
+    return add_lineage(writer, made, [*edges, *_origins(stage.session, request)])
+
+
 def forget_unfinished(session: WorkspaceSession, path: str) -> None:
     """An entry is staged: what was stored on the way to it is in it."""
     unfinished = session.here.unfinished()
@@ -466,10 +502,13 @@ def _add_dataset(
         return _sync(stage, request, existing, reading, progress)
     appends = request.mode is AddMode.APPEND and existing is not None
     base = open_dataset(writer, existing.digest) if appends and existing else None
-    misfits = Misfits(request.on_error)
-    link, known_rows, stage.since = ingest_dataset(
-        session, request, reading, writer, base, misfits, progress, stage.since
-    )
+    misfits, known_rows = Misfits(request.on_error), 0
+    if request.workers is not None:
+        link = _store_on_workers(stage, request, request.workers, reading, base, progress)
+    else:
+        link, known_rows, stage.since = ingest_dataset(
+            session, request, reading, writer, base, misfits, progress, stage.since
+        )
     made = open_dataset(writer, link.digest)
     if base is not None:
         check_declared_key(made, base)

@@ -92,6 +92,7 @@ def change_dataset(
     what: str,
     where: Where | None = None,
     progress: Progress = lambda _done, _total: None,
+    workers: Context | None = None,
 ) -> Changed:
     """Apply a verb to a dataset as it is staged, else as HEAD has it, and stage what comes of it.
 
@@ -102,6 +103,7 @@ def change_dataset(
         what: text that `status` shows beside it.
         where: rows that the verb is for. A predicate is read once, and becomes their numbers.
         progress: receives rows done so far, first of looking for rows, then of the change.
+        workers: repository as workers of a cluster open it, where a verb has some.
 
     Raises:
         NotFoundError: there is no such dataset.
@@ -109,7 +111,9 @@ def change_dataset(
     """
     with begin_stage(session) as stage:
         path = _dataset_at(session, name)
-        draft = DatasetDraft(stage, path, session.outside, progress=progress)
+        draft = DatasetDraft(
+            stage, path, session.outside, progress=progress, context=workers, leases=stage.leases
+        )
         before = draft.stored
         if where is not None:
             where = row_selection(before, where)

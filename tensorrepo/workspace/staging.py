@@ -567,12 +567,14 @@ class WorkspaceStage:
         objects: stores what the command makes.
         since: log generation before the first of these objects was stored.
         changes: staged entries by path.
+        leases: leases on what this command stages, closed after it.
     """
 
     session: WorkspaceSession
     objects: ObjectWriter
     since: int
     changes: dict[str, StagedEntry] = field(default_factory=dict)
+    leases: list[str] = field(default_factory=list)
 
     def entry(self, path: str) -> Entry | None:
         return self.changes[path].entry if path in self.changes else entry_at(self.session, path)
@@ -613,3 +615,5 @@ def begin_stage(session: WorkspaceSession) -> Iterator[WorkspaceStage]:
         raise
     if made.changes:
         stage(session, made.changes, made.since)
+    if made.leases:
+        close_leases(session.repository, made.leases, holder=_holder(session))

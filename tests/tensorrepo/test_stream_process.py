@@ -21,7 +21,15 @@ import pytest
 import tensorrepo as tr
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.streams import stream as open_stream
-from tests.support.builders.transforms import doubled, ending, failing, killed, sleepy, unsendable
+from tests.support.builders.transforms import (
+    doubled,
+    ending,
+    failing,
+    killed,
+    sleepy,
+    unhurried,
+    unsendable,
+)
 from tests.support.processes.forked import fork_streams
 
 WAITED = 30.0
@@ -367,3 +375,31 @@ def test_one_process_that_fails_ends_them_all(ds: tr.Dataset, transform: Any) ->
 def test_several_threads_are_no_processes(ds: tr.Dataset) -> None:
     with pytest.raises(tr.InvalidInputError, match="workers='process'"):
         ds.stream(batch_size=8, loading=tr.Loading(processes=2))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_processes_that_are_killed_at_random_twenty_times_give_the_rows_of_one(
+    ds: tr.Dataset, seed: int
+) -> None:
+    chance = np.random.default_rng(seed)
+    loading = tr.Loading(workers="process", processes=4)
+    several = ds.stream(batch_size=3, seed=3, transform=unhurried, loading=loading)
+    one = ds.stream(batch_size=3, seed=3)
+    kills = differing = 0
+    while kills < 20:
+        for batch, expected in zip(several, one, strict=True):
+            differing += seen([batch]) != seen([expected])
+            if kills < 20 and chance.random() < 0.25:
+                chance.choice(multiprocessing.active_children()).kill()
+                kills += 1
+        assert several.state_dict() == one.state_dict()
+    assert (kills, differing) == (20, 0)
+    several.close()
+
+
+def test_a_stream_on_a_cluster_without_ray_says_what_to_install(
+    ds: tr.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(tr.UnsupportedError, match=r"pip install 'tensorrepo\[ray\]'"):
+        list(ds.stream(batch_size=8, loading=tr.Loading(workers="ray")))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,6 +40,7 @@ SOURCE_ROW: Final = "source_row"  # id of the source row, as text
 SOURCE_PART: Final = "source_part"  # number of the row among those made of one source row
 BATCH_BYTES: Final = 16 << 20
 AHEAD_BYTES: Final = 128 << 20  # read, or made and not taken yet
+_LEAST_ROWS: Final = 64  # of a batch that is made smaller to keep all threads at work
 _RUN_ROWS: Final = 256  # rows in a row that are scanned; fewer are read one by one
 
 # Rows in any form that users give, of columns that are known or not, as batches of columns.
@@ -117,12 +119,14 @@ class FunctionCalls:
             "them, types={'name': type}"
         )
 
-    def made(self, rows: RowRanges, schema: Schema) -> Generator[MadeRows]:
-        """What the function makes of physical rows, ascending.
+    def made(self, schema: Schema, *parts: RowRanges) -> Generator[MadeRows]:
+        """What the function makes of physical rows, part after part, each ascending.
+
+        No call receives rows of two parts; calls for the next part are made ahead.
 
         Args:
-            rows: rows that are not deleted; those of `find_schema`, where that was asked.
             schema: columns of the rows that come out, hidden ones too.
+            parts: rows that are not deleted; those of `find_schema`, where that was asked.
 
         Raises:
             InvalidInputError: rows that do not fit; names row, column, expected and found.
@@ -130,8 +134,9 @@ class FunctionCalls:
         first, self._first = self._first, []
         skipped = sum(len(each.rows) for each in first)
         yield from (self._made(each, schema) for each in first)
+        first_part, *others = parts
         results = OrderedMap[_Input, MadeRows](
-            self._inputs(rows, skipped),
+            chain(self._inputs(first_part, skipped), *map(self._inputs, others)),
             lambda given: self._made(given, schema),
             threads=self.function.threads,
             bytes_ahead=AHEAD_BYTES,
@@ -145,10 +150,11 @@ class FunctionCalls:
 
     def _inputs(self, rows: RowRanges, skipped: int = 0) -> Generator[_Input]:
         """Batches of no more than `batch_rows` rows, and about `BATCH_BYTES`."""
-        names, most = self.function.columns, self.function.batch_rows
+        left = _behind(rows, skipped)
+        names, most = self.function.columns, self._batch_rows(left.rows)
         chosen = self.source.schema.select(names)
         arrow = chosen.to_arrow()
-        for numbers, values in self._read(_behind(rows, skipped), names):
+        for numbers, values in self._read(left, names, most):
             for low in range(0, len(numbers), most):
                 high = min(len(numbers), low + most)
                 arrays = [
@@ -158,8 +164,15 @@ class FunctionCalls:
                 batch = pa.RecordBatch.from_arrays(arrays, schema=arrow)
                 yield _Input(numbers[low:high], batch)
 
+    def _batch_rows(self, rows: int) -> int:
+        """Rows of a batch, so that all threads have as many of them."""
+        threads = self.function.threads
+        rounds = -(-rows // (self.function.batch_rows * threads))
+        even = -(-rows // max(1, rounds * threads))
+        return min(self.function.batch_rows, max(_LEAST_ROWS, even))
+
     def _read(
-        self, rows: RowRanges, names: Sequence[str]
+        self, rows: RowRanges, names: Sequence[str], most: int
     ) -> Iterator[tuple[Ints, Mapping[str, ColumnValues]]]:
         """Long runs of rows page by page, single ones by what they take."""
         single: list[Ints] = []
@@ -167,13 +180,13 @@ class FunctionCalls:
             if stop - start < _RUN_ROWS:
                 single.append(np.arange(start, stop))
                 continue
-            yield from self._read_single(single, names)
+            yield from self._read_single(single, names, most)
             single = []
             yield from scan(self.source, names, start, stop, max_bytes=BATCH_BYTES)
-        yield from self._read_single(single, names)
+        yield from self._read_single(single, names, most)
 
     def _read_single(
-        self, single: Sequence[Ints], names: Sequence[str]
+        self, single: Sequence[Ints], names: Sequence[str], most: int
     ) -> Iterator[tuple[Ints, Mapping[str, ColumnValues]]]:
         if not single:
             return
@@ -182,7 +195,7 @@ class FunctionCalls:
         ids = [self.source.schema.column(name).id for name in names]
         raw_bytes = sum(known[each].raw_bytes for each in ids if each in known)
         mean = max(1.0, raw_bytes / max(1, self.source.root.rows))
-        step = max(1, min(self.function.batch_rows, int(BATCH_BYTES / mean)))
+        step = max(1, min(most, int(BATCH_BYTES / mean)))
         rows = np.concatenate(single)
         for low in range(0, len(rows), step):
             numbers = rows[low : low + step]

@@ -95,7 +95,7 @@ def steps_at_once(own_rows: int, item_bytes: int) -> int:
 Transform = Callable[[Batch], Any]
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 _Record = TypeVar("_Record")
-Workers = Literal["thread", "process"]
+Workers = Literal["thread", "process", "ray"]
 # One number per row, the name of a column that holds them, or {"column": "balanced"}.
 GivenWeights = NDArray[Any] | Sequence[float] | str | Mapping[str, str]
 
@@ -327,15 +327,15 @@ class Loading:
 
     workers: Workers = option(
         "thread",
-        'where batches are made: on threads ("thread"), or on those of a "process" of its own, '
-        "which pays where the transform is much Python",
+        'where batches are made: on threads ("thread"), on those of a "process" of its own, which '
+        'pays where the transform is much Python, or on those of workers of a "ray" cluster',
         checks.one_of(Workers),
     )
     processes: int = option(
         1,
-        'number of these, with workers="process": each makes its turns of the steps, opens their '
-        "pages and has a window of its own, so n take the memory of n and do more reading. Pays "
-        "where one is not fast enough for the transform",
+        'number of these, with workers="process" or "ray": each makes its turns of the steps, '
+        "opens their pages and has a window of its own, so n take the memory of n and do more "
+        "reading. Pays where one is not fast enough for the transform",
         _whole(1, 256),
     )
     prefetch: int | None = option(
@@ -348,8 +348,8 @@ class Loading:
     )
     work_threads: int | None = option(
         None,
-        "number of threads that decode and transform; None: one a core, up to 8. 1 for what is "
-        "not thread-safe",
+        "number of threads that decode and transform; None: one a core, up to 8, and one for each "
+        'worker of "ray", which takes as many CPUs. 1 for what is not thread-safe',
         _whole(1),
     )
     ahead: int | str = option(
@@ -400,9 +400,9 @@ class Loading:
 
     def __post_init__(self) -> None:
         check_record(self)
-        if self.processes > 1 and self.workers != "process":
+        if self.processes > 1 and self.workers == "thread":
             raise InvalidInputError(
-                f"processes={self.processes} are of workers='process': give both, or "
+                f"processes={self.processes} are of workers='process' or 'ray': give both, or "
                 "work_threads= for threads"
             )
 
@@ -415,6 +415,17 @@ class Loading:
     def own_work_threads(self) -> int:
         """Number of threads that decode and transform."""
         return self.work_threads or usual_work_threads(os.cpu_count())
+
+    @property
+    def ray_threads(self) -> int:
+        """Number of threads of a worker of Ray, and of the CPUs that it takes."""
+        return self.work_threads or 1
+
+    @property
+    def of_worker(self) -> Loading:
+        """The same for one of the processes."""
+        threads = self.ray_threads if self.workers == "ray" else self.work_threads
+        return replace(self, workers="thread", processes=1, work_threads=threads)
 
 
 @_listed
@@ -572,7 +583,7 @@ class StreamOptions:
         return replace(
             self,
             output=output,
-            loading=replace(self.loading, workers="thread", processes=1, pin=False),
+            loading=replace(self.loading.of_worker, pin=False),
         )
 
     def share(self, start: int, turn: int = 0, turns: int = 1) -> Share:
@@ -614,10 +625,10 @@ class StreamSetup:
     peers: CachePeers | None = None
 
     def __post_init__(self) -> None:
-        if self.options.loading.workers == "process" and self.remake is None:
+        if self.options.loading.workers != "thread" and self.remake is None:
             raise InvalidInputError(
-                "workers='process' opens the dataset once more in another process, and this one "
-                "belongs to no repository with a URL: use workers='thread'"
+                f"workers={self.options.loading.workers!r} opens the dataset once more in another "
+                "process, and this one belongs to no repository with a URL: use workers='thread'"
             )
 
 

@@ -35,11 +35,11 @@ from tensorrepo.formats.dataset.streaming.collate.derived_rows import DerivedRow
 from tensorrepo.formats.dataset.streaming.collate.error_policy import report
 from tensorrepo.formats.dataset.streaming.collate.next_epoch import EpochReading, NextEpoch
 from tensorrepo.formats.dataset.streaming.collate.process import (
-    ItemsInTurn,
     KeptProcess,
     ProcessItems,
     StreamWorker,
 )
+from tensorrepo.formats.dataset.streaming.collate.ray_worker import RayItems
 from tensorrepo.formats.dataset.streaming.collate.transform import (
     ItemSource,
     StreamIterator,
@@ -49,6 +49,12 @@ from tensorrepo.formats.dataset.streaming.collate.transform import (
     finish_of,
     items_ahead,
     work_of,
+)
+from tensorrepo.formats.dataset.streaming.collate.turns import (
+    ItemsInTurn,
+    OvertakenItems,
+    Pace,
+    RemadeItems,
 )
 from tensorrepo.formats.dataset.streaming.feed import DatasetFeed, Feed, Pass, tuning_of
 from tensorrepo.formats.dataset.streaming.feedback import FeedbackLoop, importance
@@ -203,8 +209,8 @@ class BatchStream:
         self._check_share(share)
         self._stats = StreamStats()
         self._iterations += 1
-        from_process = self.options.loading.workers == "process"
-        items = self._items_of_process(share) if from_process else self._items(share)
+        is_here = self.options.loading.workers == "thread"
+        items = self._items(share) if is_here else self._items_of_workers(share)
         self._start, self._position = 0, share.start
         title = f"epoch {self.epoch} of {self.feed.title}"
         iterator = StreamIterator(
@@ -411,31 +417,53 @@ class BatchStream:
             decoding=decoding,
         )
 
-    def _items_of_process(self, share: Share) -> ItemSource:
-        remake, processes = self.setup.remake, self.options.loading.processes
-        assert remake is not None, "the setup was checked"
-        stats = self._stats
-        told: list[dict[str, Any]] = [{} for _ in range(processes)]
+    def _items_of_workers(self, share: Share) -> ItemSource:
+        """Items that other processes make, each its turns of the steps."""
+        loading, pace = self.options.loading, Pace()
+        count = share.turns * loading.processes
+        turns = [
+            replace(share, turn=share.turn + number * share.turns, turns=count)
+            for number in range(loading.processes)
+        ]
+        told: list[dict[str, Any]] = []  # by each worker that there was
+        worker_of = partial(self._worker, self.feed, self._pass, told)
+        items = [
+            OvertakenItems(partial(worker_of, turn), pace)
+            if loading.workers == "ray"
+            else RemadeItems(partial(worker_of, turn))
+            for turn in turns
+        ]
+        return items[0] if len(items) == 1 else ItemsInTurn(items)
 
-        def stats_moved(there: dict[str, Any], number: int) -> None:
+    def _worker(
+        self,
+        feed: Feed,
+        epoch: Pass,
+        told: list[dict[str, Any]],
+        share: Share,
+        made: int,
+    ) -> Any:
+        """What makes the steps of `share` behind the first `made` of them, in another process."""
+        remake, options, stats = self.setup.remake, self.options, self._stats
+        assert remake is not None, "the setup was checked"
+        number = len(told)
+        told.append({})
+
+        def stats_moved(there: dict[str, Any]) -> None:
             told[number] = there
             stats.follow(told)
 
-        state = self._with_scores(self.place(share.start))
-        turns = share.turns * processes
-        items = [
-            ProcessItems(
-                StreamWorker(
-                    remake, self.options.output, state, share.turn + number * share.turns, turns
-                ),
-                identify=self.feed.identify,
-                finish=finish_of(self.options),
-                stats_moved=partial(stats_moved, number=number),
-                kept=self._kept,
-            )
-            for number in range(processes)
-        ]
-        return items[0] if processes == 1 else ItemsInTurn(items)
+        behind = share.start + made * share.turns * share.batch_size
+        state = self._with_scores(feed.state(epoch, min(behind, feed.rows(epoch))))
+        errand = StreamWorker(remake, options.output, state, share.turn, share.turns)
+        given = {
+            "identify": feed.identify,
+            "finish": finish_of(options),
+            "stats_moved": stats_moved,
+        }
+        if options.loading.workers == "ray":
+            return RayItems(errand, cpus=options.loading.ray_threads, **given)
+        return ProcessItems(errand, kept=self._kept, **given)
 
     def _moved_to(self, position: int, token: object) -> None:
         """Called by an iterator when it hands a batch out; only the newest one counts."""

@@ -9,7 +9,7 @@ say into the manifest and the placement. Tensors are not gathered anywhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -19,15 +19,18 @@ from tensorrepo.formats.common.provenance import ProvenanceEdge
 from tensorrepo.formats.common.tensors import TensorReader, TensorType
 from tensorrepo.formats.model.delta.base_choice import SIMILAR, DeltaOptions
 from tensorrepo.formats.model.layout.manifest import (
+    Alias,
     Manifest,
     TensorEntry,
     TensorPiece,
     piece_name,
 )
-from tensorrepo.formats.model.layout.placement import Placement
+from tensorrepo.formats.model.layout.placement import ChosenBase, Placement
+from tensorrepo.formats.model.write.model_source import FileContent
 from tensorrepo.formats.model.write.model_writer import (
     DEFAULT_BUDGET_BYTES,
     store_documents,
+    store_files,
     store_tensors,
     type_entries,
 )
@@ -47,7 +50,9 @@ class TensorShard(NamedTuple):
     reader: TensorReader
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
+class StoredShard(msgspec.Struct, frozen=True, array_like=True):
+    """A box of tensor `name` that was stored: `shape` is the tensor's, `type` its block."""
+
     name: str
     type: tuple[str, int, int]
     shape: tuple[int, ...]
@@ -57,7 +62,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 class _Told(msgspec.Struct, frozen=True, array_like=True):
     """What one process says of its shards."""
 
-    shards: tuple[_Stored, ...]
+    shards: tuple[StoredShard, ...]
     placement: Placement
 
 
@@ -91,47 +96,81 @@ def store_shards(
         piece = TensorPiece(tuple(one.offset), whole.shape, whole.fingerprint, whole.value)
         element = one.reader.type
         type_of = element.name, element.block_elements, element.block_bytes
-        stored.append(_Stored(one.name, type_of, tuple(one.shape), piece))
+        stored.append(StoredShard(one.name, type_of, tuple(one.shape), piece))
     return msgspec.msgpack.encode(_Told(tuple(stored), placement))
 
 
-def join_shards(
-    objects: ObjectSink,
-    told: Iterable[bytes],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    lineage: Iterable[ProvenanceEdge] = (),
-) -> Entry:
+def join_shards(objects: ObjectSink, told: Iterable[bytes], **about: Any) -> Entry:
     """The model that all shards together are.
 
     Args:
         objects: where to; the shards are in the same repository.
         told: what `store_shards` returned in every process. A box that several stored counts once.
-        metadata: JSON.
-        metrics: JSON.
-        lineage: what it came from.
+        about: files, metadata, metrics and lineage, as for `join_stored`.
 
     Raises:
         InvalidInputError: shards that do not make up whole tensors; names one.
     """
     parts = [from_msgpack(one, _Told) for one in told]
     stored = [shard for part in parts for shard in part.shards]
+    return join_stored(objects, stored, [part.placement for part in parts], **about)
+
+
+def join_stored(
+    objects: ObjectSink,
+    stored: Sequence[StoredShard],
+    placements: Iterable[Placement],
+    *,
+    aliases: Iterable[Alias] = (),
+    files: Mapping[str, FileContent] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    lineage: Iterable[ProvenanceEdge] = (),
+) -> Entry:
+    """The model that stored boxes of tensors are together.
+
+    Args:
+        objects: where to; what was stored is in the same repository.
+        stored: boxes; one that is there several times counts once.
+        placements: where their frames lie.
+        aliases: further names of tensors, sorted.
+        files: files that belong to it: bytes, or where they lie.
+        metadata: JSON.
+        metrics: JSON.
+        lineage: what it came from.
+
+    Raises:
+        InvalidInputError: boxes that do not make up whole tensors; names one.
+    """
     tensors = _joined(stored)
     manifest = Manifest(
         types=type_entries(TensorType(*shard.type) for shard in stored),
         tensors=tuple(tensors[name] for name in sorted(tensors)),
+        aliases=tuple(aliases),
+        files=store_files(objects, files or {}),
         metadata=dict(metadata or {}),
         metrics=dict(metrics or {}),
         lineage=tuple(lineage),
     )
     named = {piece.fingerprint for tensor in manifest.tensors for piece in tensor.pieces}
-    known = known_tensors(part.placement for part in parts)
-    placement = build_placement({name: at for name, at in known.items() if name in named})
-    return store_documents(objects, manifest, placement)
+    parts = tuple(placements)
+    known = known_tensors(parts)
+    places = {name: at for name, at in known.items() if name in named}
+    return store_documents(objects, manifest, build_placement(places, _chosen(parts)))
 
 
-def _joined(stored: Iterable[_Stored]) -> dict[str, TensorEntry]:
+def _chosen(placements: Iterable[Placement]) -> list[ChosenBase]:
+    """The bases that tensors of any part were encoded against, most tensors first."""
+    found: dict[bytes, ChosenBase] = {}
+    for placement in placements:
+        for each in placement.chosen:
+            known = found.get(each.model)
+            tensors = each.tensors + (known.tensors if known is not None else 0)
+            found[each.model] = msgspec.structs.replace(known or each, tensors=tensors)
+    return sorted(found.values(), key=lambda each: (-each.tensors, each.model))
+
+
+def _joined(stored: Iterable[StoredShard]) -> dict[str, TensorEntry]:
     boxes: dict[str, dict[tuple[int, ...], TensorPiece]] = {}
     about: dict[str, tuple[tuple[str, int, int], tuple[int, ...]]] = {}
     for shard in stored:

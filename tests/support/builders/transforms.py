@@ -50,3 +50,9 @@ def sleepy(batch: Any) -> Any:
 
 def unsendable(batch: Any) -> Any:
     return {"batch": [batch["label"], {"what": {1, 2}}]}
+
+
+def unhurried(batch: Any) -> Any:
+    """Take so long that a worker can be met at work."""
+    time.sleep(0.01)
+    return batch

@@ -57,6 +57,7 @@ from tensorrepo.formats.dataset.streaming.collate.batch import (
     OutputForm,
     batch_with,
 )
+from tensorrepo.formats.dataset.streaming.collate.turns import WorkerDied
 from tensorrepo.repo import errors
 from tensorrepo.repo.errors import Error, InvalidInputError
 
@@ -320,14 +321,14 @@ _END_SECONDS = 5.0  # what a child may take to end by itself
 
 MadeItem = tuple[int, Any, dict[str, Any]]  # position, what is handed out, statistics up to there
 
-_PARTS = "the position", "what the transform returned", "the statistics"
+MADE_PARTS = "the position", "what the transform returned", "the statistics"
 
 
 # What the child does. Passed to it, so whatever it consists of must be found by name there.
 WorkerMain = Callable[[], Generator[MadeItem, None, None]]
 
 
-class _Ready(msgspec.Struct, tag=True, array_like=True):
+class FrameReady(msgspec.Struct, tag=True, array_like=True):
     """A frame lies in a block."""
 
     block: int
@@ -337,18 +338,20 @@ class _Ready(msgspec.Struct, tag=True, array_like=True):
     description_bytes: int
 
 
-class _Failed(msgspec.Struct, tag=True, array_like=True):
+class WorkFailed(msgspec.Struct, tag=True, array_like=True):
+    """What a worker raised."""
+
     kind: str
     message: str
     trace: str
 
 
-class _Ended(msgspec.Struct, tag=True, array_like=True):
-    pass
+class WorkEnded(msgspec.Struct, tag=True, array_like=True):
+    """No step is left."""
 
 
-_Message = _Ready | _Failed | _Ended
-_DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
+WorkerMessage = FrameReady | WorkFailed | WorkEnded
+MESSAGES: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
 
 
 class KeptProcess:
@@ -415,17 +418,21 @@ class ProcessItems:
         self.start()
         child = self._child
         assert child is not None, "it was started"
-        message = child.receive()
-        if isinstance(message, _Ready):
+        try:
+            message = child.receive()
+        except WorkerDied:
+            self.close()
+            raise
+        if isinstance(message, FrameReady):
             position, item, stats = child.read(message, self._identify)
             self._stats_moved(stats)
             return [(position, self._finish(item))]
-        if isinstance(message, _Ended) and self._kept is not None and not self._closed:
+        if isinstance(message, WorkEnded) and self._kept is not None and not self._closed:
             self._closed = True
             self._kept.keep(child)
         self.close()
-        if isinstance(message, _Failed):
-            raise _as_error(message)
+        if isinstance(message, WorkFailed):
+            raise as_error(message)
         raise StopIteration
 
     def close(self) -> None:
@@ -445,36 +452,6 @@ class ProcessItems:
             )
         errand = _packed(self._errand)
         self._child = _Child(errand) if self._kept is None else self._kept.begin(errand)
-
-
-class ItemsInTurn:
-    """Items of several sources: one of each in turn. All processes begin with the first item."""
-
-    def __init__(self, sources: Sequence[ProcessItems]) -> None:
-        self._sources = sources
-        self._next = 0
-
-    def __iter__(self) -> ItemsInTurn:
-        return self
-
-    def __next__(self) -> list[tuple[int, Any]]:
-        for source in self._sources:
-            source.start()
-        source = self._sources[self._next]
-        self._next = (self._next + 1) % len(self._sources)
-        try:
-            return next(source)
-        except StopIteration:
-            # No step is left. The others say so as well, and then wait for the next epoch.
-            for each in self._sources:
-                for _ in each:
-                    raise AssertionError("steps were made out of turn") from None
-            raise
-
-    def close(self) -> None:
-        """End all processes."""
-        for source in self._sources:
-            source.close()
 
 
 class _Child:
@@ -524,18 +501,21 @@ class _Child:
         for block in self._blocks:
             block.close()
 
-    def receive(self) -> _Message:
+    def receive(self) -> WorkerMessage:
         self._give_back()
         with suppress(EOFError, OSError):  # the child ended without a word
             ready = wait([self._results, self._process.sentinel])
             if self._results in ready or self._results.poll():
-                return _DECODER.decode(self._results.recv_bytes())
+                return MESSAGES.decode(self._results.recv_bytes())
         if self._ended:
-            return _Ended()
+            return WorkEnded()
         self._process.join(_END_SECONDS)
-        return _Failed(Error.__name__, _death(self._process.exitcode), "")
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            raise WorkerDied(_death(code))
+        return WorkFailed(Error.__name__, _death(code), "")  # another one would exit as well
 
-    def read(self, ready: _Ready, identify: Identify) -> MadeItem:
+    def read(self, ready: FrameReady, identify: Identify) -> MadeItem:
         """What lies in a block, whose rows `identify` names."""
         block = self._blocks[ready.block]
         block.map(ready.capacity)
@@ -601,7 +581,7 @@ def _serve(
 
 def _worked_off(
     errand: bytes, free: LifoQueue[int | None], blocks: list[SharedBlock], results: Connection
-) -> _Message:
+) -> WorkerMessage:
     """Make all items of an errand, and nothing of it stays; gives what became of it."""
     try:
         made = _unpacked(errand)()  # here, so that what fails in it is told
@@ -614,15 +594,15 @@ def _worked_off(
         finally:
             made.close()
     except BaseException as error:  # noqa: BLE001  the parent raises it
-        return _Failed(type(error).__name__, str(error), traceback.format_exc())
-    return _Ended()
+        return WorkFailed(type(error).__name__, str(error), traceback.format_exc())
+    return WorkEnded()
 
 
-def _written(made: MadeItem, number: int, block: SharedBlock) -> _Ready:
-    frame = BatchFrame(made, _PARTS)
+def _written(made: MadeItem, number: int, block: SharedBlock) -> FrameReady:
+    frame = BatchFrame(made, MADE_PARTS)
     block.grow(frame.bytes)
     frame.write(block.memory)
-    return _Ready(
+    return FrameReady(
         number, block.capacity, frame.bytes, frame.description_at, frame.description_bytes
     )
 
@@ -677,7 +657,7 @@ def _unpacked(packed: bytes) -> WorkerMain:
     return errand
 
 
-def _as_error(failed: _Failed) -> Exception:
+def as_error(failed: WorkFailed) -> Exception:
     """What the child raised, of the same class where it is ours or Python's."""
     error: Exception | None = None
     kind = getattr(errors, failed.kind, None) or getattr(builtins, failed.kind, None)
