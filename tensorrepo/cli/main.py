@@ -209,6 +209,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "purge": ("Erase rows, columns or tensors from all history.", CARE, "purge"),
     "fsck": ("Check that all data is there and whole.", CARE, "setup"),
     "doctor": ("Check the repository, this machine and the workspace.", CARE, "setup"),
+    "bench": ("Emulate published trainings against a store.", CARE, "bench"),
     "resolve": ("Find out what became of a commit whose outcome was unknown.", CARE, "setup"),
     "catalog status": ("Show how the SQL catalog stands to the repository.", CARE, "catalog"),
     "catalog upgrade": ("Bring the catalog's tables to this version's.", CARE, "catalog"),

@@ -337,7 +337,9 @@ class _Ready(msgspec.Struct, tag=True, array_like=True):
     description_bytes: int
 
 
-class _Failed(msgspec.Struct, tag=True, array_like=True):
+class ChildFailure(msgspec.Struct, tag=True, array_like=True):
+    """What a child process raised: name of its class, message, and traceback or ""."""
+
     kind: str
     message: str
     trace: str
@@ -347,7 +349,7 @@ class _Ended(msgspec.Struct, tag=True, array_like=True):
     pass
 
 
-_Message = _Ready | _Failed | _Ended
+_Message = _Ready | ChildFailure | _Ended
 _DECODER: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
@@ -424,8 +426,8 @@ class ProcessItems:
             self._closed = True
             self._kept.keep(child)
         self.close()
-        if isinstance(message, _Failed):
-            raise _as_error(message)
+        if isinstance(message, ChildFailure):
+            raise error_of(message)
         raise StopIteration
 
     def close(self) -> None:
@@ -533,7 +535,7 @@ class _Child:
         if self._ended:
             return _Ended()
         self._process.join(_END_SECONDS)
-        return _Failed(Error.__name__, _death(self._process.exitcode), "")
+        return ChildFailure(Error.__name__, _death(self._process.exitcode), "")
 
     def read(self, ready: _Ready, identify: Identify) -> MadeItem:
         """What lies in a block, whose rows `identify` names."""
@@ -614,7 +616,7 @@ def _worked_off(
         finally:
             made.close()
     except BaseException as error:  # noqa: BLE001  the parent raises it
-        return _Failed(type(error).__name__, str(error), traceback.format_exc())
+        return ChildFailure(type(error).__name__, str(error), traceback.format_exc())
     return _Ended()
 
 
@@ -677,8 +679,8 @@ def _unpacked(packed: bytes) -> WorkerMain:
     return errand
 
 
-def _as_error(failed: _Failed) -> Exception:
-    """What the child raised, of the same class where it is ours or Python's."""
+def error_of(failed: ChildFailure) -> Exception:
+    """What a child raised, of the same class where it is ours or Python's."""
     error: Exception | None = None
     kind = getattr(errors, failed.kind, None) or getattr(builtins, failed.kind, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration:
@@ -687,7 +689,7 @@ def _as_error(failed: _Failed) -> Exception:
     if error is None:
         error = RuntimeError(f"{failed.kind}: {failed.message}")
     if failed.trace:
-        error.add_note("In the process of the stream:\n" + failed.trace)
+        error.add_note("In the other process:\n" + failed.trace)
     return error
 
 
