@@ -46,6 +46,7 @@ from tensorrepo.workloads.report import Spread
 from tensorrepo.workloads.summary import dlio_summary
 
 _SIZE: Final = "4GiB"
+_LONG_SECONDS: Final = 60
 
 
 def bench_command(
@@ -169,9 +170,12 @@ def _run(
 
 
 def _tell_length(plan: TrainingPlan | CheckpointPlan) -> None:
+    if plan.least_seconds < _LONG_SECONDS:
+        return
+    shorter = "--checkpoints" if isinstance(plan, CheckpointPlan) else "--epochs, --most-steps"
     output.note(
-        f"the emulated computation alone takes {_duration(plan.least_seconds)}; "
-        "--epochs, --most-steps, --checkpoints and --step-seconds make it shorter"
+        f"the emulated computation alone takes {_duration(plan.least_seconds)}; {shorter} and "
+        "--step-seconds make it shorter"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -170,13 +171,17 @@ def _epochs(
     )
     folder = place.folder_of(name)
     sample_bytes = plan.shape.data_bytes / plan.shape.samples
-    with Ranks(train, job, plan.accelerators) as ranks:
+    with ExitStack() as stack:
+        ranks = None
         for epoch in range(plan.epochs):
+            if folder is not None and not options.warm:
+                # The system keeps what a process has mapped, so each epoch has processes of its
+                # own. They begin, and open the dataset, before the time of the epoch does.
+                stack.close()
+                ranks = None
             cache, share = _prepared_cache(folder, warm=options.warm)
-            answers = ranks.ask(
-                epoch_order(epoch),
-                partial(_tell_step, tell, plan, epoch),
-            )
+            ranks = ranks or stack.enter_context(Ranks(train, job, plan.accelerators))
+            answers = ranks.ask(epoch_order(epoch), partial(_tell_step, tell, plan, epoch))
             yield epoch_report(
                 epoch + 1,
                 [epoch_times(each) for each in answers],
