@@ -28,7 +28,7 @@ from tensorrepo.workloads.data import AUTHOR, DATASET, DataShape, find_data, mak
 from tensorrepo.workloads.machine import total_memory
 from tensorrepo.workloads.place import BenchPlace
 from tensorrepo.workloads.plans import BenchOptions, CheckpointPlan, TrainingPlan, check_memory
-from tensorrepo.workloads.ranks import Ranks
+from tensorrepo.workloads.ranks import RankProcesses
 from tensorrepo.workloads.report import (
     PUBLISHED_MEMORY,
     PUBLISHED_STEPS,
@@ -180,7 +180,7 @@ def _epochs(
                 stack.close()
                 ranks = None
             cache, share = _prepared_cache(folder, warm=options.warm)
-            ranks = ranks or stack.enter_context(Ranks(train, job, plan.accelerators))
+            ranks = ranks or stack.enter_context(RankProcesses(train, job, plan.accelerators))
             answers = ranks.ask(epoch_order(epoch), partial(_tell_step, tell, plan, epoch))
             yield epoch_report(
                 epoch + 1,
@@ -266,7 +266,7 @@ def _checkpoints(
     saves: list[float] = []
     reports: list[CheckpointReport] = []
     folder = place.folder_of(name)
-    with Ranks(checkpoint_rank, job, plan.ranks) as ranks:
+    with RankProcesses(checkpoint_rank, job, plan.ranks) as ranks:
         for step in range(plan.checkpoints):
             time.sleep(plan.pause_seconds)
             saved = _asked(ranks, "save", step)
@@ -294,6 +294,6 @@ def _checkpoints(
     return reports
 
 
-def _asked(ranks: Ranks, what: Literal["save", "load"], step: int) -> list[RankSaved]:
+def _asked(ranks: RankProcesses, what: Literal["save", "load"], step: int) -> list[RankSaved]:
     order = msgspec.json.encode(CheckpointOrder(what, step))
     return [rank_saved(answer) for answer in ranks.ask(order)]

@@ -94,7 +94,7 @@ class RankLink:
 RankMain = Callable[[RankLink, Any], None]  # found by its name in the process of the rank
 
 
-class Ranks:
+class RankProcesses:
     """The processes of a job. As a context manager, leaving it ends them."""
 
     def __init__(self, main: RankMain, job: Any, count: int) -> None:

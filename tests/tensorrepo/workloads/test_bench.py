@@ -151,9 +151,7 @@ def test_a_step_of_click_logs_is_many_rows() -> None:
 
 
 @pytest.mark.usefixtures("fast_ranks")
-def test_an_interrupt_while_data_are_made_leaves_nothing(
-    place: BenchPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_data_are_made_leaves_nothing(place: BenchPlace) -> None:
     def stop(_done: int, _total: int, _unit: str) -> None:
         raise KeyboardInterrupt
 
@@ -251,8 +249,9 @@ def test_interrupted_checkpoints_leave_nothing(place: BenchPlace) -> None:
     assert place.there() == []
 
 
+@pytest.mark.usefixtures("fast_ranks")
 def test_the_system_is_asked_to_drop_what_it_holds_before_each_epoch(
-    place: BenchPlace, monkeypatch: pytest.MonkeyPatch, fast_ranks: None
+    place: BenchPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[Path] = []
     monkeypatch.setattr(bench.system_cache, "drop", dropped.append)

@@ -52,10 +52,16 @@ def test_a_repository_without_a_commit_is_half_made(anywhere: BenchPlace) -> Non
 def test_what_was_interrupted_leaves_nothing(
     anywhere: BenchPlace, error: type[BaseException]
 ) -> None:
-    with pytest.raises(error), anywhere.new("a") as name:
-        tr.init(anywhere.url_of(name))
-        raise error
+    with pytest.raises(error):
+        _interrupted(anywhere, error)
     assert anywhere.there() == []
+
+
+def _interrupted(place: BenchPlace, error: type[BaseException]) -> None:
+    with place.new("a") as name:
+        tr.init(place.url_of(name))
+        assert [each.name for each in place.there()] == [name]
+        raise error
 
 
 def test_what_was_made_stays_for_who_asks(anywhere: BenchPlace) -> None:

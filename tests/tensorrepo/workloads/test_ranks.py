@@ -14,16 +14,16 @@ import psutil
 import pytest
 
 from tensorrepo.repo.errors import InvalidInputError
-from tensorrepo.workloads.ranks import RankLink, RankMain, Ranks
+from tensorrepo.workloads.ranks import RankLink, RankMain, RankProcesses
 from tests.support.architecture.sources import ROOT
 
 WAITED = 30.0
 PARENT = """
 import sys
 from tests.tensorrepo.workloads.test_ranks import sleep
-from tensorrepo.workloads.ranks import Ranks
+from tensorrepo.workloads.ranks import RankProcesses
 if __name__ == "__main__":
-    ranks = Ranks(sleep, None, 2)
+    ranks = RankProcesses(sleep, None, 2)
     print(*(each.pid for each in ranks._processes), flush=True)
     ranks.ask(b"sleep")
 """
@@ -73,7 +73,7 @@ def sleep(link: RankLink, _: object) -> None:
 @pytest.mark.usefixtures("fast_ranks")
 def test_all_ranks_work_on_each_order_and_answer_in_their_order(tmp_path: Path) -> None:
     told: list[int] = []
-    with Ranks(meet, Meeting(str(tmp_path)), 3) as ranks:
+    with RankProcesses(meet, Meeting(str(tmp_path)), 3) as ranks:
         answers = [ranks.ask(order, told.append) for order in (b"a", b"b")]
     expected = [f"{rank} of 3 saw 3".encode() for rank in range(3)]
     assert answers == [expected, expected]
@@ -93,7 +93,7 @@ def test_what_becomes_of_one_rank_is_raised_and_ends_the_others(
     main: RankMain, error: type[Exception], told: str
 ) -> None:
     begun = time.monotonic()
-    ranks = Ranks(main, None, 2)
+    ranks = RankProcesses(main, None, 2)
     processes = list(ranks._processes)
     with pytest.raises(error, match=told), ranks:
         ranks.ask(b"go")
@@ -105,7 +105,7 @@ def test_what_becomes_of_one_rank_is_raised_and_ends_the_others(
 @pytest.mark.usefixtures("fast_ranks")
 def test_an_interrupt_ends_ranks_that_are_at_work() -> None:
     begun = time.monotonic()
-    ranks = Ranks(sleep, None, 2)
+    ranks = RankProcesses(sleep, None, 2)
     processes = list(ranks._processes)
     for orders in ranks._orders:
         orders.send_bytes(b"sleep")
