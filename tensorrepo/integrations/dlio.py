@@ -39,7 +39,7 @@ __all__ = ["DlioWorkload", "RepositoryDataLoader", "RepositoryReader", "export_w
 
 
 class RepositoryDataLoader(BaseDataLoader):  # type: ignore[misc]
-    """A data loader of DLIO: ``reader.data_loader_classname``, with the sampler ``iter``."""
+    """A data loader of DLIO: ``reader.data_loader_classname``, with the sampler ``iterative``."""
 
     def __init__(self, format_type: Any, dataset_type: Any, epoch: int) -> None:
         """Made by DLIO for training, and for evaluation."""

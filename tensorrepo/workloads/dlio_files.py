@@ -172,7 +172,7 @@ def _reader(workload: DlioWorkload) -> dict[str, Any]:
     }
     if workload.by == "stream":
         classes = {"data_loader_classname": f"{_PLUGIN}.RepositoryDataLoader"}
-        return found | classes | {"data_loader_sampler": "iter"}
+        return found | classes | {"data_loader_sampler": "iterative"}
     return found | {"reader_classname": f"{_PLUGIN}.RepositoryReader", "sample_shuffle": "seed"}
 
 
