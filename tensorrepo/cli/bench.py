@@ -146,6 +146,8 @@ def bench_command(
     if dlio is not None:
         _export(call, place, chosen, options, call.path(dlio))
         return
+    if to is not None and not call.path(to).parent.is_dir():
+        raise InvalidInputError(f"--to {to}: there is no folder {call.path(to).parent}")
     result = _run(place, chosen, options)
     if to is not None:
         call.path(to).write_text(json.dumps(dlio_summary(result), indent=4) + "\n")

@@ -261,6 +261,7 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "prune": "`tensorrepo gc` deletes what nothing leads to, `expire` gives up old commits.",
         "verify": "`tensorrepo fsck --deep` reads and verifies all data, `model verify` a model.",
         "check": "`tensorrepo fsck` checks data, `tensorrepo doctor` the store and this machine.",
+        "benchmark": "`tensorrepo bench` emulates a training, `dataset stream` reads your data.",
         "help": "`tensorrepo --help` lists all commands, `tensorrepo COMMAND --help` tells of one.",
         "rebase": "`tensorrepo cherry-pick` puts commits on another branch.",
         "unstage": "`tensorrepo restore --staged NAME` unstages.",

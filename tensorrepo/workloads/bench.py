@@ -278,8 +278,7 @@ def _checkpoints(
             cache, share = _prepared_cache(folder, warm=options.warm)
             loaded = _asked(ranks, "load", step)
             size = sum(each.loaded_bytes for each in loaded)
-            if size != plan.checkpoint_bytes:
-                raise AssertionError(f"loaded {size} of {plan.checkpoint_bytes} bytes")
+            assert size == plan.checkpoint_bytes, "each rank loads what it saved"
             reports.append(
                 CheckpointReport(
                     number=step + 1,

@@ -125,6 +125,7 @@ def test_a_workload_for_dlio_is_written_and_nothing_is_run(bench: Shell) -> None
         (2, ("--workload", "llm", "--accelerator", "h100"), "leave --accelerator out"),
         (2, ("--workload", "checkpoint", "--epochs", "2"), "--epochs is not of the workload"),
         (2, ("--workload", "checkpoint", "--dlio", "job"), "DLIO reads datasets by the plug-in"),
+        (2, ("--workload", "resnet50", "--to", "no/such.json"), "there is no folder"),
         (2, ("--workload", "resnet50", "--clean"), "leave --workload out"),
         (2, ("--workload", "resnet50", "--accelerators", "0"), "accelerators"),
     ],
