@@ -148,7 +148,10 @@ def bench_command(
         return
     if to is not None and not call.path(to).parent.is_dir():
         raise InvalidInputError(f"--to {to}: there is no folder {call.path(to).parent}")
-    result = _run(place, chosen, options)
+    try:
+        result = _run(place, chosen, options)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"nothing half made is left in {place.url}") from None
     if to is not None:
         call.path(to).write_text(json.dumps(dlio_summary(result), indent=4) + "\n")
         output.note(f"wrote {to}")

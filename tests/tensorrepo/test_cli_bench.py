@@ -154,4 +154,5 @@ def test_ctrl_c_ends_all_processes_and_removes_the_data(empty: Shell) -> None:
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130, errors
     assert "Traceback" not in errors
+    assert "interrupted. nothing half made is left in" in errors
     assert not data.exists()
