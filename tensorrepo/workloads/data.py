@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.schema.types import Bytes, ColumnType, Scalar, Tensor
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.tables import bytes_text
@@ -76,7 +77,7 @@ class DataShape:
             return {"tokens": Tensor("uint16", (self.sample_bytes // _TOKEN_BYTES,))}
         return {"sample": Bytes(), "label": Scalar("int64")}
 
-    def sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def sizes(self) -> Ints:
         """Bytes of each sample: sides of a rectangle drawn from a normal distribution, as in DLIO.
 
         Those of a smaller dataset are the first ones of a larger one.
@@ -87,7 +88,8 @@ class DataShape:
         drawn = np.random.default_rng(_SEED).normal(
             side, self.sample_bytes_stdev / 2 / side, (self.samples, 2)
         )
-        return np.maximum(drawn.astype(np.int64), 1).prod(axis=1)
+        sizes: Ints = np.maximum(drawn.astype(np.int64), 1).prod(axis=1)
+        return sizes
 
     @property
     def data_bytes(self) -> int:
@@ -166,9 +168,7 @@ def _bytes_of(column: Any) -> int:
     return sum(map(len, column)) if isinstance(column, list) else int(column.nbytes)
 
 
-def _encoded(
-    rng: np.random.Generator, sizes: np.ndarray[Any, np.dtype[np.int64]]
-) -> Iterator[dict[str, Any]]:
+def _encoded(rng: np.random.Generator, sizes: Ints) -> Iterator[dict[str, Any]]:
     """Samples that are bytes, each with a label."""
     ends = np.cumsum(sizes)
     start = 0

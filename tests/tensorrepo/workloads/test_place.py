@@ -31,7 +31,7 @@ def anywhere(
 
 def test_what_is_made_is_there_until_it_is_removed_and_others_stay(anywhere: BenchPlace) -> None:
     for name in ("a-1", "b-2"):
-        with tr.init(anywhere.url_of(name)).transaction() as tx:
+        with tr.init(anywhere.url_of(name), author="Ann <ann@example.org>").transaction() as tx:
             tx.save_file("notes.txt", b"kept")
     there = anywhere.there()
     assert [(each.name, each.is_whole) for each in there] == [("a-1", True), ("b-2", True)]
