@@ -70,12 +70,13 @@ class RepositoryDataLoader(BaseDataLoader):  # type: ignore[misc]
             seed=args.seed,
             sampling=Sampling(rows=None if whole else slice(0, len(files) * rows)),
             ranks=Ranks(rank=args.my_rank, world_size=args.comm_size),
+            output="arrow",  # lists of Python's bytes would hold the interpreter, see accelerators
             last="drop",
             loading=Loading(fetch_threads=max(1, args.read_threads), cache_limit=0),
         )
 
     def next(self) -> Iterator[Any]:
-        """Batches of this rank in an epoch: arrays by column."""
+        """Batches of this rank in an epoch: arrays of Arrow by column."""
         super().next()
         if self._stream is None:
             self.read()

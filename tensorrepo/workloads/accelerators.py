@@ -84,6 +84,9 @@ def train(link: RankLink, job: TrainingJob) -> None:
         seed=job.seed,
         sampling=Sampling(),
         ranks=Ranks(rank=link.rank, world_size=link.count),
+        # Encoded samples as lists of Python's bytes hold the interpreter while they are made: a
+        # step of 400 images then took 50 ms more to wake from its sleep, as arrays of Arrow 4.
+        output="arrow",
         last="drop",
         loading=Loading(fetch_threads=job.read_threads, cache_limit=0),
     )

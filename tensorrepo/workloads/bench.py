@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from statistics import fmean
+from typing import Final, Literal
 
 import msgspec
 
@@ -39,6 +40,7 @@ from tensorrepo.workloads.report import (
     spread,
 )
 
+_LATE: Final = 1.05  # of a sleep: what goes beyond is told
 Tell = Callable[[int, int, str], None]  # how much is done, of how much, and its unit
 
 
@@ -139,7 +141,11 @@ def run_training(
             samples_per_second=spread([each.samples_per_second for each in epochs]),
             mib_per_second=spread([each.mib_per_second for each in epochs]),
             passed=reached.mean >= 100 * plan.workload.least_utilization,
-            caveats=(*_training_caveats(plan, data_bytes), *_cache_caveats(place, options)),
+            caveats=(
+                *_training_caveats(plan, data_bytes),
+                *_sleep_caveats(plan, epochs),
+                *_cache_caveats(place, options),
+            ),
             began=began,
             ended=time.time(),
         )
@@ -186,6 +192,7 @@ def _epochs(
                 epoch + 1,
                 [epoch_times(each) for each in answers],
                 batch_size=plan.batch_size,
+                step_seconds=plan.step_seconds,
                 sample_bytes=sample_bytes,
                 cache=cache,
                 cached_share=share,
@@ -220,6 +227,15 @@ def _training_caveats(plan: TrainingPlan, data_bytes: int) -> Iterator[str]:
         )
     if plan.steps < PUBLISHED_STEPS:
         yield f"MLPerf Storage asks for {PUBLISHED_STEPS} steps an epoch: this is {plan.steps}"
+
+
+def _sleep_caveats(plan: TrainingPlan, epochs: Sequence[EpochReport]) -> Iterator[str]:
+    slept = fmean(each.step_seconds for each in epochs)
+    if slept > _LATE * plan.step_seconds > 0:
+        yield (
+            f"a step slept for {slept:.3f} s instead of {plan.step_seconds:g} s: this machine was "
+            "busy with more than the store, and what went beyond counts as a wait"
+        )
 
 
 def _cache_caveats(place: BenchPlace, options: BenchOptions) -> Iterator[str]:

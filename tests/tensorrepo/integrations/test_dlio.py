@@ -49,7 +49,7 @@ seen = []
 class CountingLoader(plugin.RepositoryDataLoader):
     def next(self):
         for batch in super().next():
-            seen.extend(int(each) for each in batch["number"])
+            seen.extend(batch["number"].to_pylist())
             yield batch
 
 class CountingReader(plugin.RepositoryReader):
