@@ -92,7 +92,7 @@ def test_a_repository_is_no_place_for_benchmarks(tmp_path: Path) -> None:
         bench_place(str(tmp_path / "team"), machine())
 
 
-@pytest.mark.parametrize("url", ["memory://bench", "https://host.example/team"])
+@pytest.mark.parametrize("url", ["memory://bench", "https://127.0.0.1:9/team"])
 def test_what_other_processes_do_not_see_and_services_are_refused(url: str) -> None:
     with pytest.raises(UnsupportedError, match="benchmarks make repositories in a folder"):
         bench_place(url, machine())
