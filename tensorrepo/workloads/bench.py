@@ -180,9 +180,7 @@ def _epochs(
     with ExitStack() as stack:
         ranks = None
         for epoch in range(plan.epochs):
-            if folder is not None and not options.warm:
-                # The system keeps what a process has mapped, so each epoch has processes of its
-                # own. They begin, and open the dataset, before the time of the epoch does.
+            if _begins_cold(folder, options):
                 stack.close()
                 ranks = None
             cache, share = _prepared_cache(folder, warm=options.warm)
@@ -197,6 +195,15 @@ def _epochs(
                 cache=cache,
                 cached_share=share,
             )
+
+
+def _begins_cold(folder: Path | None, options: BenchOptions) -> bool:
+    """Whether each epoch, and each load of a checkpoint, has processes of its own.
+
+    The system keeps what a process has mapped. They begin, and open the repository, before the time
+    of the epoch does.
+    """
+    return folder is not None and not options.warm
 
 
 def _tell_step(tell: Tell, plan: TrainingPlan, epoch: int, done: int) -> None:
@@ -282,7 +289,8 @@ def _checkpoints(
     saves: list[float] = []
     reports: list[CheckpointReport] = []
     folder = place.folder_of(name)
-    with RankProcesses(checkpoint_rank, job, plan.ranks) as ranks:
+    with ExitStack() as stack:
+        ranks = stack.enter_context(RankProcesses(checkpoint_rank, job, plan.ranks))
         for step in range(plan.checkpoints):
             time.sleep(plan.pause_seconds)
             saved = _asked(ranks, "save", step)
@@ -291,7 +299,11 @@ def _checkpoints(
             tell(step + 1, plan.checkpoints, "checkpoints saved")
         for step in range(plan.checkpoints):
             time.sleep(plan.pause_seconds)
+            if _begins_cold(folder, options):
+                stack.close()
             cache, share = _prepared_cache(folder, warm=options.warm)
+            if _begins_cold(folder, options):
+                ranks = stack.enter_context(RankProcesses(checkpoint_rank, job, plan.ranks))
             loaded = _asked(ranks, "load", step)
             size = sum(each.loaded_bytes for each in loaded)
             assert size == plan.checkpoint_bytes, "each rank loads what it saved"

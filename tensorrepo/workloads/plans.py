@@ -16,7 +16,7 @@ from tensorrepo.workloads.machine import available_memory
 from tensorrepo.workloads.published import CheckpointWorkload, TrainingWorkload, accelerator_of
 
 _HELD_BATCHES: Final = 3  # of each rank: in use, being made, and ahead
-_HELD_SHARDS: Final = 2  # of each rank: the tensors, and what is loaded or encoded of them
+_HELD_SHARDS: Final = 5  # of each rank: tensors, what is made of them and of the ones before
 _RANK_BYTES: Final = 256 << 20  # of a process and what it has fetched
 
 
