@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -33,6 +32,7 @@ from tensorrepo.formats.views import live_numbers, open_view
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.workloads import system_cache
 from tensorrepo.workspace.session import WorkspaceSession
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ def dataset_stream_command(
     )
     opened = partial(stream, options=options)
     if profiled:
-        _forget_pages(session.repository.objects.backend.local_root)
+        root = session.repository.objects.backend.local_root
+        if root is not None:
+            system_cache.drop(root / "objects")
         _profile(call, dataset, opened, path, step_ms / 1e3, seconds, picture)
     elif explain:
         plan = opened(dataset).explain()
@@ -238,13 +240,3 @@ def _legend(pen: ImageDraw, profile: Profile, top: int) -> None:
         pen.rectangle((x, top, x + 16, top + 16), _COLOURS[part])
         pen.text((x + 24, top - 2), f"{part}: without it {times:.2f}x as fast", _INK)
         x += 285
-
-
-def _forget_pages(root: Path | None) -> None:
-    """Ask the system to drop what it holds of a local store in memory, so that cold is cold."""
-    if root is None or not hasattr(os, "posix_fadvise"):
-        return
-    for file in (root / "objects").rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

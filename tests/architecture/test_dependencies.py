@@ -57,6 +57,7 @@ def _foreign(*, at_load: bool, but: str | None = None) -> dict[str, str]:
 # Modules that users import by their names, whose classes are subclasses of an extra's.
 _OF_EXTRAS = (
     "tensorrepo/dcp.py",
+    "tensorrepo/integrations/dlio.py",
     "tensorrepo/integrations/lightning.py",
     "tensorrepo/integrations/pytorch_lightning.py",
     "tensorrepo/integrations/transformers.py",
@@ -107,6 +108,7 @@ def test_what_loads_later_is_a_dependency_or_an_extra() -> None:
         "keyring",
         "lance",
         "lmdb",
+        "dlio",
         "gpu",
         "mount",
         "postgres",

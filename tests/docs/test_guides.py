@@ -19,6 +19,7 @@ from tests.support.processes.prepared import prepared_commands
 
 GUIDES = [
     "../tutorial",
+    "benchmarking",
     "changing-datasets",
     "deriving",
     "checkpointing",

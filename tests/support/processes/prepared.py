@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import current_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
@@ -70,6 +71,8 @@ def _serve(server: socket.socket) -> None:
             if not os.fork():
                 server.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                # It goes on where its daemon forked, but is a command, which may have children.
+                current_process()._config["daemon"] = False  # type: ignore[attr-defined]
                 _say_exit_code(caller)
                 os._exit(_answer(caller))
 

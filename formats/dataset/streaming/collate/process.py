@@ -667,7 +667,7 @@ def as_error(failed: WorkFailed) -> Exception:
     if error is None:
         error = RuntimeError(f"{failed.kind}: {failed.message}")
     if failed.trace:
-        error.add_note("In the process of the stream:\n" + failed.trace)
+        error.add_note("In the other process:\n" + failed.trace)
     return error
 
 

@@ -1,0 +1,1 @@
+"""Published workloads of trainings and checkpoints, emulated against a store."""

@@ -1,0 +1,52 @@
+"""What the system holds of a folder's files: filled, dropped, and measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tensorrepo.workloads.system_cache import drop, held_share, warm
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files of 4 MiB each that are on the disk, one below the other; and a link to one."""
+    (tmp_path / "deep").mkdir()
+    for name in ("a", "deep/b"):
+        with (tmp_path / name).open("wb") as file:
+            file.write(os.urandom(4 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    return tmp_path
+
+
+def is_memory(folder: Path) -> bool:
+    """Whether files below a folder have no other place than memory."""
+    told = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    kinds = {at: kind for _, at, kind, *_ in told}
+    nearest = next(str(each) for each in (folder, *folder.parents) if str(each) in kinds)
+    return kinds[nearest] in {"tmpfs", "ramfs"}
+
+
+def test_what_was_read_is_held_and_what_was_dropped_is_not(folder: Path) -> None:
+    warm(folder)
+    if held_share(folder) is None:
+        pytest.skip("the system does not tell what it holds")
+    assert held_share(folder) == 1.0
+    drop(folder)
+    assert held_share(folder) == (1.0 if is_memory(folder) else 0.0)
+
+
+def test_of_small_files_nothing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x")
+    assert held_share(tmp_path) is None
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    drop(missing)
+    warm(missing)
+    assert held_share(missing) is None
