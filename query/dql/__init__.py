@@ -1,0 +1,1 @@
+"""DQL, ModelHub's query language: statements, their grammar, and conditions asked of the catalog."""
