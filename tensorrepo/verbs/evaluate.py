@@ -30,8 +30,16 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset, dataset_at
-from tensorrepo.formats.common.arguments import check_instance, chosen, counted, text, whole, wrong
-from tensorrepo.formats.common.function_identity import FunctionIdentity, identify
+from tensorrepo.formats.common.arguments import (
+    check_instance,
+    chosen,
+    counted,
+    real,
+    text,
+    whole,
+    wrong,
+)
+from tensorrepo.formats.common.function_identity import identify
 from tensorrepo.formats.common.json import as_plain
 from tensorrepo.formats.runs.run_record import FINISHED, check_metric_name, check_run_name
 from tensorrepo.models.model import Model, model_at
@@ -40,7 +48,7 @@ from tensorrepo.query.dql.selection import keeps
 from tensorrepo.query.dql.statements import Best, Condition
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.json_rules import check_json
-from tensorrepo.repo.tables import Cell, RecordTable, Shown
+from tensorrepo.repo.tables import Cell, RecordTable, Shown, bytes_text
 from tensorrepo.runs.record import find_record
 from tensorrepo.runs.run import Run
 from tensorrepo.runs.run_context import note_streamed
@@ -48,13 +56,14 @@ from tensorrepo.transaction import begin_transaction
 
 Metrics: TypeAlias = Mapping[str, float]
 Metric: TypeAlias = Callable[[Any, Any], Any]
-Train: TypeAlias = Callable[[Model | None, dict[str, Any]], Mapping[str, Any]]
-Outcome = Literal["scored", "known", "failed"]
+Train: TypeAlias = Callable[[Model | None, dict[str, Any], Any], Mapping[str, Any]]
+Outcome = Literal["scored", "known", "bounded", "failed"]
 
+PROGRESSIVE: Final = ("bounds", "estimates")
 MAX_CANDIDATES: Final = 100_000
 _RULES: Final = "1"  # of what a key is made: another number scores everything anew
-_KEY_DIGITS: Final = 16
-_KEY: Final = "evaluation_key"  # parameter of the runs
+KEY_DIGITS: Final = 16
+KEY: Final = "evaluation_key"  # parameter of the runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +92,15 @@ class Score:
 
     Attributes:
         candidate: what was scored.
-        outcome: "scored" now, "known" from an earlier evaluation, or "failed".
-        metrics: values by name; empty where it failed.
+        outcome: "scored" now, "known" from an earlier evaluation, "bounded" where bounds decided
+            already, or "failed".
+        metrics: values by name; empty where none is exact.
         run: name of the run that has them.
         seconds: time that it took now.
         error: why it failed.
         model: path of the model that was trained, and kept; None else.
+        bounds: least and largest value that the metric may have; None: no progressive evaluation.
+        read_bytes: stored bytes of the model that were read now; 0: not counted.
     """
 
     candidate: Candidate
@@ -98,6 +110,8 @@ class Score:
     seconds: float = 0.0
     error: str | None = None
     model: str | None = None
+    bounds: tuple[float, float] | None = None
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -109,12 +123,16 @@ class Evaluation(Shown):
         kept: the best of them, in order.
         metric: metric that they are ordered by.
         removed: paths of models of earlier calls that others displaced now.
+        read_bytes: of a progressive one: stored bytes of models that were read.
+        whole_bytes: stored bytes of all candidates, which a whole evaluation would have read.
     """
 
     scores: tuple[Score, ...]
     kept: tuple[Score, ...]
     metric: str
     removed: tuple[str, ...] = ()
+    read_bytes: int = 0
+    whole_bytes: int = 0
 
     @property
     def failed(self) -> tuple[Score, ...]:
@@ -135,6 +153,7 @@ class Evaluation(Shown):
             "candidate": lambda score: score.candidate.name,
             "kept": lambda score: "yes" if score.candidate.key in kept else "",
             **{f">{name}": _metric_cell(name) for name in names},
+            **({f">{self.metric} between": _bounds_text} if self.whole_bytes else {}),
             "outcome": lambda score: score.error or score.outcome,
             "run": "run",
         }
@@ -143,7 +162,14 @@ class Evaluation(Shown):
     def __repr__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         told = f"{counted(len(self.scores), 'candidate')}, {len(self.kept)} kept{failed}"
+        if self.whole_bytes:
+            sizes = f"{bytes_text(self.read_bytes)} of {bytes_text(self.whole_bytes)}"
+            told += f", {sizes} of weights read"
         return f"<evaluation by {self.metric}: {told}>"
+
+
+def _bounds_text(score: Score) -> str:
+    return "-" if score.bounds is None else "{:.6g} and {:.6g}".format(*score.bounds)
 
 
 def _metric_cell(name: str) -> Cell:
@@ -164,6 +190,7 @@ class EvaluationRequest:
     by: str | None = None
     mode: str = "max"
     train: Train | None = None
+    train_data: Dataset | str | None = None
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ref: str = "main"
     branch: str = "main"
@@ -171,6 +198,9 @@ class EvaluationRequest:
     version: str | None = None
     executor: str = "thread"
     workers: int = 1
+    progressive: str | None = None
+    confidence: float = 0.9
+    memory_bytes: int = 2 << 30
     progress: Callable[[int, int], None] = lambda _done, _total: None
 
     def __post_init__(self) -> None:
@@ -180,7 +210,15 @@ class EvaluationRequest:
         chosen("mode", self.mode, ("max", "min"))
         chosen("executor", self.executor, ("thread", "process"))
         whole("workers", self.workers, 1)
+        real("confidence", self.confidence, 0.5, 0.999)
         check_run_name(self.name)
+        if self.progressive is not None:
+            chosen("progressive", self.progressive, PROGRESSIVE)
+            if self.train is not None or self.executor != "thread" or self.workers != 1:
+                raise InvalidInputError(
+                    "a progressive evaluation scores stored models one by one, whose planes it "
+                    "reads on several threads: leave out train, executor and workers"
+                )
         if self.by is not None:
             check_metric_name(self.by)
         check_instance("grid", self.grid, Mapping, "values by name, as {'lr': [0.1, 0.01]}")
@@ -212,7 +250,7 @@ class EvaluationRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
     """Which scores are kept, and in which order they stand.
 
     Attributes:
@@ -256,55 +294,82 @@ class _Rule:
 
 
 def evaluate(context: Context, request: EvaluationRequest) -> Evaluation:
-    """See `Repository.evaluate`."""
+    """See `Repository.evaluate`. Of a request that is not progressive."""
+    job = job_of(context, request)
+    candidates = candidates_of(job, request)
+    scores = list(_scored(job, candidates, request))
+    kept = job.rule.best(score for score in scores if score.outcome != "failed")
+    removed: tuple[str, ...] = ()
+    if request.train is not None:
+        kept = [_with_model(job, score) for score in kept]
+        removed = _displaced(job, candidates, kept)
+    again = {score.candidate.key: score for score in kept}
+    return evaluation(job, [again.get(each.candidate.key, each) for each in scores], kept, removed)
+
+
+def evaluation(
+    job: EvaluationJob,
+    scores: Iterable[Score],
+    kept: Iterable[Score],
+    removed: tuple[str, ...] = (),
+) -> Evaluation:
+    """Scores in order: the best first, then those without one."""
+    every = list(scores)
+    done = [score for score in every if score.metrics]
+    done.sort(key=lambda score: job.rule.rank(score.metrics))
+    rest = [score for score in every if not score.metrics]
+    named = job.rule.metric(done[0].metrics) if done else job.rule.by or _name_of(job.metric)
+    return Evaluation((*done, *rest), tuple(kept), named, removed)
+
+
+def job_of(context: Context, request: EvaluationRequest) -> EvaluationJob:
+    """What every candidate of a request is scored with. Raises NotFoundError, InvalidInputError."""
     rule = _rule(request)
-    data = request.data
-    if isinstance(data, str):
-        data = dataset_at(context, data, request.ref)
-    check_instance("data", data, Dataset, "a dataset, a view or a selection of rows")
-    job = _Job(
+    data = _rows("data", context, request.data, request.ref)
+    train_data = None
+    if request.train_data is not None:
+        train_data = _rows("train_data", context, request.train_data, request.ref)
+    return EvaluationJob(
         context,
         request.metric,
         data,
         request.train,
+        train_data,
         request.name,
         request.branch,
-        _Known(rule),
+        rule,
+        _BestRanks(rule),
     )
-    candidates = _candidates(context, request, data)
-    scores = list(_scored(job, candidates, request))
-    done = [score for score in scores if score.outcome != "failed"]
-    kept = rule.best(done)
-    if request.train is not None:
-        kept = [_with_model(job, score) for score in kept]
-    removed = _displaced(job, candidates, kept) if request.train is not None else ()
-    named = rule.metric(done[0].metrics) if done else rule.by or _name_of(request.metric)
-    done.sort(key=lambda score: rule.rank(score.metrics))
-    failed = [score for score in scores if score.outcome == "failed"]
-    by_key = {score.candidate.key: score for score in kept}
-    ordered = [by_key.get(score.candidate.key, score) for score in done] + failed
-    return Evaluation(tuple(ordered), tuple(kept), named, removed)
 
 
-def _rule(request: EvaluationRequest) -> _Rule:
+def _rows(word: str, context: Context, value: Any, ref: str) -> Dataset:
+    found = dataset_at(context, value, ref) if isinstance(value, str) else value
+    check_instance(word, found, Dataset, "a dataset, a view or a selection of rows")
+    return found
+
+
+def _rule(request: EvaluationRequest) -> Rule:
     keep: int | Best | Condition
     keep = parse_keep(request.keep) if isinstance(request.keep, str) else request.keep
     sign = 1 if request.mode == "max" else -1
     if isinstance(keep, Best):
-        return _Rule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
+        return Rule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
     if isinstance(keep, int):
-        return _Rule(whole("keep", keep, 1), None, request.by, sign)
-    return _Rule(None, keep, request.by, sign)
+        return Rule(whole("keep", keep, 1), None, request.by, sign)
+    return Rule(None, keep, request.by, sign)
 
 
 # ------------------------------------------------------------------------------ candidates
 
 
-def _candidates(context: Context, request: EvaluationRequest, data: Dataset) -> list[Candidate]:
+def candidates_of(
+    job: EvaluationJob, request: EvaluationRequest, *more: str
+) -> list[Candidate]:
+    """The candidates of a request, each once; `more` is what else their scores follow from."""
     models: list[Model | None] = []
     for one in request.models:
         if isinstance(one, str):
-            models.append(model_at(context, one, request.ref))
+            models.append(model_at(job.context, one, request.ref))
         else:
             check_instance("models", one, Model, "names or models, as repo.model(...) gives them")
             models.append(one)
@@ -314,10 +379,14 @@ def _candidates(context: Context, request: EvaluationRequest, data: Dataset) -> 
     count = max(1, len(models)) * len(configs)
     if count > MAX_CANDIDATES:
         raise InvalidInputError(f"{count:,} candidates; at most {MAX_CANDIDATES:,}")
-    functions = [_identity(request.metric, request.version)]
-    if request.train is not None:
-        functions.append(_identity(request.train, request.version))
-    told = [_RULES, [str(data.digest), data.told, data.columns], [one.digest for one in functions]]
+    functions = [each for each in (job.metric, job.train) if each is not None]
+    rows = [each for each in (job.data, job.train_data) if each is not None]
+    told = [
+        _RULES,
+        [[str(each.digest), each.told, each.columns] for each in rows],
+        [identify(each, request.version).digest for each in functions],
+        *more,
+    ]
     made = [
         Candidate(model, config, _key(told, model, config))
         for model, config in product(models or [None], configs)
@@ -338,10 +407,6 @@ def _configs(request: EvaluationRequest) -> Iterator[Mapping[str, Any] | None]:
         yield dict(zip(plain, values, strict=True))
 
 
-def _identity(function: Callable[..., Any], version: str | None) -> FunctionIdentity:
-    return identify(function, version)
-
-
 def _key(told: list[Any], model: Model | None, config: Mapping[str, Any] | None) -> str:
     parts = [*told, None if model is None else str(model.digest), config]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -350,10 +415,10 @@ def _key(told: list[Any], model: Model | None, config: Mapping[str, Any] | None)
 # ------------------------------------------------------------------------------ scoring
 
 
-class _Known:
+class _BestRanks:
     """The ranks of what was scored until now, told by whatever thread: is a new one of the best?"""
 
-    def __init__(self, rule: _Rule) -> None:
+    def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self._ranks: list[tuple[bool, float]] = []
         self._lock = threading.Lock()
@@ -370,47 +435,49 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class EvaluationJob:
     """What scoring a candidate takes, beside the candidate."""
 
     context: Context
     metric: Metric
     data: Dataset
     train: Train | None
+    train_data: Dataset | None
     name: str
     branch: str
-    known: _Known | None
+    rule: Rule
+    known: _BestRanks | None
 
     def run_name(self, candidate: Candidate) -> str:
-        return f"{self.name}-{candidate.key[:_KEY_DIGITS]}"
+        return f"{self.name}-{candidate.key[:KEY_DIGITS]}"
 
     def model_path(self, candidate: Candidate) -> str:
-        return f"models/{self.name}/{candidate.key[:_KEY_DIGITS]}"
+        return f"models/{self.name}/{candidate.key[:KEY_DIGITS]}"
 
 
 def _scored(
-    job: _Job, candidates: Sequence[Candidate], request: EvaluationRequest
+    job: EvaluationJob, candidates: Sequence[Candidate], request: EvaluationRequest
 ) -> Iterator[Score]:
     """Scores in the order of the candidates; what is known comes without work."""
     found: dict[str, Score] = {}
     for candidate in candidates:
-        if (score := _known_score(job, candidate)) is not None:
-            found[candidate.key] = score
+        if (known := known_score(job, candidate)) is not None:
+            found[candidate.key] = known
             if job.known is not None:
-                job.known.add(score.metrics)
+                job.known.add(known.metrics)
     left = [one for one in candidates if one.key not in found]
     request.progress(len(found), len(candidates))
-    for score in _done(job, left, request):
-        found[score.candidate.key] = score
+    for each in _done(job, left, request):
+        found[each.candidate.key] = each
         request.progress(len(found), len(candidates))
     return (found[one.key] for one in candidates)
 
 
-def _done(job: _Job, left: Sequence[Candidate], request: EvaluationRequest) -> Iterator[Score]:
+def _done(job: EvaluationJob, left: Sequence[Candidate], request: EvaluationRequest) -> Iterator[Score]:
     """Scores as they come."""
     if request.executor == "thread" and request.workers == 1:
         # In the caller's thread: Ctrl-C ends the run that it interrupts.
-        yield from (_score(job, one) for one in left)
+        yield from (score(job, one) for one in left)
         return
     if request.executor == "process":
         job = replace(job, known=None)  # which is of this process; no models are stored
@@ -418,7 +485,7 @@ def _done(job: _Job, left: Sequence[Candidate], request: EvaluationRequest) -> I
         waiting: dict[Future[Score], Candidate] = {}
         try:
             for one in left:
-                waiting[pool.submit(_score, job, one)] = one
+                waiting[pool.submit(score, job, one)] = one
                 if len(waiting) >= 2 * request.workers:
                     yield from _first_of(job, waiting)
             while waiting:
@@ -434,21 +501,21 @@ def _pool(request: EvaluationRequest) -> Executor:
     return ProcessPoolExecutor(request.workers, get_context("spawn"))
 
 
-def _first_of(job: _Job, waiting: dict[Future[Score], Candidate]) -> Iterator[Score]:
+def _first_of(job: EvaluationJob, waiting: dict[Future[Score], Candidate]) -> Iterator[Score]:
     done, _ = wait(waiting, return_when=FIRST)
     for future in done:
         candidate = waiting.pop(future)
         try:
             yield future.result()
         except Exception as error:  # noqa: BLE001  a worker died, or could not be sent the function
-            yield _failure(job, candidate, error, 0.0)
+            yield failed_score(job, candidate, error, 0.0)
 
 
-def _known_score(job: _Job, candidate: Candidate) -> Score | None:
+def known_score(job: EvaluationJob, candidate: Candidate) -> Score | None:
     """What the finished run of an earlier call says."""
     name = job.run_name(candidate)
     run = find_record(job.context, name)
-    if run is None or run.status != FINISHED or run.params.get(_KEY) != candidate.key:
+    if run is None or run.status != FINISHED or run.params.get(KEY) != candidate.key:
         return None
     names = run.params.get("metrics", [])
     metrics = {one: run.metrics[one] for one in names if one in run.metrics}
@@ -458,21 +525,19 @@ def _known_score(job: _Job, candidate: Candidate) -> Score | None:
     return Score(candidate, "known", metrics, name, model=model)
 
 
-def _score(job: _Job, candidate: Candidate, *, store: bool = False) -> Score:
+def score(job: EvaluationJob, candidate: Candidate, *, store: bool = False) -> Score:
     """Score one candidate in a run of its own; whatever fails is told by the score."""
     began = time.monotonic()
     name = job.run_name(candidate)
-    params = {_KEY: candidate.key, "evaluation": job.name, "config": candidate.config}
+    params = {KEY: candidate.key, "evaluation": job.name, "config": candidate.config}
     run = Run(job.context, name, params=params, resume=True, system_seconds=None)
     model: str | None = None
     try:
         with run:
-            note_streamed(job.data.whole, lambda: dict(job.data.told), evaluated=True)
-            if candidate.model is not None:
-                run.use(candidate.model)
+            note_inputs(job, candidate, run)
             subject: Any = candidate.model
             if job.train is not None:
-                subject = job.train(candidate.model, dict(candidate.config or {}))
+                subject = job.train(candidate.model, dict(candidate.config or {}), job.train_data)
                 check_instance("what train gives", subject, Mapping, "tensors by name")
             metrics = checked_scores(job.metric, job.metric(subject, job.data))
             if job.known is not None:
@@ -482,12 +547,19 @@ def _score(job: _Job, candidate: Candidate, *, store: bool = False) -> Score:
             run.log_metrics(metrics)
             run.log_params({"metrics": list(metrics)})
     except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
-        return _failure(job, candidate, error, time.monotonic() - began)
+        return failed_score(job, candidate, error, time.monotonic() - began)
     seconds = time.monotonic() - began
     return Score(candidate, "scored", metrics, name, seconds, model=model)
 
 
-def _failure(job: _Job, candidate: Candidate, error: Exception, seconds: float) -> Score:
+def note_inputs(job: EvaluationJob, candidate: Candidate, run: Run) -> None:
+    """Lineage of a score, for the run that this thread is in."""
+    note_streamed(job.data.whole, lambda: dict(job.data.told), evaluated=True)
+    if candidate.model is not None:
+        run.use(candidate.model)
+
+
+def failed_score(job: EvaluationJob, candidate: Candidate, error: Exception, seconds: float) -> Score:
     told = f"{type(error).__name__}: {error}"
     return Score(candidate, "failed", {}, job.run_name(candidate), seconds, told)
 
@@ -522,7 +594,7 @@ def _name_of(metric: Metric) -> str:
 
 
 def _store(
-    job: _Job, candidate: Candidate, run: Run, tensors: Mapping[str, Any], metrics: Metrics
+    job: EvaluationJob, candidate: Candidate, run: Run, tensors: Mapping[str, Any], metrics: Metrics
 ) -> str:
     path = job.model_path(candidate)
     base = {} if candidate.model is None else {"base": candidate.model}
@@ -537,7 +609,7 @@ def _store(
     return path
 
 
-def _is_stored(job: _Job, candidate: Candidate) -> bool:
+def _is_stored(job: EvaluationJob, candidate: Candidate) -> bool:
     if job.train is None:
         return False
     tip = job.context.core.log.refresh().state.refs.get(f"heads/{job.branch}")
@@ -547,18 +619,18 @@ def _is_stored(job: _Job, candidate: Candidate) -> bool:
     return job.context.core.entry(tree, job.model_path(candidate)) is not None
 
 
-def _with_model(job: _Job, score: Score) -> Score:
+def _with_model(job: EvaluationJob, kept: Score) -> Score:
     """A score that is kept with its model; it is trained again where an earlier call had it out."""
-    if score.model is not None or _is_stored(job, score.candidate):
-        return replace(score, model=job.model_path(score.candidate))
-    return _score(replace(job, known=None), score.candidate, store=True)
+    if kept.model is not None or _is_stored(job, kept.candidate):
+        return replace(kept, model=job.model_path(kept.candidate))
+    return score(replace(job, known=None), kept.candidate, store=True)
 
 
 def _displaced(
-    job: _Job, candidates: Iterable[Candidate], kept: Iterable[Score]
+    job: EvaluationJob, candidates: Iterable[Candidate], kept: Iterable[Score]
 ) -> tuple[str, ...]:
     """Take out the models of candidates that are not of the best any more."""
-    stay = {score.candidate.key for score in kept}
+    stay = {each.candidate.key for each in kept}
     gone = [
         job.model_path(one) for one in candidates if one.key not in stay and _is_stored(job, one)
     ]
