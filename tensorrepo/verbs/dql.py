@@ -45,8 +45,9 @@ from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundErr
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
 from tensorrepo.repo.tables import Cell, RecordList, RecordTable, moment_text
 from tensorrepo.transaction import begin_transaction
-from tensorrepo.verbs.evaluate import Evaluation, EvaluationRequest, evaluate
+from tensorrepo.verbs.evaluate import Evaluation, EvaluationRequest
 from tensorrepo.verbs.models import placed, stage_new
+from tensorrepo.verbs.progressive import evaluate
 
 _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")  # settings that are tensors
 _RULE: Final = "default"

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures import FIRST_COMPLETED as FIRST
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from math import isfinite
 from multiprocessing import get_context
@@ -45,9 +45,10 @@ from tensorrepo.formats.runs.run_record import FINISHED, check_metric_name, chec
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.dql.grammar import parse_keep
 from tensorrepo.query.dql.selection import keeps
-from tensorrepo.query.dql.statements import Best, Condition
+from tensorrepo.query.dql.statements import Among, And, Best, Compare, Condition, Not, Or
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.repo.json_rules import check_json
+from tensorrepo.repo.suggest import did_you_mean
 from tensorrepo.repo.tables import Cell, RecordTable, Shown, bytes_text
 from tensorrepo.runs.record import find_record
 from tensorrepo.runs.run import Run
@@ -249,6 +250,17 @@ class EvaluationRequest:
         return replace(self, models=tuple(models), grid=settings, keep=keep)
 
 
+def request_of(options: Mapping[str, Any]) -> EvaluationRequest:
+    """A request by the names of its arguments. Raises InvalidInputError for one that is missing."""
+    known = {each.name for each in fields(EvaluationRequest)}
+    for name in options:
+        if name not in known:
+            raise InvalidInputError(f"no argument {name!r:.80}.{did_you_mean(name, known)}")
+    if missing := [name for name in ("data", "metric") if name not in options]:
+        raise InvalidInputError(f"an evaluation needs {' and '.join(missing)}=")
+    return EvaluationRequest(**options)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Which scores are kept, and in which order they stand.
@@ -293,8 +305,8 @@ class Rule:
         return finite[: self.count]
 
 
-def evaluate(context: Context, request: EvaluationRequest) -> Evaluation:
-    """See `Repository.evaluate`. Of a request that is not progressive."""
+def evaluate_whole(context: Context, request: EvaluationRequest) -> Evaluation:
+    """Score every candidate by all of it. See `Repository.evaluate`."""
     job = job_of(context, request)
     candidates = candidates_of(job, request)
     scores = list(_scored(job, candidates, request))
@@ -354,7 +366,7 @@ def _rule(request: EvaluationRequest) -> Rule:
     sign = 1 if request.mode == "max" else -1
     if isinstance(keep, Best):
         return Rule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
-    if isinstance(keep, int):
+    if not isinstance(keep, Compare | Among | Not | And | Or):
         return Rule(whole("keep", keep, 1), None, request.by, sign)
     return Rule(None, keep, request.by, sign)
 

@@ -39,6 +39,7 @@ from tensorrepo.verbs.evaluate import (
     Score,
     candidates_of,
     checked_scores,
+    evaluate_whole,
     failed_score,
     job_of,
     known_score,
@@ -143,8 +144,10 @@ def undecided(contenders: Iterable[_Contender], count: int) -> list[_Contender]:
     return found
 
 
-def evaluate_progressively(context: Context, request: EvaluationRequest) -> Evaluation:
-    """See `Repository.evaluate`. Of a request that is progressive."""
+def evaluate(context: Context, request: EvaluationRequest) -> Evaluation:
+    """See `Repository.evaluate`."""
+    if request.progressive is None:
+        return evaluate_whole(context, request)
     job = job_of(context, request)
     count = job.rule.count
     if count is None:
