@@ -92,7 +92,9 @@ class _Search:
         """The ways in these graphs."""
         if max(len(self._may_lead), len(self._ways)) > REMEMBERED:
             self._may_lead, self._ways = {}, {}
-        nodes = dict(graph_texts(connection, node.c.graph, (node.c.place, node.c.name, node.c.op), some))
+        nodes = dict(
+            graph_texts(connection, node.c.graph, (node.c.place, node.c.name, node.c.op), some)
+        )
         marks = {graph: xxh3_128_digest(text.encode()) for graph, text in nodes.items()}
         news = {mark: nodes[graph] for graph, mark in marks.items() if mark not in self._may_lead}
         known = dict(zip(news, self._ends(news.values()), strict=True))
@@ -101,7 +103,9 @@ class _Search:
         able = [graph for graph in some if graph in marks and self._may_lead[marks[graph]]]
         edges: dict[str, str] = {}
         if self.last is not None:
-            edges = dict(graph_texts(connection, edge.c.graph, (edge.c.source, edge.c.target), able))
+            edges = dict(
+                graph_texts(connection, edge.c.graph, (edge.c.source, edge.c.target), able)
+            )
         found = {}
         for graph in able:
             mark = marks[graph] + xxh3_128_digest(edges.get(graph, "").encode())

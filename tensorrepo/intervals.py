@@ -369,7 +369,8 @@ def _reduced(
     function: Callable[..., Any], a: Any, axis: Any = None, *, keepdims: bool = False
 ) -> Interval:
     return Interval(
-        function(a.low, axis=axis, keepdims=keepdims), function(a.high, axis=axis, keepdims=keepdims)
+        function(a.low, axis=axis, keepdims=keepdims),
+        function(a.high, axis=axis, keepdims=keepdims),
     )
 
 
@@ -396,7 +397,9 @@ def _where(condition: Any, a: Any, b: Any) -> Interval:
     if isinstance(condition, Interval):
         raise _refused("where with a condition that is not known")
     one, other = _interval(a), _interval(b)
-    return Interval(np.where(condition, one.low, other.low), np.where(condition, one.high, other.high))
+    return Interval(
+        np.where(condition, one.low, other.low), np.where(condition, one.high, other.high)
+    )
 
 
 def _clip(a: Any, low: Any = None, high: Any = None, **options: Any) -> Interval:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from tensorrepo import lazy
-from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
+from tensorrepo.formats.common.arguments import listed, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.moments import parse_span

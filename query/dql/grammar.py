@@ -32,16 +32,16 @@ from tensorrepo.query.dql.statements import (
     Evaluate,
     Has,
     MetricOf,
+    ModelOrder,
+    ModelScope,
     Nodes,
     Not,
     Operation,
     Or,
-    Order,
     Plain,
     Select,
     Setting,
     Slice,
-    Source,
     Statement,
     Step,
     Value,
@@ -236,14 +236,14 @@ def _placed(text: str, line: int, column: int, problem: str) -> InvalidInputErro
 class _Values(Transformer[Token, Any]):
     """Values of rules, made as the parser reduces them. Names keep their places: tokens."""
 
-    def select(self, source: Source, order: Order | None, limit: int | None) -> Select:
+    def select(self, source: ModelScope, order: ModelOrder | None, limit: int | None) -> Select:
         _check_source(source)
         if order is not None:
             _check_variable(order.value.variable, source.variable)
         return Select(source, order, limit)
 
     def slice(
-        self, new: Token, source: Source, one: _Cut, other: _Cut, name: str | None
+        self, new: Token, source: ModelScope, one: _Cut, other: _Cut, name: str | None
     ) -> Slice:
         _check_source(source)
         _check_new(new, source)
@@ -257,7 +257,7 @@ class _Values(Transformer[Token, Any]):
             raise _Misfit(other[0], f"{other[1].lower()} is given twice; expected one of each")
         return Slice(str(new), source, ends["input"], ends["output"], name)
 
-    def construct(self, new: Token, source: Source, *rest: Any) -> Construct:
+    def construct(self, new: Token, source: ModelScope, *rest: Any) -> Construct:
         *changes, init, name = rest
         _check_source(source)
         _check_new(new, source)
@@ -269,7 +269,7 @@ class _Values(Transformer[Token, Any]):
     def evaluate(
         self,
         new: Token,
-        source: Source,
+        source: ModelScope,
         vary: tuple[Varied, ...] | None,
         keep: tuple[Token, Best] | Condition,
     ) -> Evaluate:
@@ -281,8 +281,8 @@ class _Values(Transformer[Token, Any]):
     def kept(self, keep: tuple[Token, Best] | Condition) -> Best | Condition:
         return _checked_keep(keep, None)
 
-    def source(self, variable: Token, at: str | None, where: Condition | None) -> Source:
-        return Source(cast("str", variable), at, where)
+    def source(self, variable: Token, at: str | None, where: Condition | None) -> ModelScope:
+        return ModelScope(cast("str", variable), at, where)
 
     def at(self, ref: Token) -> str:
         return EVERY if ref.type == "EVERY" else _string(ref)
@@ -290,8 +290,8 @@ class _Values(Transformer[Token, Any]):
     def where(self, condition: Condition) -> Condition:
         return condition
 
-    def order(self, value: Value, direction: Token | None) -> Order:
-        return Order(value, direction is not None and direction.lower() == "desc")
+    def order(self, value: Value, direction: Token | None) -> ModelOrder:
+        return ModelOrder(value, direction is not None and direction.lower() == "desc")
 
     def limit(self, number: Token) -> int:
         return _count(number)
@@ -410,18 +410,14 @@ class _Values(Transformer[Token, Any]):
 _Cut = tuple[Token, Token, Nodes]
 
 
-def _changed(
-    node: tuple[Token, str], verb: Verb, made: Operation | None
-) -> tuple[Token, Change]:
+def _changed(node: tuple[Token, str], verb: Verb, made: Operation | None) -> tuple[Token, Change]:
     variable, pattern = node
     if made is not None and made.argument is None:
         raise _Misfit(variable, f'{made.name}(...) needs the name of the new node, as RELU("relu")')
     return variable, Change(pattern, verb, made)
 
 
-def _checked_keep(
-    keep: tuple[Token, Best] | Condition, new: Token | None
-) -> Best | Condition:
+def _checked_keep(keep: tuple[Token, Best] | Condition, new: Token | None) -> Best | Condition:
     if isinstance(keep, tuple):
         variable, best = keep
         if new is not None:
@@ -438,7 +434,7 @@ def _checked_keep(
     return keep
 
 
-def _check_source(source: Source) -> None:
+def _check_source(source: ModelScope) -> None:
     for each in predicates(source.where):
         used = each.nodes.variable if isinstance(each, Has) else each.value.variable
         _check_variable(used, source.variable)
@@ -449,7 +445,7 @@ def _check_variable(token: str, expected: str) -> None:
         raise _Misfit(token, f"no model is called {str(token)!r} here; expected {str(expected)!r}")
 
 
-def _check_new(new: Token, source: Source) -> None:
+def _check_new(new: Token, source: ModelScope) -> None:
     if new == source.variable:
         raise _Misfit(new, f"{str(new)!r} is what is read: call the new model otherwise")
 
@@ -519,4 +515,3 @@ def _count(token: Token) -> int:
     if not isinstance(found, int) or found < 0:
         raise _Misfit(token, f"expected a whole number, got {str(token)!r}")
     return found
-

@@ -34,11 +34,11 @@ from tensorrepo.query.dql.statements import (
     Condition,
     Has,
     MetricOf,
+    ModelOrder,
+    ModelScope,
     Not,
     Or,
-    Order,
     Plain,
-    Source,
     Value,
     predicates,
 )
@@ -95,11 +95,11 @@ class SelectedModel:
 
 def select_models(
     connection: Connection,
-    source: Source,
+    source: ModelScope,
     among: Mapping[str, str] | None,
     *,
     now_ns: int,
-    order: Order | None = None,
+    order: ModelOrder | None = None,
     limit: int | None = None,
 ) -> list[SelectedModel]:
     """Models that a source means, by path and then from the newest; or in an order.
@@ -141,7 +141,7 @@ def keeps(condition: Condition, metrics: Mapping[str, float]) -> bool:
     raise InvalidInputError(f"{condition}: expected a condition on metrics")
 
 
-def _values(condition: Condition | None, order: Order | None) -> Iterator[Value]:
+def _values(condition: Condition | None, order: ModelOrder | None) -> Iterator[Value]:
     if order is not None:
         yield order.value
     yield from (each.value for each in predicates(condition) if not isinstance(each, Has))
@@ -189,7 +189,7 @@ def _metrics(
     return found
 
 
-def _ordered(models: list[SelectedModel], order: Order) -> list[SelectedModel]:
+def _ordered(models: list[SelectedModel], order: ModelOrder) -> list[SelectedModel]:
     def value(model: SelectedModel) -> Any:
         return _value(order.value, model)
 

@@ -81,7 +81,9 @@ class Operation:
 
     def __str__(self) -> str:
         first = [] if self.argument is None else [quoted(self.argument)]
-        return f"{self.name}({', '.join([*first, *(f'{k}={quoted(v)}' for k, v in self.settings)])})"
+        return (
+            f"{self.name}({', '.join([*first, *(f'{k}={quoted(v)}' for k, v in self.settings)])})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def predicates(condition: Condition | None) -> Iterator[Compare | Among | Has]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelScope:
     """Models that a variable stands for.
 
     Attributes:
@@ -192,7 +194,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ModelOrder:
     """By which value models are ordered; models that lack it come last."""
 
     value: Value
@@ -206,8 +208,8 @@ class Order:
 class Select:
     """``select m where ... order by ... limit ...``."""
 
-    source: Source
-    order: Order | None = None
+    source: ModelScope
+    order: ModelOrder | None = None
     limit: int | None = None
 
     def __str__(self) -> str:
@@ -219,12 +221,12 @@ class Select:
 class Slice:
     """``slice m2 from m1 where ... mutate m2.input = m1["a"] and m2.output = m1["b"]``.
 
-    `first` and `last` are patterns of one node each. `name` is that of the new model, with ``$name``
-    for that of the one it is cut from.
+    `first` and `last` are patterns of one node each. `name` is that of the new model, in which
+    ``$name`` stands for that of the one it is cut from.
     """
 
     new: str
-    source: Source
+    source: ModelScope
     first: str
     last: str
     name: str | None = None
@@ -262,7 +264,7 @@ class Construct:
     """
 
     new: str
-    source: Source
+    source: ModelScope
     changes: tuple[Change, ...]
     init: str | None = None
     name: str | None = None
@@ -311,7 +313,7 @@ class Evaluate:
     """``evaluate m2 from m1 where ... vary config.lr in [...] keep top(5, m2["accuracy"])``."""
 
     new: str
-    source: Source
+    source: ModelScope
     vary: tuple[Varied, ...]
     keep: Best | Condition
 

@@ -77,8 +77,8 @@ def dql_command(
             mutate h.input = m["conv1"] and h.output = m["fc7"] as "half"'
         tensorrepo dql 'construct r from m where m.name like "vgg%"
             mutate m["conv*($1)"].insert = RELU("relu$1")'
-        tensorrepo dql 'evaluate e from m keep top(3, e["accuracy"])' --over test --score s.py:accuracy
-    """  # fmt: skip
+        tensorrepo dql 'evaluate e from m keep top(3, e["f1"])' --over test --score f.py:f1
+    """
     text = sys.stdin.read() if statement in (None, "-") else str(statement)
     parsed = parse_statement(text)
     handle = handle_of(call)

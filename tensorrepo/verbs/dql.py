@@ -35,10 +35,10 @@ from tensorrepo.query.dql.statements import (
     Change,
     Construct,
     Evaluate,
-    Order,
+    ModelOrder,
+    ModelScope,
     Select,
     Slice,
-    Source,
     Statement,
 )
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
@@ -176,7 +176,7 @@ def evaluated(
     return evaluate(context, request.of_statement(models, grid, statement.keep))
 
 
-def _opened(context: Context, source: Source, ref: str) -> Iterator[Model]:
+def _opened(context: Context, source: ModelScope, ref: str) -> Iterator[Model]:
     at = None if source.at == EVERY else context.resolve(source.at or ref).digest
     for one in _models(context, source, ref):
         yield model_at(context, one.path, at or one.commit)
@@ -184,9 +184,9 @@ def _opened(context: Context, source: Source, ref: str) -> Iterator[Model]:
 
 def _models(
     context: Context,
-    source: Source,
+    source: ModelScope,
     ref: str,
-    order: Order | None = None,
+    order: ModelOrder | None = None,
     limit: int | None = None,
 ) -> list[SelectedModel]:
     among = None

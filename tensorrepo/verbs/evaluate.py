@@ -19,14 +19,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures import FIRST_COMPLETED as FIRST
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from math import isfinite
 from multiprocessing import get_context
 from numbers import Real
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset, dataset_at
@@ -68,7 +68,7 @@ KEY: Final = "evaluation_key"  # parameter of the runs
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class EvaluationCandidate:
     """What is scored: a stored model, settings of a training, or both.
 
     Attributes:
@@ -104,7 +104,7 @@ class Score:
         read_bytes: stored bytes of the model that were read now; 0: not counted.
     """
 
-    candidate: Candidate
+    candidate: EvaluationCandidate
     outcome: Outcome
     metrics: Metrics
     run: str
@@ -262,7 +262,7 @@ def request_of(options: Mapping[str, Any]) -> EvaluationRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeepRule:
     """Which scores are kept, and in which order they stand.
 
     Attributes:
@@ -360,15 +360,15 @@ def _rows(word: str, context: Context, value: Any, ref: str) -> Dataset:
     return found
 
 
-def _rule(request: EvaluationRequest) -> Rule:
+def _rule(request: EvaluationRequest) -> KeepRule:
     keep: int | Best | Condition
     keep = parse_keep(request.keep) if isinstance(request.keep, str) else request.keep
     sign = 1 if request.mode == "max" else -1
     if isinstance(keep, Best):
-        return Rule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
+        return KeepRule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
     if not isinstance(keep, Compare | Among | Not | And | Or):
-        return Rule(whole("keep", keep, 1), None, request.by, sign)
-    return Rule(None, keep, request.by, sign)
+        return KeepRule(whole("keep", keep, 1), None, request.by, sign)
+    return KeepRule(None, keep, request.by, sign)
 
 
 # ------------------------------------------------------------------------------ candidates
@@ -376,7 +376,7 @@ def _rule(request: EvaluationRequest) -> Rule:
 
 def candidates_of(
     job: EvaluationJob, request: EvaluationRequest, *more: str
-) -> list[Candidate]:
+) -> list[EvaluationCandidate]:
     """The candidates of a request, each once; `more` is what else their scores follow from."""
     models: list[Model | None] = []
     for one in request.models:
@@ -400,7 +400,7 @@ def candidates_of(
         *more,
     ]
     made = [
-        Candidate(model, config, _key(told, model, config))
+        EvaluationCandidate(model, config, _key(told, model, config))
         for model, config in product(models or [None], configs)
     ]
     return list({one.key: one for one in made}.values())
@@ -430,7 +430,7 @@ def _key(told: list[Any], model: Model | None, config: Mapping[str, Any] | None)
 class _BestRanks:
     """The ranks of what was scored until now, told by whatever thread: is a new one of the best?"""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: KeepRule) -> None:
         self.rule = rule
         self._ranks: list[tuple[bool, float]] = []
         self._lock = threading.Lock()
@@ -457,18 +457,18 @@ class EvaluationJob:
     train_data: Dataset | None
     name: str
     branch: str
-    rule: Rule
+    rule: KeepRule
     known: _BestRanks | None
 
-    def run_name(self, candidate: Candidate) -> str:
+    def run_name(self, candidate: EvaluationCandidate) -> str:
         return f"{self.name}-{candidate.key[:KEY_DIGITS]}"
 
-    def model_path(self, candidate: Candidate) -> str:
+    def model_path(self, candidate: EvaluationCandidate) -> str:
         return f"models/{self.name}/{candidate.key[:KEY_DIGITS]}"
 
 
 def _scored(
-    job: EvaluationJob, candidates: Sequence[Candidate], request: EvaluationRequest
+    job: EvaluationJob, candidates: Sequence[EvaluationCandidate], request: EvaluationRequest
 ) -> Iterator[Score]:
     """Scores in the order of the candidates; what is known comes without work."""
     found: dict[str, Score] = {}
@@ -485,7 +485,9 @@ def _scored(
     return (found[one.key] for one in candidates)
 
 
-def _done(job: EvaluationJob, left: Sequence[Candidate], request: EvaluationRequest) -> Iterator[Score]:
+def _done(
+    job: EvaluationJob, left: Sequence[EvaluationCandidate], request: EvaluationRequest
+) -> Iterator[Score]:
     """Scores as they come."""
     if request.executor == "thread" and request.workers == 1:
         # In the caller's thread: Ctrl-C ends the run that it interrupts.
@@ -494,7 +496,7 @@ def _done(job: EvaluationJob, left: Sequence[Candidate], request: EvaluationRequ
     if request.executor == "process":
         job = replace(job, known=None)  # which is of this process; no models are stored
     with _pool(request) as pool:
-        waiting: dict[Future[Score], Candidate] = {}
+        waiting: dict[Future[Score], EvaluationCandidate] = {}
         try:
             for one in left:
                 waiting[pool.submit(score, job, one)] = one
@@ -513,7 +515,9 @@ def _pool(request: EvaluationRequest) -> Executor:
     return ProcessPoolExecutor(request.workers, get_context("spawn"))
 
 
-def _first_of(job: EvaluationJob, waiting: dict[Future[Score], Candidate]) -> Iterator[Score]:
+def _first_of(
+    job: EvaluationJob, waiting: dict[Future[Score], EvaluationCandidate]
+) -> Iterator[Score]:
     done, _ = wait(waiting, return_when=FIRST)
     for future in done:
         candidate = waiting.pop(future)
@@ -523,7 +527,7 @@ def _first_of(job: EvaluationJob, waiting: dict[Future[Score], Candidate]) -> It
             yield failed_score(job, candidate, error, 0.0)
 
 
-def known_score(job: EvaluationJob, candidate: Candidate) -> Score | None:
+def known_score(job: EvaluationJob, candidate: EvaluationCandidate) -> Score | None:
     """What the finished run of an earlier call says."""
     name = job.run_name(candidate)
     run = find_record(job.context, name)
@@ -537,7 +541,7 @@ def known_score(job: EvaluationJob, candidate: Candidate) -> Score | None:
     return Score(candidate, "known", metrics, name, model=model)
 
 
-def score(job: EvaluationJob, candidate: Candidate, *, store: bool = False) -> Score:
+def score(job: EvaluationJob, candidate: EvaluationCandidate, *, store: bool = False) -> Score:
     """Score one candidate in a run of its own; whatever fails is told by the score."""
     began = time.monotonic()
     name = job.run_name(candidate)
@@ -564,14 +568,16 @@ def score(job: EvaluationJob, candidate: Candidate, *, store: bool = False) -> S
     return Score(candidate, "scored", metrics, name, seconds, model=model)
 
 
-def note_inputs(job: EvaluationJob, candidate: Candidate, run: Run) -> None:
+def note_inputs(job: EvaluationJob, candidate: EvaluationCandidate, run: Run) -> None:
     """Lineage of a score, for the run that this thread is in."""
     note_streamed(job.data.whole, lambda: dict(job.data.told), evaluated=True)
     if candidate.model is not None:
         run.use(candidate.model)
 
 
-def failed_score(job: EvaluationJob, candidate: Candidate, error: Exception, seconds: float) -> Score:
+def failed_score(
+    job: EvaluationJob, candidate: EvaluationCandidate, error: Exception, seconds: float
+) -> Score:
     told = f"{type(error).__name__}: {error}"
     return Score(candidate, "failed", {}, job.run_name(candidate), seconds, told)
 
@@ -606,7 +612,11 @@ def _name_of(metric: Metric) -> str:
 
 
 def _store(
-    job: EvaluationJob, candidate: Candidate, run: Run, tensors: Mapping[str, Any], metrics: Metrics
+    job: EvaluationJob,
+    candidate: EvaluationCandidate,
+    run: Run,
+    tensors: Mapping[str, Any],
+    metrics: Metrics,
 ) -> str:
     path = job.model_path(candidate)
     base = {} if candidate.model is None else {"base": candidate.model}
@@ -621,7 +631,7 @@ def _store(
     return path
 
 
-def _is_stored(job: EvaluationJob, candidate: Candidate) -> bool:
+def _is_stored(job: EvaluationJob, candidate: EvaluationCandidate) -> bool:
     if job.train is None:
         return False
     tip = job.context.core.log.refresh().state.refs.get(f"heads/{job.branch}")
@@ -639,7 +649,7 @@ def _with_model(job: EvaluationJob, kept: Score) -> Score:
 
 
 def _displaced(
-    job: EvaluationJob, candidates: Iterable[Candidate], kept: Iterable[Score]
+    job: EvaluationJob, candidates: Iterable[EvaluationCandidate], kept: Iterable[Score]
 ) -> tuple[str, ...]:
     """Take out the models of candidates that are not of the best any more."""
     stay = {each.candidate.key for each in kept}

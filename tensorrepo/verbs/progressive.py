@@ -17,7 +17,7 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, isnan
 from typing import Any, Final
@@ -32,8 +32,8 @@ from tensorrepo.runs.record import find_record
 from tensorrepo.runs.run import Run
 from tensorrepo.verbs.evaluate import (
     KEY,
-    Candidate,
     Evaluation,
+    EvaluationCandidate,
     EvaluationJob,
     EvaluationRequest,
     Score,
@@ -89,7 +89,7 @@ class _Contender:
     `sign` is that of the rule; `low` and `high` are of sign * value.
     """
 
-    candidate: Candidate
+    candidate: EvaluationCandidate
     model: Model
     sign: int
     low: float = -inf
@@ -233,8 +233,10 @@ class _BoundedRun:
             one.told, one.is_told = found, True
             return
         record = find_record(self._job.context, self._job.run_name(one.candidate))
-        if record is None or record.status != FINISHED or record.params.get(KEY) != (
-            one.candidate.key
+        if (
+            record is None
+            or record.status != FINISHED
+            or record.params.get(KEY) != (one.candidate.key)
         ):
             return
         low, high = record.metrics.get(f"{_BOUNDS}/low"), record.metrics.get(f"{_BOUNDS}/high")

@@ -71,9 +71,7 @@ def mutated(graph: Graph, changes: Iterable[GraphChange]) -> Graph:
     return make_graph("given", nodes.values(), outputs, graph.config)
 
 
-def _only_input(
-    node: GraphNode, nodes: dict[str, GraphNode], outputs: tuple[Input, ...]
-) -> Input:
+def _only_input(node: GraphNode, nodes: dict[str, GraphNode], outputs: tuple[Input, ...]) -> Input:
     """What users of a node are to take when it is gone."""
     where = f"node {node.name!r:.80} cannot be deleted"
     if node.op == INPUT:

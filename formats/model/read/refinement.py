@@ -35,7 +35,7 @@ Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is in memory of a tensor: its bytes, zero where unknown, and the planes of each frame."""
+    """What is in memory of a tensor: bytes, zero where unknown, and how many planes of each frame."""
 
     type: TensorType
     shape: tuple[int, ...]
@@ -116,7 +116,9 @@ class RefinedModel:
         if not held.is_whole:
             size = held.planes
             some = held.data.reshape(-1, size).any(1)  # zero is likelier zero than next to it
-            data = data | np.where(some[:, None], _masked(held, 0x80, every=False).reshape(-1, size), 0).reshape(-1)
+            data = data | np.where(
+                some[:, None], _masked(held, 0x80, every=False).reshape(-1, size), 0
+            ).reshape(-1)
         kind = held.type.numpy or np.dtype(f"<u{held.type.block_bytes}")
         return data.view(kind).reshape(held.shape)
 
