@@ -35,7 +35,7 @@ Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What is in memory of a tensor: bytes, zero where unknown, and how many planes of each frame."""
+    """What is in memory of a tensor: bytes, zero where unknown, and how much of each frame."""
 
     type: TensorType
     shape: tuple[int, ...]
