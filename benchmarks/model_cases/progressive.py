@@ -66,10 +66,11 @@ def progressive(hidden: int, how: str, metric: str) -> Case:
 
 
 def _forward(model: Any, rows: Any) -> Any:
+    *inner, last = sorted(model)
     hidden = rows
-    for name in sorted(model)[:-1]:
+    for name in inner:
         hidden = np.maximum(hidden @ model[name], 0)
-    return hidden @ model[sorted(model)[-1]]
+    return hidden @ model[last]
 
 
 def _pixels(data: Any) -> tuple[Any, Any]:

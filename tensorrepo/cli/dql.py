@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -15,14 +15,15 @@ from tensorrepo.cli import output
 from tensorrepo.cli.model_make import stage_made
 from tensorrepo.cli.options import CommandCall, RepoCall, complete_place, complete_ref
 from tensorrepo.cli.sdk_handle import handle_of
-from tensorrepo.context import Context
 from tensorrepo.datasets.dataset import Dataset
+from tensorrepo.formats.common.arguments import path_in
 from tensorrepo.query.dql.grammar import parse_statement
 from tensorrepo.query.dql.statements import Evaluate, Select
 from tensorrepo.repo.errors import ConflictError, InvalidInputError
 from tensorrepo.repo.objects.envelope import Kind
-from tensorrepo.verbs.dql import evaluated, planned, selected
+from tensorrepo.verbs.dql import PlannedModel, evaluated, planned, selected
 from tensorrepo.verbs.evaluate import PROGRESSIVE, Evaluation, Score, request_of
+from tensorrepo.workspace.session import base_entry
 
 
 def dql_command(
@@ -92,7 +93,7 @@ def dql_command(
             output.note(output.counted(len(found), "model"))
         return
     if not isinstance(parsed, Evaluate):
-        _stage(call, handle.context, planned(handle.context, parsed, at), replace=replace)
+        _stage(call, planned(handle.context, parsed, at), replace=replace)
         return
     if over is None or score is None:
         raise InvalidInputError(
@@ -118,15 +119,13 @@ def _commit(call: RepoCall, ref: str | None) -> str:
     return "main" if tip is None else str(tip)
 
 
-def _stage(call: CommandCall, context: Context, plans: list[Any], *, replace: bool) -> None:
+def _stage(call: CommandCall, plans: Sequence[PlannedModel], *, replace: bool) -> None:
     """Stage all, or nothing where a name is taken."""
-    if not replace:
-        tree = context.resolve(_commit(call, None)).commit.tree  # type: ignore[arg-type]
-        for plan in plans:
-            if context.core.entry(tree, f"models/{plan.name}") is not None:
-                raise ConflictError(
-                    f"models/{plan.name} exists: say another name by as, or give --replace"
-                )
+    staged = call.session.here.staging().entries
+    for path in (path_in("models", plan.name) for plan in plans):
+        there = staged[path].entry if path in staged else base_entry(call.session, path)
+        if there is not None and not replace:
+            raise ConflictError(f"{path} exists: say another name by as, or give --replace")
     for plan in plans:
         stage_made(call, plan.name, plan.make, plan.what, replace=replace)
 

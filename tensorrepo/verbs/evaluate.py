@@ -261,6 +261,10 @@ def request_of(options: Mapping[str, Any]) -> EvaluationRequest:
     return EvaluationRequest(**options)
 
 
+class UnrankedError(InvalidInputError):
+    """A metric gave numbers of which none orders: the call is wrong, not the candidate."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeepRule:
     """Which scores are kept, and in which order they stand.
@@ -278,17 +282,15 @@ class KeepRule:
     sign: int
 
     def metric(self, metrics: Metrics) -> str:
-        """Name of the metric that orders. Raises InvalidInputError."""
+        """Name of the metric that orders. Raises UnrankedError."""
         if self.by is not None:
             if self.by not in metrics:
                 there = ", ".join(metrics) or "nothing"
-                raise InvalidInputError(f"the metric gave no {self.by!r:.80}; it gave {there}")
+                raise UnrankedError(f"the metric gave no {self.by!r:.80}; it gave {there}")
             return self.by
         if len(metrics) != 1:
-            raise InvalidInputError(
-                f"the metric gave {', '.join(metrics) or 'nothing'}: say which orders them, as "
-                "by='loss'"
-            )
+            there = ", ".join(metrics) or "nothing"
+            raise UnrankedError(f"the metric gave {there}: say which orders them, as by='loss'")
         return next(iter(metrics))
 
     def rank(self, metrics: Metrics) -> tuple[bool, float]:
@@ -523,6 +525,8 @@ def _first_of(
         candidate = waiting.pop(future)
         try:
             yield future.result()
+        except UnrankedError:
+            raise
         except Exception as error:  # noqa: BLE001  a worker died, or could not be sent the function
             yield failed_score(job, candidate, error, 0.0)
 
@@ -556,12 +560,15 @@ def score(job: EvaluationJob, candidate: EvaluationCandidate, *, store: bool = F
                 subject = job.train(candidate.model, dict(candidate.config or {}), job.train_data)
                 check_instance("what train gives", subject, Mapping, "tensors by name")
             metrics = checked_scores(job.metric, job.metric(subject, job.data))
+            job.rule.metric(metrics)
             if job.known is not None:
                 store = job.known.add(metrics) or store
             if store and job.train is not None:
                 model = _store(job, candidate, run, subject, metrics)
             run.log_metrics(metrics)
             run.log_params({"metrics": list(metrics)})
+    except UnrankedError:
+        raise
     except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
         return failed_score(job, candidate, error, time.monotonic() - began)
     seconds = time.monotonic() - began

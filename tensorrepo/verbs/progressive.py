@@ -37,6 +37,7 @@ from tensorrepo.verbs.evaluate import (
     EvaluationJob,
     EvaluationRequest,
     Score,
+    UnrankedError,
     candidates_of,
     checked_scores,
     evaluate_whole,
@@ -203,6 +204,8 @@ class _BoundedRun:
             one.read_bytes += one.refined.read_bytes - before
             weights = RefinedWeights(one.refined, one.model.path)
             value = _single(self._job, self._job.metric(weights, self._job.data))
+        except UnrankedError:
+            raise
         except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
             one.told, one.refined = failed_score(self._job, one.candidate, error, 0.0), None
             return
@@ -309,6 +312,8 @@ class _EstimatedRun:
             one.read_bytes += refined.read_bytes
             weights = _EstimatedWeights(refined, one.model.path)
             value = _single(self._job, self._job.metric(weights, self._job.data))
+        except UnrankedError:
+            raise
         except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
             one.told = failed_score(self._job, one.candidate, error, 0.0)
             return None
@@ -350,15 +355,7 @@ def _draw(one: _Contender) -> str:
 def _single(job: EvaluationJob, value: Any) -> Interval | float:
     """The one number that a metric gave, or its bounds."""
     if isinstance(value, Mapping):
-        by = job.rule.by
-        if by is None and len(value) == 1:
-            by = next(iter(value))
-        if by is None or by not in value:
-            raise InvalidInputError(
-                f"the metric gave {', '.join(map(str, value)) or 'nothing'}: say which orders "
-                "them, as by='loss'"
-            )
-        value = value[by]
+        value = value[job.rule.metric(value)]
     if isinstance(value, Interval):
         if value.size != 1:
             raise InvalidInputError(f"the metric gave numbers of shape {value.shape}, expected one")

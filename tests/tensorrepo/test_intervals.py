@@ -139,7 +139,7 @@ def test_rows_that_are_sure_are_decided() -> None:
         np.sin,
         lambda x: x**0.5,
         lambda x: x.astype("i4"),
-        lambda x: np.add.reduce(x),
+        np.add.reduce,
         lambda x: np.add(x, x, where=np.True_),
         lambda x: np.where(x, 1, 0),
     ],

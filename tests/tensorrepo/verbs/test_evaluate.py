@@ -211,9 +211,10 @@ def test_workers_find_the_same(repo: tr.Repository, options: dict[str, Any]) -> 
 
 
 def test_a_function_that_cannot_be_sent_fails_by_candidate(repo: tr.Repository) -> None:
-    found = repo.evaluate(
-        NAMES[:2], data="test", metric=lambda m, d: accuracy(m, d), executor="process", workers=2
-    )
+    def inner(model: Any, data: Any) -> float:
+        return accuracy(model, data)
+
+    found = repo.evaluate(NAMES[:2], data="test", metric=inner, executor="process", workers=2)
     assert len(found.failed) == 2
     assert not found.kept
 

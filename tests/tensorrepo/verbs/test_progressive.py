@@ -150,10 +150,10 @@ def test_estimates_of_any_metric_keep_what_was_scored_whole(repo: tr.Repository)
 
 
 def test_a_metric_that_loses_the_bounds_is_told(repo: tr.Repository) -> None:
-    def middle(model: Any, data: Any) -> float:
+    def middle(model: Any, _data: Any) -> float:
         return float(model["a"].low.sum()) if hasattr(model["a"], "low") else 0.0
 
-    def compared(model: Any, data: Any) -> Any:
+    def compared(model: Any, _data: Any) -> Any:
         return (model["a"] > 0).mean()
 
     found = repo.evaluate(NAMES[:2], data="test", metric=middle, progressive="bounds")
@@ -176,7 +176,7 @@ def test_one_model_alone_has_bounds(repo: tr.Repository) -> None:
 
 
 def test_nan_is_never_kept(repo: tr.Repository) -> None:
-    def nothing(model: Any, data: Any) -> float:
+    def nothing(_model: Any, _data: Any) -> float:
         return nan
 
     with repo.transaction() as tx:

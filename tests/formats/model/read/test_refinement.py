@@ -154,5 +154,5 @@ def test_complex_numbers_have_no_bounds() -> None:
     values = np.arange(1000, dtype="c8")
     refined = RefinedModel(stored({"c": values}, MemoryObjects()))
     refined.refine(2)
-    with pytest.raises(UnsupportedError, match="'c'.*C64"):
+    with pytest.raises(UnsupportedError, match=r"'c'.*C64"):
         refined.bounds("c")
