@@ -294,6 +294,11 @@ def _pairwise(ufunc: np.ufunc) -> Callable[[Interval, Interval], Interval]:
 
 
 def _matmul(a: Interval, b: Interval) -> Interval:
+    # A vector is a matrix of one row, or of one column, that is taken out of the result.
+    if b.ndim == 1:
+        return _matmul(a, b.reshape(-1, 1))[..., 0]
+    if a.ndim == 1:
+        return _matmul(a.reshape(1, -1), b)[..., 0, :]
     low, high = _product_bounds(a, b)
     terms = a.shape[-1]
     # What any order of sums rounds to is so near the sum itself; and the bounds round as well.
@@ -333,8 +338,6 @@ def _times_positive(a: Interval, b: Interval) -> tuple[Floats, Floats]:
 
 
 def _swapped(a: Interval) -> Interval:
-    if a.ndim < 2:
-        raise _refused("matmul of a vector by what is known within bounds; use reshape")
     return Interval(np.swapaxes(a.low, -1, -2), np.swapaxes(a.high, -1, -2))
 
 

@@ -188,7 +188,7 @@ class RepositoryModels:
             ConflictError: somebody else repacked meanwhile. Nothing changed.
         """
         options = lazy.RepackOptions(
-            self.author,
+            self.context.author,
             time.time_ns(),
             alpha=real("alpha", alpha, 1),
             depth=whole("depth", depth),

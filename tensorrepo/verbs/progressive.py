@@ -214,11 +214,11 @@ class _BoundedRun:
         elif one.refined.is_whole:
             one.learn(value, value, exact=True)
         else:
-            error = InvalidInputError(
+            lost = InvalidInputError(
                 "the metric made a plain number of weights that are known within bounds; what it "
                 "lost cannot be bounded. Use numpy's functions on them, or progressive='estimates'"
             )
-            one.told, one.refined = failed_score(self._job, one.candidate, error, 0.0), None
+            one.told, one.refined = failed_score(self._job, one.candidate, lost, 0.0), None
         one.is_told = False
 
     def _release_beyond(self, contenders: list[_Contender], one: _Contender) -> None:

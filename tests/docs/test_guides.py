@@ -21,6 +21,7 @@ GUIDES = [
     "../tutorial",
     "changing-datasets",
     "deriving",
+    "dql",
     "checkpointing",
     "files",
     "git",

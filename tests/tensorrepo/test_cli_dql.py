@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -25,13 +23,15 @@ def train(model, config, data):
 @pytest.fixture
 def models(shell: Shell) -> Shell:
     """A workspace with three models and a dataset, committed."""
-    with shell.repository().transaction("main", message="models") as tx:
-        for at, name in enumerate(["alex", "alexa", "vgg"]):
-            tensors = {
-                "conv1.weight": np.full((2, 3, 3, 3), at + 1, "f4"),
-                "fc.weight": np.full((4, 2), at, "f4"),
-            }
+    repo = shell.repository()
+    for at, name in enumerate(["alex", "alexa", "vgg"]):
+        tensors = {
+            "conv1.weight": np.full((2, 3, 3, 3), at + 1, "f4"),
+            "fc.weight": np.full((4, 2), at, "f4"),
+        }
+        with repo.transaction("main", message="models") as tx:
             tx.save_model(name, tensors, metrics={"loss": at / 10})
+    with repo.transaction("main", message="rows") as tx:
         tx.create_dataset("test", {"x": [1, 2, 3]})
     (shell.folder / "score.py").write_text(SCORE)
     return shell
@@ -129,6 +129,7 @@ def test_what_is_wrong_is_told_without_a_traceback(
     assert told in " ".join(models.fails(USAGE, "dql", *words).split())
 
 
-def test_where_it_is_wrong_is_in_the_json_of_the_failure(models: Shell) -> None:
-    failure = models.json_of_failure(USAGE, "dql", "select m where")
-    assert "line 1, column 15" in json.dumps(failure)
+def test_where_it_is_wrong_is_told_to_programs_too(models: Shell) -> None:
+    failure = models.error(USAGE, "dql", "select m where")
+    assert failure["kind"] == "invalid-input"
+    assert "line 1, column 15" in failure["message"]

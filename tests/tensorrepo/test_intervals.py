@@ -37,7 +37,7 @@ FUNCTIONS: dict[str, Function] = {
     "matmul by a known": lambda a, _: a @ np.arange(9.0).reshape(3, 3) - 4,
     "a known by matmul": lambda a, _: (np.arange(9.0).reshape(3, 3) - 4) @ a,
     "matmul of positive": lambda a, b: a @ np.abs(b) + np.abs(a) @ b,
-    "dot": lambda a, b: np.dot(a[0], b),
+    "dot": lambda a, b: np.dot(a[0], b) + np.dot(a, b[0]) + a[1] @ b[2],
     "relu": lambda a, b: np.maximum(a, 0) + np.minimum(b, a),
     "exp": lambda a, b: np.exp(a / 10) - np.expm1(b / 10),
     "log": lambda a, b: np.log(np.abs(a) + 1) + np.log1p(np.abs(b)),

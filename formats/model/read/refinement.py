@@ -71,7 +71,8 @@ class RefinedModel:
     @property
     def is_whole(self) -> bool:
         """Whether every number is exact."""
-        return bool(self._held) and all(held.is_whole for held in self._held.values())
+        done = len(self._held) == len(self.stored.tensors)
+        return done and all(held.is_whole for held in self._held.values())
 
     @property
     def memory_bytes(self) -> int:
@@ -115,10 +116,9 @@ class RefinedModel:
         data = held.data
         if not held.is_whole:
             size = held.planes
-            some = held.data.reshape(-1, size).any(1)  # zero is likelier zero than next to it
-            data = data | np.where(
-                some[:, None], _masked(held, 0x80, every=False).reshape(-1, size), 0
-            ).reshape(-1)
+            # Zero is likelier zero than next to it.
+            some = np.repeat(held.data.reshape(-1, size).any(axis=1), size)
+            data = data | np.where(some, _masked(held, 0x80, every=False), np.uint8(0))
         kind = held.type.numpy or np.dtype(f"<u{held.type.block_bytes}")
         return data.view(kind).reshape(held.shape)
 

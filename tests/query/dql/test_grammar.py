@@ -321,7 +321,7 @@ def test_texts_are_in_either_quotes() -> None:
 def test_what_is_kept_parses_by_itself() -> None:
     assert parse_keep('top(3, m["f1"])') == dql.Best(3, "f1")
     assert str(parse_keep('m["a"] > 1 and not x["b"] = 2')) == 'm["a"] > 1 and not x["b"] = 2'
-    with pytest.raises(InvalidInputError, match="column 1: 'select' was not expected"):
+    with pytest.raises(InvalidInputError, match="column 8: 'm' was not expected"):
         parse_keep("select m")
 
 

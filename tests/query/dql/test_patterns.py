@@ -70,10 +70,8 @@ def test_groups_stand_for_what_their_stars_fit() -> None:
         filled("relu$3", found["conv2_5x5"], "conv*($1)_*($2)")
 
 
-@pytest.mark.parametrize("pattern", ["a[", "a[]", "a[(]", "*($1)*($1)", "a[z-a]", "x" * 501])
-def test_patterns_that_are_none_are_refused_or_taken_literally(pattern: str) -> None:
-    if pattern in ("a[", "a[]"):
-        pytest.skip("see the next test")
+@pytest.mark.parametrize("pattern", ["a[]", "a[(]", "*($1)*($1)", "a[z-a]", "x" * 501])
+def test_patterns_that_are_none_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidInputError):
         fitting(["a"], glob_regex(pattern))
 

@@ -158,7 +158,10 @@ def test_a_construction_replaces_and_deletes(repo: tr.Repository) -> None:
         ('slice h from m where m.name = "vgg" {cut} as "vgg"', ConflictError, "models/vgg exists"),
         ('slice h from m where m["loss"] < 9 {cut} as "x"', InvalidInputError, "3 new models"),
         (
-            'slice h from m where m.name = "vgg" mutate h.output = m["fc"] and h.input = m["conv*"]',
+            (
+                'slice h from m where m.name = "vgg" '
+                'mutate h.output = m["fc"] and h.input = m["conv*"]'
+            ),
             InvalidInputError,
             r"2 nodes 'conv\*'.*: conv1, conv2",
         ),

@@ -37,7 +37,8 @@ def repo(tmp_path: Path) -> tr.Repository:
     made = tr.init(tmp_path / "store", author="Ada <ada@example.org>")
     with made.transaction() as tx:
         tx.create_dataset("test", {"x": list(X), "y": Y})
-        for at, name in enumerate(NAMES):
+    for at, name in enumerate(NAMES):
+        with made.transaction() as tx:
             tx.save_model(name, weights(0.2 + 0.25 * at, at))
     return made
 
