@@ -77,7 +77,7 @@ class RepositoryModels:
             progressive: read high bits of all models first, and more where the order is undecided:
                 "bounds" computes the metric on intervals, and is sure; "estimates" takes any
                 metric, and is as sure as `confidence` says. None: read all of every model.
-            confidence: of estimates: probability, for each single candidate, that its bounds hold.
+            confidence: probability, for each single candidate, that bounds by estimates hold.
             memory: bytes of weights that a progressive evaluation keeps for its next round.
             progress: receives candidates that are done, and all.
 

@@ -74,10 +74,8 @@ def dql_command(
     Examples:
         tensorrepo dql 'select m where m.name like "vgg%" order by m["loss"] limit 5'
         tensorrepo dql 'select m at every where m["conv[1,3,5]"].next has POOL("MAX")'
-        tensorrepo dql 'slice h from m where m.name = "vgg"
-            mutate h.input = m["conv1"] and h.output = m["fc7"] as "half"'
-        tensorrepo dql 'construct r from m where m.name like "vgg%"
-            mutate m["conv*($1)"].insert = RELU("relu$1")'
+        tensorrepo dql 'slice h from m mutate h.input = m["conv1"] and h.output = m["fc7"]'
+        tensorrepo dql 'construct r from m mutate m["conv*($1)"].insert = RELU("relu$1")'
         tensorrepo dql 'evaluate e from m keep top(3, e["f1"])' --over test --score f.py:f1
     """
     text = sys.stdin.read() if statement in (None, "-") else str(statement)

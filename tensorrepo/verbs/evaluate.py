@@ -124,7 +124,7 @@ class Evaluation(Shown):
         kept: the best of them, in order.
         metric: metric that they are ordered by.
         removed: paths of models of earlier calls that others displaced now.
-        read_bytes: of a progressive one: stored bytes of models that were read.
+        read_bytes: stored bytes of models that a progressive evaluation read.
         whole_bytes: stored bytes of all candidates, which a whole evaluation would have read.
     """
 
@@ -261,12 +261,8 @@ def request_of(options: Mapping[str, Any]) -> EvaluationRequest:
     return EvaluationRequest(**options)
 
 
-class UnrankedError(InvalidInputError):
-    """A metric gave numbers of which none orders: the call is wrong, not the candidate."""
-
-
 @dataclass(frozen=True, slots=True)
-class KeepRule:
+class ScoreRule:
     """Which scores are kept, and in which order they stand.
 
     Attributes:
@@ -282,16 +278,20 @@ class KeepRule:
     sign: int
 
     def metric(self, metrics: Metrics) -> str:
-        """Name of the metric that orders. Raises UnrankedError."""
+        """Name of the metric that orders. Raises InvalidInputError."""
         if self.by is not None:
             if self.by not in metrics:
                 there = ", ".join(metrics) or "nothing"
-                raise UnrankedError(f"the metric gave no {self.by!r:.80}; it gave {there}")
+                raise InvalidInputError(f"the metric gave no {self.by!r:.80}; it gave {there}")
             return self.by
         if len(metrics) != 1:
             there = ", ".join(metrics) or "nothing"
-            raise UnrankedError(f"the metric gave {there}: say which orders them, as by='loss'")
+            raise InvalidInputError(f"the metric gave {there}: say which orders them, as by='loss'")
         return next(iter(metrics))
+
+    def orders(self, metrics: Metrics) -> bool:
+        """Whether one of these metrics orders."""
+        return len(metrics) == 1 if self.by is None else self.by in metrics
 
     def rank(self, metrics: Metrics) -> tuple[bool, float]:
         """Smaller is better; NaN comes last."""
@@ -362,15 +362,15 @@ def _rows(word: str, context: Context, value: Any, ref: str) -> Dataset:
     return found
 
 
-def _rule(request: EvaluationRequest) -> KeepRule:
+def _rule(request: EvaluationRequest) -> ScoreRule:
     keep: int | Best | Condition
     keep = parse_keep(request.keep) if isinstance(request.keep, str) else request.keep
     sign = 1 if request.mode == "max" else -1
     if isinstance(keep, Best):
-        return KeepRule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
+        return ScoreRule(keep.count, None, keep.metric, -1 if keep.ascending else 1)
     if not isinstance(keep, Compare | Among | Not | And | Or):
-        return KeepRule(whole("keep", keep, 1), None, request.by, sign)
-    return KeepRule(None, keep, request.by, sign)
+        return ScoreRule(whole("keep", keep, 1), None, request.by, sign)
+    return ScoreRule(None, keep, request.by, sign)
 
 
 # ------------------------------------------------------------------------------ candidates
@@ -432,7 +432,7 @@ def _key(told: list[Any], model: Model | None, config: Mapping[str, Any] | None)
 class _BestRanks:
     """The ranks of what was scored until now, told by whatever thread: is a new one of the best?"""
 
-    def __init__(self, rule: KeepRule) -> None:
+    def __init__(self, rule: ScoreRule) -> None:
         self.rule = rule
         self._ranks: list[tuple[bool, float]] = []
         self._lock = threading.Lock()
@@ -459,7 +459,7 @@ class EvaluationJob:
     train_data: Dataset | None
     name: str
     branch: str
-    rule: KeepRule
+    rule: ScoreRule
     known: _BestRanks | None
 
     def run_name(self, candidate: EvaluationCandidate) -> str:
@@ -525,7 +525,7 @@ def _first_of(
         candidate = waiting.pop(future)
         try:
             yield future.result()
-        except UnrankedError:
+        except InvalidInputError:
             raise
         except Exception as error:  # noqa: BLE001  a worker died, or could not be sent the function
             yield failed_score(job, candidate, error, 0.0)
@@ -552,6 +552,7 @@ def score(job: EvaluationJob, candidate: EvaluationCandidate, *, store: bool = F
     params = {KEY: candidate.key, "evaluation": job.name, "config": candidate.config}
     run = Run(job.context, name, params=params, resume=True, system_seconds=None)
     model: str | None = None
+    metrics: Metrics = {}
     try:
         with run:
             note_inputs(job, candidate, run)
@@ -567,9 +568,10 @@ def score(job: EvaluationJob, candidate: EvaluationCandidate, *, store: bool = F
                 model = _store(job, candidate, run, subject, metrics)
             run.log_metrics(metrics)
             run.log_params({"metrics": list(metrics)})
-    except UnrankedError:
-        raise
-    except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
+    except Exception as error:
+        # One candidate's failure is not the others'; that nothing orders is the call's mistake.
+        if metrics and not job.rule.orders(metrics):
+            raise
         return failed_score(job, candidate, error, time.monotonic() - began)
     seconds = time.monotonic() - began
     return Score(candidate, "scored", metrics, name, seconds, model=model)

@@ -17,7 +17,7 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, inf, isnan
 from typing import Any, Final
@@ -37,7 +37,6 @@ from tensorrepo.verbs.evaluate import (
     EvaluationJob,
     EvaluationRequest,
     Score,
-    UnrankedError,
     candidates_of,
     checked_scores,
     evaluate_whole,
@@ -196,18 +195,16 @@ class _BoundedRun:
         return found
 
     def _step(self, one: _Contender, planes: int) -> None:
-        try:
+        def measure() -> Any:
             if one.refined is None:
                 one.refined = RefinedModel(one.model.stored)
             before = one.refined.read_bytes
             one.refined.refine(planes)
             one.read_bytes += one.refined.read_bytes - before
-            weights = RefinedWeights(one.refined, one.model.path)
-            value = _single(self._job, self._job.metric(weights, self._job.data))
-        except UnrankedError:
-            raise
-        except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
-            one.told, one.refined = failed_score(self._job, one.candidate, error, 0.0), None
+            return self._job.metric(RefinedWeights(one.refined, one.model.path), self._job.data)
+
+        value = _measured(self._job, one, measure)
+        if value is None or one.refined is None:
             return
         if isinstance(value, Interval):
             one.learn(value.low.item(), value.high.item(), exact=one.refined.is_whole)
@@ -305,20 +302,17 @@ class _EstimatedRun:
         return found
 
     def _estimate(self, one: _Contender) -> float | None:
-        """The metric of the high planes. None: it failed."""
-        try:
+        """The metric of the high planes. None: it failed, or is no number."""
+
+        def measure() -> Any:
             refined = RefinedModel(one.model.stored)
             refined.refine(FIRST_PLANES)
             one.read_bytes += refined.read_bytes
-            weights = _EstimatedWeights(refined, one.model.path)
-            value = _single(self._job, self._job.metric(weights, self._job.data))
-        except UnrankedError:
-            raise
-        except Exception as error:  # noqa: BLE001  one candidate's failure is not the others'
-            one.told = failed_score(self._job, one.candidate, error, 0.0)
-            return None
+            return self._job.metric(_EstimatedWeights(refined, one.model.path), self._job.data)
+
+        value = _measured(self._job, one, measure)
         assert not isinstance(value, Interval)
-        return None if isnan(value) else value
+        return None if value is None or isnan(value) else value
 
     def _score_whole(self, contenders: Iterable[_Contender]) -> None:
         for one in contenders:
@@ -350,6 +344,25 @@ def whole_bytes(model: Model) -> int:
 def _draw(one: _Contender) -> str:
     """An order by chance, the same whenever it is asked for."""
     return hashlib.sha256(f"calibration {one.candidate.key}".encode()).hexdigest()
+
+
+def _measured(
+    job: EvaluationJob, one: _Contender, measure: Callable[[], Any]
+) -> Interval | float | None:
+    """The one number that a metric gives, or its bounds. None: it failed, as the candidate tells.
+
+    Raises:
+        InvalidInputError: it gave several of which none orders: that is the call's mistake.
+    """
+    given: Any = None
+    try:
+        given = measure()
+        return _single(job, given)
+    except Exception as error:
+        if isinstance(given, Mapping) and given and not job.rule.orders(given):
+            raise
+        one.told, one.refined = failed_score(job, one.candidate, error, 0.0), None
+        return None
 
 
 def _single(job: EvaluationJob, value: Any) -> Interval | float:

@@ -171,6 +171,18 @@ def test_a_condition_needs_every_score(repo: tr.Repository) -> None:
         )
 
 
+@pytest.mark.parametrize("progressive", ["bounds", "estimates"])
+def test_of_several_metrics_one_orders(repo: tr.Repository, progressive: str) -> None:
+    def several(model: Any, data: Any) -> dict[str, Any]:
+        return {"right": right(model, data), "loss": loss(model, data)}
+
+    options: dict[str, Any] = {"data": "test", "metric": several, "progressive": progressive}
+    with pytest.raises(InvalidInputError, match="say which orders them, as by='loss'"):
+        repo.evaluate(NAMES, confidence=0.5, **options)
+    found = repo.evaluate(NAMES, by="loss", mode="min", confidence=0.5, **options)
+    assert names(found.kept) == ["m0"]
+
+
 def test_one_model_alone_has_bounds(repo: tr.Repository) -> None:
     (score,) = repo.evaluate(["m0"], data="test", metric=right, progressive="bounds")
     assert 0 <= score.bounds[0] <= score.bounds[1] <= 1
