@@ -301,27 +301,31 @@ def _matmul(a: Interval, b: Interval) -> Interval:
         return _matmul(a.reshape(1, -1), b)[..., 0, :]
     low, high = _product_bounds(a, b)
     terms = a.shape[-1]
-    # What any order of sums rounds to is so near the sum itself; and the bounds round as well.
-    most = np.maximum(np.abs(a.low), np.abs(a.high)) @ np.maximum(np.abs(b.low), np.abs(b.high))
+    # What any order of sums rounds to is so near the sum itself; and the bounds round as well. The
+    # sum of magnitudes is at most this: sum of a row's times the largest of a column.
+    most = _magnitude(a).sum(-1, keepdims=True) * _magnitude(b).max(-2, keepdims=True, initial=0.0)
     slack = _gamma(terms) * most + 4 * terms * _TINY
     return Interval(low - slack, high + slack)
 
 
+def _magnitude(a: Interval) -> Floats:
+    found: Floats = np.maximum(np.abs(a.low), np.abs(a.high))
+    return found
+
+
 def _product_bounds(a: Interval, b: Interval) -> tuple[Floats, Floats]:
-    if np.array_equal(a.low, a.high) and np.array_equal(b.low, b.high):
+    """Bounds of ``a @ b``: each end takes the ends that fit, where signs of one side are known."""
+    if _is_known(a) and _is_known(b):
         exact = a.low @ b.low
         return exact, exact
+    if _is_known(b):
+        return _by_known(a, b.low)
+    if _is_known(a):
+        return _turned(_by_known(_swapped(b), a.low.swapaxes(-1, -2)))
     if (b.low >= 0).all():
         return _times_positive(a, b)
     if (a.low >= 0).all():
-        low, high = _times_positive(_swapped(b), _swapped(a))
-        return np.swapaxes(low, -1, -2), np.swapaxes(high, -1, -2)
-    if np.array_equal(b.low, b.high):
-        up, down = np.maximum(b.low, 0), np.minimum(b.low, 0)
-        return a.low @ up + a.high @ down, a.high @ up + a.low @ down
-    if np.array_equal(a.low, a.high):
-        up, down = np.maximum(a.low, 0), np.minimum(a.low, 0)
-        return up @ b.low + down @ b.high, up @ b.high + down @ b.low
+        return _turned(_times_positive(_swapped(b), _swapped(a)))
     # Rump's: midpoints and radii. At most half wider than need be.
     middle, radius = _middle(a)
     other, width = _middle(b)
@@ -330,15 +334,31 @@ def _product_bounds(a: Interval, b: Interval) -> tuple[Floats, Floats]:
     return centre - far, centre + far
 
 
+def _is_known(a: Interval) -> bool:
+    return a.low is a.high or np.array_equal(a.low, a.high)
+
+
+def _by_known(a: Interval, b: Floats) -> tuple[Floats, Floats]:
+    up, down = np.maximum(b, 0), np.minimum(b, 0)
+    low, high = a.low @ up, a.high @ up
+    if down.any():
+        low, high = low + a.high @ down, high + a.low @ down
+    return low, high
+
+
+def _turned(ends: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    return ends[0].swapaxes(-1, -2), ends[1].swapaxes(-1, -2)
+
+
 def _times_positive(a: Interval, b: Interval) -> tuple[Floats, Floats]:
-    """Bounds of ``a @ b`` where nothing in `b` is below zero: each end takes the ends that fit."""
+    """Bounds of ``a @ b`` where nothing in `b` is below zero."""
     low = np.maximum(a.low, 0) @ b.low + np.minimum(a.low, 0) @ b.high
     high = np.maximum(a.high, 0) @ b.high + np.minimum(a.high, 0) @ b.low
     return low, high
 
 
 def _swapped(a: Interval) -> Interval:
-    return Interval(np.swapaxes(a.low, -1, -2), np.swapaxes(a.high, -1, -2))
+    return Interval(a.low.swapaxes(-1, -2), a.high.swapaxes(-1, -2))
 
 
 def _middle(a: Interval) -> tuple[Floats, Floats]:
@@ -357,7 +377,7 @@ def _sum(a: Any, axis: Any = None, *, keepdims: bool = False, **options: Any) ->
     if options:
         raise _refused(f"sum with {', '.join(options)}")
     low, high = (np.sum(end, axis, keepdims=keepdims) for end in (a.low, a.high))
-    most = np.sum(np.maximum(np.abs(a.low), np.abs(a.high)), axis, keepdims=keepdims)
+    most = np.sum(_magnitude(a), axis, keepdims=keepdims)
     slack = _gamma(a.size) * most
     return Interval(low - slack, high + slack)
 

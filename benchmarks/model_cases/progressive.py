@@ -19,7 +19,7 @@ from harness import Case, Options, Skipped, medians_ms, ratio, take_turns
 import tensorrepo as tr
 from tensorrepo.intervals import accuracy, cross_entropy
 
-NETWORKS, KEPT, WIDTH, TRAINED = 24, 3, 1024, 1437
+NETWORKS, KEPT, WIDTH, TRAINED = 24, 3, 512, 1437
 Layers = dict[str, Any]
 
 
