@@ -10,7 +10,7 @@ cases train a small model first, which takes a minute; needs the extras `torch` 
 from __future__ import annotations
 
 from harness import run
-from model_cases import checkpoints, loads, remote, repack, saves, slices, transfer
+from model_cases import checkpoints, loads, progressive, remote, repack, saves, slices, transfer
 
 CASES = {
     **transfer.CASES,
@@ -20,6 +20,7 @@ CASES = {
     **remote.CASES,
     **checkpoints.CASES,
     **repack.CASES,
+    **progressive.CASES,
 }
 
 if __name__ == "__main__":

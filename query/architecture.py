@@ -92,7 +92,9 @@ class _Search:
         """The ways in these graphs."""
         if max(len(self._may_lead), len(self._ways)) > REMEMBERED:
             self._may_lead, self._ways = {}, {}
-        nodes = dict(_texts(connection, node.c.graph, (node.c.place, node.c.name, node.c.op), some))
+        nodes = dict(
+            graph_texts(connection, node.c.graph, (node.c.place, node.c.name, node.c.op), some)
+        )
         marks = {graph: xxh3_128_digest(text.encode()) for graph, text in nodes.items()}
         news = {mark: nodes[graph] for graph, mark in marks.items() if mark not in self._may_lead}
         known = dict(zip(news, self._ends(news.values()), strict=True))
@@ -101,7 +103,9 @@ class _Search:
         able = [graph for graph in some if graph in marks and self._may_lead[marks[graph]]]
         edges: dict[str, str] = {}
         if self.last is not None:
-            edges = dict(_texts(connection, edge.c.graph, (edge.c.source, edge.c.target), able))
+            edges = dict(
+                graph_texts(connection, edge.c.graph, (edge.c.source, edge.c.target), able)
+            )
         found = {}
         for graph in able:
             mark = marks[graph] + xxh3_128_digest(edges.get(graph, "").encode())
@@ -115,8 +119,8 @@ class _Search:
         """Of graphs of those nodes. Each word is looked at once, however many nodes have it."""
         graphs = [_NODES.decode(text) for text in texts]
         words = sorted({word for nodes in graphs for _, *both in nodes for word in both})
-        start = _fitting(words, self.first)
-        end = start if self.last is None else _fitting(words, self.last)
+        start = fitting(words, self.first)
+        end = start if self.last is None else fitting(words, self.last)
         return [
             _Ends(
                 {place for place, name, op in nodes if name in start or op in start},
@@ -136,7 +140,7 @@ class _Search:
         return tuple(ends.names[place] for place in places)
 
 
-def _texts(
+def graph_texts(
     connection: Connection, graph: Column[Any], columns: Iterable[Column[Any]], some: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Of each graph those columns of its rows, as a JSON list of lists in any order."""
@@ -148,7 +152,13 @@ def _texts(
         yield from connection.execute(select(graph, text).where(graph.in_(part)).group_by(graph))
 
 
-def _fitting(words: list[str], pattern: str) -> set[str]:
+def fitting(words: Iterable[str], pattern: str) -> set[str]:
+    """Those of `words` that fit a pattern as a whole.
+
+    Raises:
+        InvalidInputError: a pattern that is none.
+    """
+    words = list(words)
     try:
         fits = pc.match_substring_regex(pa.array(words, pa.string()), f"^(?:{pattern})$")
     except pa.ArrowInvalid as error:

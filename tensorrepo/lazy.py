@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     )
     from tensorrepo.transaction import begin_transaction
     from tensorrepo.verbs.comparison import compare, compare_entry
+    from tensorrepo.verbs.dql import dql
+    from tensorrepo.verbs.evaluate import EvaluationRequest, request_of
+    from tensorrepo.verbs.progressive import evaluate
     from tensorrepo.verbs.purge import plan_purge, purge, purge_request
     from tensorrepo.verbs.watching import watch
     from tensorrepo.workspace.add_paths import add_changed
@@ -87,6 +90,7 @@ __all__ = [
     "CollectionRules",
     "DatasetChange",
     "DatasetMergeDriver",
+    "EvaluationRequest",
     "Lineage",
     "ModelMergeDriver",
     "Owners",
@@ -112,6 +116,8 @@ __all__ = [
     "dataset_at",
     "decoded_bytes",
     "describe_entry",
+    "dql",
+    "evaluate",
     "every_tree",
     "expire",
     "expire_kept",
@@ -144,6 +150,7 @@ __all__ = [
     "repack_models",
     "repack_worn",
     "repository_table",
+    "request_of",
     "row_documents",
     "row_lines",
     "row_selection",
@@ -220,6 +227,9 @@ _NAMES: Final = {
     "sharing": "bundle clone fetch fetch_data here_of promote pull push",
     "transaction": "begin_transaction",
     "verbs.comparison": "compare compare_entry",
+    "verbs.dql": "dql",
+    "verbs.evaluate": "EvaluationRequest request_of",
+    "verbs.progressive": "evaluate",
     "verbs.exchange": "export read",
     "verbs.watching": "watch",
     "verbs.import_history": "import_history",

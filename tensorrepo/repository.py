@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from tensorrepo import lazy
-from tensorrepo.formats.common.arguments import listed, path_in, real, text, whole
+from tensorrepo.formats.common.arguments import listed, real, text, whole
 from tensorrepo.repo.changes import refs
 from tensorrepo.repo.changes.merge_branches import MergeOutcome, cherry_pick, merge, revert
 from tensorrepo.repo.changes.moments import parse_span
@@ -22,6 +22,7 @@ from tensorrepo.repo.log import append
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.repo.tables import Cell, RecordList, RecordMap, RecordTable, Shown, moment_text
 from tensorrepo.repository_exchange import RepositoryExchange
+from tensorrepo.repository_models import RepositoryModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from tensorrepo.datasets.blame import Blame
     from tensorrepo.datasets.dataset import Dataset, View
     from tensorrepo.formats.dataset.selecting.select_rows import Where
-    from tensorrepo.formats.model.maintenance.repack import RepackReport
-    from tensorrepo.formats.model.maintenance.usage import SpaceUsage
     from tensorrepo.formats.model.state.lossy import LossyState
     from tensorrepo.models.checkpointer import Checkpointer, RetentionPolicy, Saved
     from tensorrepo.models.model import Model
@@ -306,7 +305,7 @@ class RepositoryHistory:
         return RefMap((ref.removeprefix(space), at) for ref, at in refs if ref.startswith(space))
 
 
-class Repository(Shown, RepositoryHistory, RepositoryExchange):
+class Repository(Shown, RepositoryHistory, RepositoryModels, RepositoryExchange):
     """A repository at one URL. Picklable: another process opens the URL again.
 
     `ref` arguments are branches, tags, digests (8 digits or more) and ``~n``, ``^n``, ``@{n}``.
@@ -418,44 +417,6 @@ class Repository(Shown, RepositoryHistory, RepositoryExchange):
             ``repo.storage_usage("dataset")["datasets/photos"].reclaimable_bytes``
         """
         return lazy.measure_owners(self.context.core, lazy.Owners(by), lazy.decoded_bytes)
-
-    def model_usage(self, ref: str = "main", *, every_ref: bool = False) -> SpaceUsage:
-        """What the models of a commit, or of every ref, take: by model, by codec and in all.
-
-        Unique bytes are those that no other of these models reaches. No tensor is read.
-        """
-        core = self.context.core
-        trees = lazy.every_tree(core) if every_ref else {ref: self.resolve(ref).commit.tree}
-        return lazy.measure_usage(core.objects, lazy.models_at(core, trees))
-
-    def repack_models(
-        self,
-        paths: Iterable[str] = (),
-        *,
-        alpha: float = 1.5,
-        depth: int = 2,
-        dry_run: bool = False,
-    ) -> RepackReport:
-        """Store models anew, so that they take the fewest bytes; commits stay as they are.
-
-        Args:
-            paths: models at these, or below, in all commits; none: all.
-            alpha: how many times as much as reading it whole reading a model may cost.
-            depth: how many bases a read may pass through.
-            dry_run: measure and plan, and store nothing.
-
-        Raises:
-            ConflictError: somebody else repacked meanwhile. Nothing changed.
-        """
-        options = lazy.RepackOptions(
-            self.author,
-            time.time_ns(),
-            alpha=real("alpha", alpha, 1),
-            depth=whole("depth", depth),
-            paths=tuple(path_in("models", name) for name in listed("paths", paths)),
-            dry_run=dry_run,
-        )
-        return lazy.repack_models(self.context.core, options, time.thread_time)
 
     def gc(
         self,

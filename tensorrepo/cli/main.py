@@ -100,6 +100,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "mount": ("Show a commit as a read-only folder.", DAILY, "mount"),
     "unmount": ("Take a mounted commit away.", DAILY, "mount"),
     "sql": ("Ask datasets and the catalog in SQL.", DATA, "sql"),
+    "dql": ("Select, cut, construct and evaluate models by a statement.", DATA, "dql"),
     "search": ("Look for rows near a vector, or that fit words.", DATA, "search"),
     "report": ("Write one page on what is in a commit.", DATA, "report"),
     "update": ("Give rows of a dataset other values.", DATA, "dataset"),

@@ -41,6 +41,7 @@ FACE = {
     "tensorrepo.formats.dataset.external.outside",
     "tensorrepo.repository",
     "tensorrepo.repository_exchange",
+    "tensorrepo.repository_models",
     "tensorrepo.lazy",
     "tensorrepo.sdk",
     "tensorrepo.policy",

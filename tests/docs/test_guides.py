@@ -22,6 +22,7 @@ GUIDES = [
     "benchmarking",
     "changing-datasets",
     "deriving",
+    "dql",
     "checkpointing",
     "files",
     "git",

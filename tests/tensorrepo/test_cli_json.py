@@ -124,6 +124,7 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model construct": (("model", "construct", "--like", "net", "--from", "net", "--as", "twin"),),
     "model merge": (("model", "merge", "net", "v1:net", "--as", "mean"),),
     "bench": (("bench", "disk", "--clean"),),
+    "dql": (("dql", "select m where m.tensors > 0"),),
     "search": (("search", "points", "point", "--like", "0", "-k", "3"),),
     "sql": (("sql", "SELECT count(*) AS n FROM points"),),
     "view create": (("view", "create", "few", "SELECT row_id FROM points"),),

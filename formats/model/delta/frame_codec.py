@@ -219,6 +219,21 @@ class Planes(FrameCodec):
         found += [np.zeros(count, np.uint8)] * (of.size - len(planes))
         byte_planes.BEST.join(found, np.frombuffer(out, np.uint8), turn=bool(of.exponent_bits))
 
+    def add(self, planes: PlaneList, first: int, about: FrameShape, out: memoryview) -> None:
+        """Put planes from number `first` on into a frame that `truncated` filled from those before.
+
+        Raises:
+            CorruptError: no or too many planes, or one does not decode.
+        """
+        of = numbers_of(about.element)
+        if first < 2 or not planes or first + len(planes) > of.size:
+            raise CorruptError(f"planes {first} on of a frame that has {of.size}: {len(planes)}")
+        size = of.size
+        numbers = np.frombuffer(out, np.uint8).reshape(-1, size)
+        for at, plane in enumerate(planes, first):
+            # Beyond the second plane no sign is turned: each byte lies where it belongs.
+            numbers[:, size - 1 - at] = raw_view(plane, len(numbers), f"plane {at}")
+
 
 def _kept(plane: NDArray[np.uint8], packed: StoredPlane) -> StoredPlane:
     """A plane in memory that is not kept, as it is stored: bytes of its own."""

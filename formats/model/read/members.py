@@ -355,10 +355,55 @@ class MemberReader:
                 truncate(room, about[at].element, planes)
             return
         self.frames_into(place, frames, about, rooms)
+        self._check_digests(frames, found, rooms)
+        for room in rooms:
+            truncate(room, about[0].element, planes)
+
+    def refine_into(
+        self,
+        place: MemberPlace,
+        frames: range,
+        about: Sequence[FrameShape],
+        rooms: Sequence[memoryview],
+        *,
+        known: int,
+        planes: int,
+    ) -> tuple[int, int]:
+        """Bring frames of which the first `known` planes are in `rooms` to the first `planes`.
+
+        Of a member of codec `planes` only what is new is read, verified by its tags, and the frame
+        by its digest once it is whole. Others are decoded whole, and verified, at once.
+
+        Returns:
+            Planes that are in `rooms` now, and stored bytes that were read, those of bases aside.
+        """
+        member = self.member(place)
+        found = self._inside(place, member, frames, [room.nbytes for room in rooms])
+        size = PLANES.planes(about[0].element)
+        stop = min(max(planes, 2), size)
+        if member.codec != PLANES.name:
+            self.frames_into(place, frames, about, rooms)
+            self._check_digests(frames, found, rooms)
+            return size, sum(plane.size_bytes for frame in found for plane in frame.planes)
+        taken = [plane for frame in found for plane in frame.planes[known:stop]]
+        stored = self._fetch(self._links[place[0]], taken, verify=True)
+        step = stop - known
+        for at, room in enumerate(rooms):
+            some = stored[at * step : (at + 1) * step]
+            if known:
+                PLANES.add(some, known, about[at], room)
+            else:
+                PLANES.truncated(some, about[at], room)
+        if stop == size:
+            self._check_digests(frames, found, rooms)
+        return stop, sum(plane.size_bytes for plane in taken)
+
+    def _check_digests(
+        self, frames: range, found: Sequence[StoredFrame], rooms: Sequence[memoryview]
+    ) -> None:
         for index, frame, room in zip(frames, found, rooms, strict=True):
             if frame_digest(room) != frame.digest:
                 raise CorruptError(f"frame {index} differs from its digest")
-            truncate(room, about[0].element, planes)
 
     def blame_base(self, placed: PlacedFrame, about: FrameShape, name: str) -> None:
         """Say which base of a frame that came out wrong is damaged, if one is.

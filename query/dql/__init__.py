@@ -1,0 +1,1 @@
+"""DQL, ModelHub's query language: statements, grammar, and conditions asked of the catalog."""
