@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.metadata.index import (
     Patches,
     join_indexes,
     patched_rows,
+    preview_index,
 )
 from tensorrepo.formats.dataset.metadata.manifest import (
     FRAGMENT,
@@ -134,9 +135,13 @@ KEPT_PARTS = 4  # parts of a version that a handle remembers
 SHOWN_VALUES = 10  # of a column that is printed
 
 
+# Gives, of the smallest sides of pages' pictures in pixels, the last band that is wanted of each page.
+ChooseBand = Callable[[Ints], Ints]
+
+
 @dataclass(slots=True, eq=False)
 class _Memory:
-    """What a handle has read already."""
+    """What a handle has read already, and of which columns it reads previews."""
 
     readers: dict[str, PageReader] = field(default_factory=dict)
     cache: DecodedPageCache = field(default_factory=DecodedPageCache)
@@ -149,6 +154,7 @@ class _Memory:
     foreign: ForeignReader | None = None
     parts: LimitedCache[StoredDataset] = field(default_factory=lambda: LimitedCache(KEPT_PARTS))
     lock: Lock = field(default_factory=Lock)
+    previews: Mapping[str, ChooseBand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,7 +363,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
     counts = [leaf.counts for leaf, _ in parts]
     rows, deleted = (sum(each[at] for each in counts) for at in (1, 2))
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
-    memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
+    known = dataset._memory  # noqa: SLF001  its module
+    memory = _Memory(cache=known.cache, leaves=tuple(parts), previews=known.previews)
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
@@ -383,6 +390,21 @@ def undeleted(dataset: StoredDataset) -> StoredDataset:
     alive = LiveRows(root.rows, np.zeros(0, np.int64))
     memory = replace(known, leaves=leaves, live=alive, lock=Lock())
     return replace(dataset, root=root, _memory=memory)
+
+
+def previewed(dataset: StoredDataset, columns: Mapping[str, ChooseBand]) -> StoredDataset:
+    """A dataset whose pages of some columns are read up to a band of their scans.
+
+    Their pictures are small JPEGs; pages that are not of scans, and values that were set later, are
+    what they are. `columns` are by name. The digest stays.
+    """
+    if not columns:
+        return dataset
+    known = dataset._memory  # noqa: SLF001  its module
+    chosen = {dataset.schema.column(name).id: choose for name, choose in columns.items()}
+    readers = {name: reader for name, reader in known.readers.items() if name not in chosen}
+    memory = replace(known, readers=readers, previews={**known.previews, **chosen}, lock=Lock())
+    return replace(dataset, _memory=memory)
 
 
 def projected(dataset: StoredDataset, schema: Schema) -> StoredDataset:
@@ -517,7 +539,8 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
             f"column {column.name!r}: page indexes hold {index.rows} rows, "
             f"the root {dataset.root.rows}"
         )
-    return index
+    choose = dataset._memory.previews.get(column.id)  # noqa: SLF001
+    return index if choose is None else preview_index(index, choose)
 
 
 def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:

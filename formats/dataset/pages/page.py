@@ -27,6 +27,12 @@ from tensorrepo.formats.common.buffer_codecs import (
     encode_chosen,
 )
 from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.pages.scan_bands import (
+    ScanBuffer,
+    decode_preview,
+    decode_scans,
+    encode_scans,
+)
 from tensorrepo.formats.dataset.pages.text_bounds import text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Image, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -67,7 +73,8 @@ PAGE_ENTRY = np.dtype(
 )
 assert PAGE_ENTRY.itemsize == 64, "docs/spec/dataset.md promises 64-byte page entries"
 
-PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN = range(4)
+# A preview is the beginning of a compressed page of pictures: a form of entries in memory, never stored.
+PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN, PAGE_PREVIEW = range(5)
 HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4, 8, 16, 32
 
 # Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).
@@ -94,13 +101,14 @@ class EncodedPage:
 
     `entry` is a PAGE_ENTRY record whose first_row, offset and column are still 0; `tag` is the
     truncated BLAKE3 that proves `data` against a hostile store; `bounds` is a TEXT_BOUNDS record
-    where rows are bytes, else empty.
+    where rows are bytes, else empty; `previews` are PREVIEW records where they are scans in bands.
     """
 
     data: NDArray[np.uint8]
     entry: NDArray[Any]
     tag: bytes
     bounds: bytes = b""
+    previews: bytes = b""
 
 
 def _fresh(size: int) -> NDArray[np.uint8]:
@@ -135,7 +143,12 @@ def encode_page(
     raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
     items = _items(storage)
     codecs = [Codec.NONE] * 4
-    if codec is not Codec.NONE:
+    scans: ScanBuffer | None = None
+    if codec is Codec.SCANS:
+        assert isinstance(values, BinaryValues), "pictures are bytes"
+        if (scans := encode_scans(values)) is not None:
+            codecs[DATA], buffers[DATA] = Codec.SCANS, scans.data
+    elif codec is not Codec.NONE:
         is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
         for which in (TABLE, DATA):
             # Few labels are worth more mapped than small.
@@ -157,7 +170,8 @@ def encode_page(
     entry["flags"] = HAS_ROW_SUMS if is_summed else 0
     _describe(entry, values, storage)
     bounds = text_bounds(values).tobytes() if isinstance(values, BinaryValues) else b""
-    return EncodedPage(data, entry, content_tag(data.data), bounds)
+    previews = b"" if scans is None else scans.previews(data)
+    return EncodedPage(data, entry, content_tag(data.data), bounds, previews)
 
 
 def _items(storage: Storage) -> list[int]:
@@ -184,8 +198,10 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
 
 
 def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
-    """What `choice` means for a column: pictures that are encoded already stay as they are."""
-    return Codec.NONE if isinstance(column_type, Image) else choice
+    """What `choice` means for a column: pictures are encoded already, and at most re-arranged."""
+    if isinstance(column_type, Image):
+        return Codec.SCANS if column_type.progressive else Codec.NONE
+    return choice
 
 
 def _compress(
@@ -352,7 +368,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
         CorruptError: the directory, a row table or the sizes contradict each other.
         UnsupportedError: a codec or page form that this version does not know.
     """
-    if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED):
+    if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED, PAGE_PREVIEW):
         raise UnsupportedError(f"page form {entry['codec']} is unknown here. Update tensorrepo.")
     if storage.layout is ColumnLayout.TILED:
         raise CorruptError("a page of a tiled column is no table of tiles")
@@ -360,16 +376,43 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     expected = expected_bytes(entry, storage)
     if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):
         raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
+    if entry["codec"] == PAGE_PREVIEW:
+        return _decode_preview(page, entry, expected)
     buffers = split_page(page, expected)
     valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
     if storage.layout is ColumnLayout.FIXED:
         values = np.frombuffer(buffers[TABLE], storage.element)
         return FixedValues(values.reshape(rows, *storage.row_shape), valid)
     offsets, dims = decode_table(buffers[TABLE], rows, storage, int(entry["min"]))
+    if is_in_bands(page):
+        if storage.layout is not ColumnLayout.BINARY:
+            raise CorruptError("scans in a column that is not of bytes")
+        return BinaryValues(offsets, decode_scans(buffers[DATA], offsets), valid)
     data = np.frombuffer(buffers[DATA], storage.element)
     if storage.layout is ColumnLayout.BINARY:
         return BinaryValues(offsets, data, valid)
     return RaggedValues(offsets, data, storage.shape, dims, valid)
+
+
+def is_in_bands(page: memoryview) -> bool:
+    """Whether the last buffer of a page is scans in bands."""
+    return bool(DIRECTORY.unpack_from(page)[5 * DATA + 1] == Codec.SCANS)
+
+
+def _decode_preview(
+    page: memoryview, entry: NDArray[Any], expected: tuple[int, ...]
+) -> BinaryValues:
+    """The small pictures in the beginning of a page; `min` of the entry is that of their bytes."""
+    if page.nbytes < DIRECTORY.size or not is_in_bands(page):
+        raise CorruptError("a preview of a page without scans")
+    starts, rows = buffer_starts((*expected[:3], 0)), int(entry["rows"])
+    fields = DIRECTORY.unpack_from(page)
+    if fields[0:15:5] != expected[:3] or any(fields[1:15:5]):
+        raise CorruptError(f"a preview with buffers of {fields[0:15:5]} bytes, not {expected[:3]}")
+    bits = page[starts[VALIDITY] : starts[VALIDITY] + expected[VALIDITY]]
+    valid = decode_validity(bits, rows, int(entry["nulls"]))
+    offsets, data = decode_preview(page[starts[DATA] :], rows, expected[DATA])
+    return BinaryValues(offsets, data, valid)
 
 
 def expected_bytes(entry: NDArray[Any], storage: Storage) -> tuple[int, int, int, int]:
@@ -394,7 +437,7 @@ def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, ...]:
 
 
 def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
-    """The four buffers, decoded to `expected` bytes each.
+    """The four buffers, decoded to `expected` bytes each; scans in bands stay as they are stored.
 
     Raises:
         CorruptError: the directory or a buffer disagrees; no buffer is allocated that its stored
@@ -411,7 +454,9 @@ def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
         if any(reserved) or stored_bytes > page.nbytes - at:
             raise CorruptError(f"buffer {which} of the page: reserved fields set, or cut short")
         stored = page[at : at + stored_bytes]
-        buffers.append(decode_buffer(codec, stored, raw_bytes, item))
+        # Which row is how long decides what scans decode to: see `decode_page`.
+        in_bands = codec == Codec.SCANS and which == DATA
+        buffers.append(stored if in_bands else decode_buffer(codec, stored, raw_bytes, item))
         at += padded(stored_bytes)
     if at != page.nbytes:
         raise CorruptError(f"page has {page.nbytes} bytes, its buffers {at}")

@@ -94,7 +94,9 @@ def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:  # noqa: PLR0
             return _tensor_refusal(old, new)
         case ClassLabel(names=names), ClassLabel(names=wanted):
             return _names_refusal(names, wanted)
-        case (Image(), Image(codec=None)) | (Bytes(), Bytes(size=None)):
+        case Image(codec=codec), Image(codec=wanted) if wanted in (None, codec):
+            return None  # how pictures are stored may differ from page to page
+        case Bytes(), Bytes(size=None):
             return None
         case Decimal(), Decimal():
             return _decimal_refusal(old, new)

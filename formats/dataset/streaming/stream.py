@@ -22,8 +22,9 @@ from typing import Any, Self
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.dataset.read import StoredDataset, check_absent
+from tensorrepo.formats.dataset.read import StoredDataset, check_absent, previewed
 from tensorrepo.formats.dataset.schema.nulls import null_policy
+from tensorrepo.formats.dataset.schema.types import Image
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler
 from tensorrepo.formats.dataset.streaming.collate.batch import OutputForm, check_moments
@@ -88,15 +89,21 @@ def stream(
         checks.padding(options.pad, chosen.columns)
     null_policy(chosen, options.nulls)  # refuses what does not fit before anything is read
     decodes = chosen_decodes(options.decode, dataset.schema, names)
+    small = {
+        name: how.last_band
+        for name, how in decodes.items()
+        if isinstance(dataset.schema.column(name).type, Image)
+    }
+    read = previewed(dataset, small)
     setup = StreamSetup(options, options.loading.prefetch or 0, decodes, clock, page_cache, remake)
-    plan = plan_stream(dataset, names, options)
+    plan = plan_stream(dataset, names, options, read)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
         setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
     _check_absent_batch(plan, setup)
     if options.loading.prefetch is None:
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
-    return BatchStream(DatasetFeed(dataset, plan, names), setup)
+    return BatchStream(DatasetFeed(read, plan, names), setup)
 
 
 class BatchStream:

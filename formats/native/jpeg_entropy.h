@@ -1,0 +1,781 @@
+/* Huffman coding of JPEG scans: baseline ones, and progressive ones of 8-bit pictures.
+ *
+ * What is read may be hostile: every place is checked, and nothing is written but coefficients.
+ * Strict, because what is read must be written again to the bit: no markers but the restarts that
+ * belong there, no bytes between, padding of ones or of zeros throughout.
+ *
+ * Source: ITU-T T.81, sections F.1.2, F.2.2, G.1.2, G.2 and K.2.
+ */
+#ifndef TENSORREPO_JPEG_ENTROPY_H
+#define TENSORREPO_JPEG_ENTROPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BLOCK = 64,         /* coefficients, in zigzag order */
+    MOST_COMPONENTS = 4,
+    MOST_SAMPLING = 4,
+    COUNTS = 16,        /* a table: so many counts, by length of code, then 256 values */
+    TABLE_BYTES = COUNTS + 256,
+    TABLES = 8,         /* four of DC, four of AC */
+    QUICK_BITS = 9,
+    MOST_DC = 1024,     /* of 8-bit pictures: a DC coefficient is in [-1024, 1024) */
+    MOST_DC_BITS = 11,
+    MOST_AC_BITS = 10,
+    MOST_RUN = 0x7FFF,  /* blocks that one end of band stands for */
+    MOST_CORRECTIONS = 1000,
+    RESTART = 0xD0,
+};
+
+typedef enum { FINE, DAMAGED, NO_MEMORY } outcome;
+
+/* One component of a scan: its block (x, y) is number first + y * stride + x. */
+typedef struct {
+    int64_t first, stride;
+    int wide, high; /* blocks of it in a unit of the scan */
+    int dc, ac;     /* tables */
+} component;
+
+typedef struct {
+    int64_t units_wide, units_high, interval; /* interval: units between restarts, 0: none */
+    int components;
+    component of[MOST_COMPONENTS];
+    int first, last, high, low; /* of the spectrum, and bits before and after */
+} scan;
+
+/* ------------------------------------------------------------------ reading bits */
+
+typedef struct {
+    const uint8_t *at, *end;
+    uint64_t bits; /* the next ones, from the top */
+    int count;
+    int padding; /* -1: none was seen yet */
+} reader;
+
+typedef struct {
+    uint16_t quick[1 << QUICK_BITS]; /* length << 8 | value; 0: longer */
+    int32_t most[COUNTS + 1];        /* last code of a length, -1: none */
+    int32_t shift[COUNTS + 1];       /* from a code to its place in values */
+    uint8_t values[256];
+} reading_table;
+
+static bool make_reading_table(const uint8_t *stored, reading_table *table)
+{
+    int place = 0;
+    int32_t code = 0;
+    memset(table->quick, 0, sizeof table->quick);
+    memcpy(table->values, stored + COUNTS, 256);
+    for (int length = 1; length <= COUNTS; length++, code <<= 1) {
+        int count = stored[length - 1];
+        if (place + count > 256 || code + count > (int32_t)1 << length)
+            return false;
+        table->shift[length] = place - code;
+        for (int i = 0; i < count; i++, place++, code++)
+            if (length <= QUICK_BITS)
+                for (int rest = 0; rest < 1 << (QUICK_BITS - length); rest++)
+                    table->quick[(code << (QUICK_BITS - length)) + rest] =
+                        (uint16_t)(length << 8 | stored[COUNTS + place]);
+        table->most[length] = count ? code - 1 : -1;
+    }
+    return true;
+}
+
+static inline void fill_bits(reader *from)
+{
+    while (from->count <= 56 && from->at < from->end) {
+        uint8_t byte = *from->at;
+        if (byte == 0xFF) {
+            if (from->end - from->at < 2 || from->at[1])
+                return; /* a marker */
+            from->at++;
+        }
+        from->at++;
+        from->bits |= (uint64_t)byte << (56 - from->count);
+        from->count += 8;
+    }
+}
+
+/* The next `count` bits, 1 to 16; false: there are not so many. */
+static inline bool take_bits(reader *from, int count, uint32_t *found)
+{
+    if (from->count < count) {
+        fill_bits(from);
+        if (from->count < count)
+            return false;
+    }
+    *found = (uint32_t)(from->bits >> (64 - count));
+    from->bits <<= count;
+    from->count -= count;
+    return true;
+}
+
+static inline bool take_symbol(reader *from, const reading_table *table, int *found)
+{
+    if (from->count < 32)
+        fill_bits(from);
+    uint16_t quick = table->quick[from->bits >> (64 - QUICK_BITS)];
+    int length = quick >> 8;
+    if (length) {
+        *found = quick & 0xFF;
+    } else {
+        int32_t code = 0;
+        for (length = QUICK_BITS + 1; length <= COUNTS; length++) {
+            code = (int32_t)(from->bits >> (64 - length));
+            if (code <= table->most[length])
+                break;
+        }
+        if (length > COUNTS)
+            return false;
+        *found = table->values[(code + table->shift[length]) & 0xFF];
+    }
+    if (length > from->count)
+        return false;
+    from->bits <<= length;
+    from->count -= length;
+    return true;
+}
+
+/* A number of so many bits, 1 to 16, as JPEG writes signed ones. */
+static inline bool take_number(reader *from, int count, int *found)
+{
+    uint32_t bits;
+    if (!take_bits(from, count, &bits))
+        return false;
+    *found = bits >> (count - 1) ? (int)bits : (int)bits - (1 << count) + 1;
+    return true;
+}
+
+/* What is left of the last byte must be padding. */
+static bool end_bits(reader *from)
+{
+    fill_bits(from);
+    if (from->count > 7)
+        return false;
+    if (from->count) {
+        uint32_t rest = (uint32_t)(from->bits >> (64 - from->count));
+        int padding = rest ? 1 : 0;
+        if (padding && rest != (1u << from->count) - 1)
+            return false;
+        if (from->padding >= 0 && from->padding != padding)
+            return false;
+        from->padding = padding;
+    }
+    from->bits = 0;
+    from->count = 0;
+    return true;
+}
+
+/* ------------------------------------------------------------------ reading scans */
+
+typedef struct {
+    reader from;
+    int last_dc[MOST_COMPONENTS];
+    int32_t run; /* blocks that have ended before they begin */
+    reading_table tables[TABLES];
+} decoding;
+
+static bool read_dc(decoding *of, int place, int table, int16_t *block)
+{
+    int bits, moved = 0;
+    if (!take_symbol(&of->from, &of->tables[table], &bits) || bits > MOST_DC_BITS)
+        return false;
+    if (bits && !take_number(&of->from, bits, &moved))
+        return false;
+    int value = of->last_dc[place] + moved;
+    if (value < -MOST_DC || value >= MOST_DC)
+        return false;
+    of->last_dc[place] = value;
+    block[0] = (int16_t)value;
+    return true;
+}
+
+static bool read_sequential(decoding *of, int table, int16_t *block)
+{
+    for (int k = 1; k < BLOCK; k++) {
+        int symbol, value;
+        if (!take_symbol(&of->from, &of->tables[table], &symbol))
+            return false;
+        int zeros = symbol >> 4, bits = symbol & 15;
+        if (!bits) {
+            if (!zeros)
+                return true;
+            if (zeros != 15)
+                return false;
+            k += 15;
+            continue;
+        }
+        k += zeros;
+        if (k >= BLOCK || bits > MOST_AC_BITS || !take_number(&of->from, bits, &value))
+            return false;
+        block[k] = (int16_t)value;
+    }
+    return true;
+}
+
+/* An end of band: this block and more end here. */
+static bool read_run(decoding *of, int bits)
+{
+    uint32_t more = 0;
+    if (bits && !take_bits(&of->from, bits, &more))
+        return false;
+    of->run = (1 << bits) + (int32_t)more;
+    return true;
+}
+
+static bool read_first(decoding *of, const scan *by, int table, int16_t *block)
+{
+    if (of->run) {
+        of->run--;
+        return true;
+    }
+    for (int k = by->first; k <= by->last; k++) {
+        int symbol, value;
+        if (!take_symbol(&of->from, &of->tables[table], &symbol))
+            return false;
+        int zeros = symbol >> 4, bits = symbol & 15;
+        if (!bits) {
+            if (zeros < 15) {
+                if (!read_run(of, zeros))
+                    return false;
+                of->run--;
+                return true;
+            }
+            k += 15;
+            continue;
+        }
+        k += zeros;
+        if (k > by->last || bits > MOST_AC_BITS || !take_number(&of->from, bits, &value))
+            return false;
+        block[k] = (int16_t)(value * (1 << by->low));
+    }
+    return true;
+}
+
+/* One more bit of a coefficient that is not zero. */
+static inline bool correct(decoding *of, int one, int16_t *value)
+{
+    uint32_t bit;
+    if (!take_bits(&of->from, 1, &bit))
+        return false;
+    if (bit && !(*value & one))
+        *value = (int16_t)(*value + (*value >= 0 ? one : -one));
+    return true;
+}
+
+static bool read_refinement(decoding *of, const scan *by, int table, int16_t *block)
+{
+    int one = 1 << by->low, k = by->first;
+    for (; !of->run && k <= by->last; k++) {
+        int symbol, value = 0;
+        if (!take_symbol(&of->from, &of->tables[table], &symbol))
+            return false;
+        int zeros = symbol >> 4, bits = symbol & 15;
+        if (bits) {
+            uint32_t positive;
+            if (bits != 1 || !take_bits(&of->from, 1, &positive))
+                return false;
+            value = positive ? one : -one;
+        } else if (zeros < 15) {
+            if (!read_run(of, zeros))
+                return false;
+            break;
+        }
+        for (; k <= by->last; k++) {
+            if (block[k]) {
+                if (!correct(of, one, &block[k]))
+                    return false;
+            } else if (--zeros < 0) {
+                break;
+            }
+        }
+        if (value) {
+            if (k > by->last)
+                return false;
+            block[k] = (int16_t)value;
+        }
+    }
+    if (of->run) {
+        for (; k <= by->last; k++)
+            if (block[k] && !correct(of, one, &block[k]))
+                return false;
+        of->run--;
+    }
+    return true;
+}
+
+static bool read_block(decoding *of, const scan *by, int place, int16_t *block)
+{
+    int dc = by->of[place].dc, ac = 4 + by->of[place].ac;
+    if (!by->first) {
+        if (!read_dc(of, place, dc, block))
+            return false;
+        return !by->last || read_sequential(of, ac, block);
+    }
+    return by->high ? read_refinement(of, by, ac, block) : read_first(of, by, ac, block);
+}
+
+static bool restart(decoding *of, int number)
+{
+    if (!end_bits(&of->from) || of->run || of->from.end - of->from.at < 2 ||
+        of->from.at[0] != 0xFF || of->from.at[1] != RESTART + number)
+        return false;
+    of->from.at += 2;
+    memset(of->last_dc, 0, sizeof of->last_dc);
+    return true;
+}
+
+/* Reads a scan into blocks, which have what earlier scans brought, else zeros. On success *stop is
+ * how much of data it took, and *padding the bit that its last bytes are filled up with, or -1. */
+static outcome decode_scan(const uint8_t *data, size_t size, const uint8_t *tables, const scan *by,
+                           int16_t *blocks, size_t *stop, int *padding)
+{
+    decoding *of = malloc(sizeof *of);
+    if (!of)
+        return NO_MEMORY;
+    memset(of->last_dc, 0, sizeof of->last_dc);
+    of->run = 0;
+    of->from = (reader){.at = data, .end = data + size, .padding = -1};
+    bool fine = true;
+    for (int i = 0; fine && i < TABLES; i++)
+        fine = make_reading_table(tables + i * TABLE_BYTES, &of->tables[i]);
+    int64_t until = by->interval, unit = 0, units = by->units_wide * by->units_high;
+    int restarts = 0;
+    for (int64_t y = 0; fine && y < by->units_high; y++)
+        for (int64_t x = 0; fine && x < by->units_wide; x++) {
+            for (int i = 0; fine && i < by->components; i++) {
+                const component *c = &by->of[i];
+                for (int v = 0; fine && v < c->high; v++)
+                    for (int h = 0; fine && h < c->wide; h++) {
+                        int64_t at = c->first + (y * c->high + v) * c->stride + x * c->wide + h;
+                        fine = read_block(of, by, i, blocks + at * BLOCK);
+                    }
+            }
+            if (fine && ++unit < units && by->interval && !--until) {
+                fine = restart(of, restarts++ & 7);
+                until = by->interval;
+            }
+        }
+    fine = fine && !of->run && end_bits(&of->from);
+    *stop = (size_t)(of->from.at - data);
+    *padding = of->from.padding;
+    free(of);
+    return fine ? FINE : DAMAGED;
+}
+
+/* ------------------------------------------------------------------ writing bits */
+
+typedef struct {
+    uint8_t *data;
+    size_t size, room;
+    uint64_t bits; /* those that wait, at the bottom */
+    int count;
+} writer;
+
+/* Room for so many more bytes. */
+static inline bool reserve(writer *to, size_t more)
+{
+    if (to->room - to->size >= more)
+        return true;
+    size_t room = to->room * 2 + more;
+    uint8_t *data = realloc(to->data, room);
+    if (!data)
+        return false;
+    to->data = data;
+    to->room = room;
+    return true;
+}
+
+/* At most 16 bits, for which there is room. */
+static inline void put_bits(writer *to, uint32_t bits, int count)
+{
+    to->bits = to->bits << count | bits;
+    to->count += count;
+    while (to->count >= 8) {
+        to->count -= 8;
+        uint8_t byte = (uint8_t)(to->bits >> to->count);
+        to->data[to->size++] = byte;
+        if (byte == 0xFF)
+            to->data[to->size++] = 0;
+    }
+}
+
+static void pad_bits(writer *to, int padding)
+{
+    int rest = (8 - to->count) & 7;
+    if (rest)
+        put_bits(to, padding ? (1u << rest) - 1 : 0, rest);
+    to->bits = 0;
+}
+
+typedef struct {
+    uint16_t code[256];
+    uint8_t length[256]; /* 0: no code */
+} writing_table;
+
+static bool make_writing_table(const uint8_t *stored, writing_table *table)
+{
+    int place = 0;
+    uint32_t code = 0;
+    memset(table, 0, sizeof *table);
+    for (int length = 1; length <= COUNTS; length++, code <<= 1)
+        for (int i = 0; i < stored[length - 1]; i++, place++, code++) {
+            if (place >= 256 || code >= 1u << length)
+                return false;
+            table->code[stored[COUNTS + place]] = (uint16_t)code;
+            table->length[stored[COUNTS + place]] = (uint8_t)length;
+        }
+    return true;
+}
+
+static inline int bits_of(uint32_t number)
+{
+    return number ? 32 - __builtin_clz(number) : 0;
+}
+
+/* As JPEG writes signed numbers. */
+static inline uint32_t signed_bits(int value, int bits)
+{
+    return (uint32_t)(value >= 0 ? value : value + (1 << bits) - 1);
+}
+
+/* ------------------------------------------------------------------ writing sequential scans */
+
+enum { MOST_BLOCK_BYTES = 2 * BLOCK * 4 + 16 }; /* 26 bits a coefficient, every byte stuffed */
+
+static inline bool put_symbol(writer *to, const writing_table *table, int symbol)
+{
+    int length = table->length[symbol];
+    if (length)
+        put_bits(to, table->code[symbol], length);
+    return length;
+}
+
+static bool write_block(writer *to, const writing_table *dc, const writing_table *ac,
+                        const int16_t *block, int *last_dc)
+{
+    int moved = block[0] - *last_dc, bits = bits_of((uint32_t)abs(moved)), zeros = 0;
+    *last_dc = block[0];
+    if (bits > MOST_DC_BITS || !put_symbol(to, dc, bits))
+        return false;
+    if (bits)
+        put_bits(to, signed_bits(moved, bits), bits);
+    for (int k = 1; k < BLOCK; k++) {
+        int value = block[k];
+        if (!value) {
+            zeros++;
+            continue;
+        }
+        for (; zeros > 15; zeros -= 16)
+            if (!put_symbol(to, ac, 0xF0))
+                return false;
+        bits = bits_of((uint32_t)abs(value));
+        if (bits > MOST_AC_BITS || !put_symbol(to, ac, zeros << 4 | bits))
+            return false;
+        put_bits(to, signed_bits(value, bits), bits);
+        zeros = 0;
+    }
+    return !zeros || put_symbol(to, ac, 0);
+}
+
+/* ------------------------------------------------------------------ writing progressive scans */
+
+/* What will be written, kept until it is known which symbols are frequent. */
+typedef struct {
+    uint16_t bits;
+    uint8_t count;  /* of bits */
+    bool is_symbol; /* else nothing stands before the bits */
+    uint8_t symbol;
+} token;
+
+typedef struct {
+    token *at;
+    size_t count, room;
+    int32_t frequency[257];
+    int32_t run;
+    uint8_t corrections[MOST_CORRECTIONS + BLOCK]; /* bits that wait behind the run */
+    int waiting;
+    int last_dc[MOST_COMPONENTS];
+} encoding_scan;
+
+/* Room for what a block and a run before it bring. */
+static bool reserve_tokens(encoding_scan *of)
+{
+    size_t more = 2 * BLOCK + MOST_CORRECTIONS + 16;
+    if (of->room - of->count >= more)
+        return true;
+    size_t room = of->room * 2 + more;
+    token *at = realloc(of->at, room * sizeof *at);
+    if (!at)
+        return false;
+    of->at = at;
+    of->room = room;
+    return true;
+}
+
+static inline void add_symbol(encoding_scan *of, int symbol, uint32_t bits, int count)
+{
+    of->frequency[symbol]++;
+    of->at[of->count++] = (token){(uint16_t)bits, (uint8_t)count, true, (uint8_t)symbol};
+}
+
+static void add_corrections(encoding_scan *of, const uint8_t *bits, int count)
+{
+    for (int i = 0; i < count; i++)
+        of->at[of->count++] = (token){bits[i], 1, false, 0};
+}
+
+static void end_run(encoding_scan *of)
+{
+    if (!of->run)
+        return;
+    int bits = bits_of((uint32_t)of->run) - 1;
+    add_symbol(of, bits << 4, (uint32_t)of->run & ((1u << bits) - 1), bits);
+    of->run = 0;
+    add_corrections(of, of->corrections, of->waiting);
+    of->waiting = 0;
+}
+
+static bool encode_dc(encoding_scan *of, int place, const int16_t *block)
+{
+    int moved = block[0] - of->last_dc[place], bits = bits_of((uint32_t)abs(moved));
+    of->last_dc[place] = block[0];
+    if (bits > MOST_DC_BITS)
+        return false;
+    add_symbol(of, bits, bits ? signed_bits(moved, bits) : 0, bits);
+    return true;
+}
+
+static bool encode_first(encoding_scan *of, const scan *by, const int16_t *block)
+{
+    int zeros = 0;
+    for (int k = by->first; k <= by->last; k++) {
+        int size = abs(block[k]) >> by->low, bits = bits_of((uint32_t)size);
+        if (!size) {
+            zeros++;
+            continue;
+        }
+        if (bits > MOST_AC_BITS)
+            return false;
+        end_run(of);
+        for (; zeros > 15; zeros -= 16)
+            add_symbol(of, 0xF0, 0, 0);
+        add_symbol(of, zeros << 4 | bits, signed_bits(block[k] < 0 ? -size : size, bits), bits);
+        zeros = 0;
+    }
+    if (zeros && ++of->run == MOST_RUN)
+        end_run(of);
+    return true;
+}
+
+static void encode_refinement(encoding_scan *of, const scan *by, const int16_t *block)
+{
+    int zeros = 0, newest = 0, own = of->waiting; /* corrections of this block begin there */
+    for (int k = by->first; k <= by->last; k++)
+        if (abs(block[k]) >> by->low == 1)
+            newest = k;
+    for (int k = by->first; k <= by->last; k++) {
+        int size = abs(block[k]) >> by->low;
+        if (!size) {
+            zeros++;
+            continue;
+        }
+        for (; zeros > 15 && k <= newest; zeros -= 16) {
+            int count = of->waiting - own;
+            uint8_t bits[BLOCK];
+            memcpy(bits, of->corrections + own, (size_t)count);
+            of->waiting = own;
+            end_run(of);
+            add_symbol(of, 0xF0, 0, 0);
+            add_corrections(of, bits, count);
+            of->waiting = own = 0;
+        }
+        if (size > 1) {
+            of->corrections[of->waiting++] = size & 1;
+            continue;
+        }
+        int count = of->waiting - own;
+        uint8_t bits[BLOCK];
+        memcpy(bits, of->corrections + own, (size_t)count);
+        of->waiting = own;
+        end_run(of);
+        add_symbol(of, zeros << 4 | 1, block[k] >= 0, 1);
+        add_corrections(of, bits, count);
+        of->waiting = own = 0;
+        zeros = 0;
+    }
+    if (zeros || of->waiting > own) {
+        of->run++;
+        if (of->run == MOST_RUN || of->waiting > MOST_CORRECTIONS - BLOCK)
+            end_run(of);
+    }
+}
+
+/* The shortest codes for symbols of these frequencies, none of more than 16 bits: 16 counts, then the
+ * symbols. One code of the longest, all ones, is left unused. Changes frequency; returns the number
+ * of symbols, -1 where codes would have to be longer than any that 2^31 symbols need. */
+static int best_table(int32_t *frequency, uint8_t *stored)
+{
+    enum { LONGEST = 48 };
+    int length[257] = {0}, next[257], counts[LONGEST + 1] = {0}, place = 0;
+    for (int i = 0; i < 257; i++)
+        next[i] = -1;
+    frequency[256] = 1;
+    for (;;) {
+        int one = -1, two = -1;
+        for (int i = 0; i < 257; i++)
+            if (frequency[i] && (one < 0 || frequency[i] <= frequency[one]))
+                one = i;
+        for (int i = 0; i < 257; i++)
+            if (frequency[i] && i != one && (two < 0 || frequency[i] <= frequency[two]))
+                two = i;
+        if (two < 0)
+            break;
+        frequency[one] += frequency[two];
+        frequency[two] = 0;
+        for (length[one]++; next[one] >= 0; length[one]++)
+            one = next[one];
+        next[one] = two;
+        for (length[two]++; next[two] >= 0; length[two]++)
+            two = next[two];
+    }
+    for (int i = 0; i < 257; i++)
+        if (length[i]) {
+            if (length[i] > LONGEST)
+                return -1;
+            counts[length[i]]++;
+        }
+    for (int i = LONGEST; i > COUNTS; i--)
+        while (counts[i] > 0) {
+            int j = i - 2;
+            while (!counts[j])
+                j--;
+            counts[i] -= 2;
+            counts[i - 1]++;
+            counts[j + 1] += 2;
+            counts[j]--;
+        }
+    int longest = COUNTS;
+    while (longest && !counts[longest])
+        longest--;
+    if (longest)
+        counts[longest]--; /* that of the symbol that is none */
+    for (int i = 0; i < COUNTS; i++)
+        stored[i] = (uint8_t)counts[i + 1];
+    for (int of = 1; of <= LONGEST; of++)
+        for (int i = 0; i < 256; i++)
+            if (length[i] == of)
+                stored[COUNTS + place++] = (uint8_t)i;
+    return place;
+}
+
+static outcome write_tokens(const encoding_scan *of, const writing_table *table, writer *to)
+{
+    for (size_t i = 0; i < of->count; i++) {
+        const token *each = &of->at[i];
+        if (!(i & 63) && !reserve(to, 64 * 8 + 16))
+            return NO_MEMORY;
+        if (each->is_symbol && !put_symbol(to, table, each->symbol))
+            return DAMAGED;
+        if (each->count)
+            put_bits(to, each->bits, each->count);
+    }
+    if (!reserve(to, 16))
+        return NO_MEMORY;
+    pad_bits(to, 1);
+    return FINE;
+}
+
+static outcome encode_block(encoding_scan *of, const scan *by, int place, const int16_t *block)
+{
+    if (!reserve_tokens(of))
+        return NO_MEMORY;
+    if (!by->first)
+        return encode_dc(of, place, block) ? FINE : DAMAGED;
+    if (by->high)
+        encode_refinement(of, by, block);
+    else if (!encode_first(of, by, block))
+        return DAMAGED;
+    return FINE;
+}
+
+static outcome finish_progressive(encoding_scan *of, writer *to)
+{
+    uint8_t stored[TABLE_BYTES] = {0};
+    writing_table table;
+    if (!reserve_tokens(of))
+        return NO_MEMORY;
+    end_run(of);
+    int symbols = best_table(of->frequency, stored);
+    if (symbols < 0 || !make_writing_table(stored, &table))
+        return DAMAGED;
+    if (!reserve(to, TABLE_BYTES))
+        return NO_MEMORY;
+    memcpy(to->data + to->size, stored, (size_t)(COUNTS + symbols));
+    to->size += (size_t)(COUNTS + symbols);
+    return write_tokens(of, &table, to);
+}
+
+/* Writes a scan of blocks behind what `to` has. A sequential one is written with `tables`, padded with
+ * `padding`; a progressive one with the best table of its own, which stands before it, and ones. */
+static outcome encode_scan(const int16_t *blocks, const uint8_t *tables, const scan *by, int padding,
+                           writer *to)
+{
+    bool sequential = !by->first && by->last;
+    writing_table *with = NULL;
+    encoding_scan *of = NULL;
+    outcome found = FINE;
+    int last_dc[MOST_COMPONENTS] = {0}, restarts = 0;
+    int64_t until = by->interval, unit = 0, units = by->units_wide * by->units_high;
+    if (sequential ? !(with = calloc(TABLES, sizeof *with)) : !(of = calloc(1, sizeof *of)))
+        return NO_MEMORY;
+    for (int i = 0; sequential && i < TABLES; i++)
+        if (!make_writing_table(tables + i * TABLE_BYTES, &with[i]))
+            found = DAMAGED;
+    for (int64_t y = 0; found == FINE && y < by->units_high; y++)
+        for (int64_t x = 0; found == FINE && x < by->units_wide; x++) {
+            for (int i = 0; found == FINE && i < by->components; i++) {
+                const component *c = &by->of[i];
+                for (int n = 0; found == FINE && n < c->high * c->wide; n++) {
+                    int v = n / c->wide, h = n % c->wide;
+                    int64_t at = c->first + (y * c->high + v) * c->stride + x * c->wide + h;
+                    const int16_t *block = blocks + at * BLOCK;
+                    if (!sequential)
+                        found = encode_block(of, by, i, block);
+                    else if (!reserve(to, MOST_BLOCK_BYTES))
+                        found = NO_MEMORY;
+                    else if (!write_block(to, &with[c->dc], &with[4 + c->ac], block, &last_dc[i]))
+                        found = DAMAGED;
+                }
+            }
+            if (found == FINE && sequential && ++unit < units && by->interval && !--until) {
+                if (!reserve(to, 16)) {
+                    found = NO_MEMORY;
+                    continue;
+                }
+                pad_bits(to, padding);
+                to->data[to->size++] = 0xFF;
+                to->data[to->size++] = (uint8_t)(RESTART + (restarts++ & 7));
+                memset(last_dc, 0, sizeof last_dc);
+                until = by->interval;
+            }
+        }
+    if (found == FINE && sequential) {
+        if (reserve(to, 16))
+            pad_bits(to, padding);
+        else
+            found = NO_MEMORY;
+    } else if (found == FINE) {
+        found = finish_progressive(of, to);
+    }
+    free(with);
+    if (of)
+        free(of->at);
+    free(of);
+    return found;
+}
+
+#endif
