@@ -135,7 +135,7 @@ KEPT_PARTS = 4  # parts of a version that a handle remembers
 SHOWN_VALUES = 10  # of a column that is printed
 
 
-# Gives, of the smallest sides of pages' pictures in pixels, the last band that is wanted of each page.
+# Gives, of the smallest side of the pictures of each page, the last band that is wanted of it.
 ChooseBand = Callable[[Ints], Ints]
 
 

@@ -1,10 +1,11 @@
 """Progressive JPEG: pictures kept as scans from coarse to fine, and given back as they came.
 
-A baseline JPEG has all of a block's coefficients in one place, so half of a picture's size takes all
-of its bytes. Its coefficients are written once more here, lowest frequencies first, as a progressive
-JPEG whose scans fall into `BANDS` bands: the first bands are a small picture. What the scans do not
-say (the header, codes, restarts, what follows the pixels) is the recipe, by which `joined` writes the
-file that came, to the bit. `arranged` has tried it: a picture of which that is not so stays as it is.
+A baseline JPEG has all coefficients of a block in one place, so half of a picture's size takes all
+of its bytes. Its coefficients are written once more here, lowest frequencies first, as a
+progressive JPEG whose scans fall into `BANDS` bands: the first bands are a small picture. What the
+scans do not say (the header, codes, restarts, what follows the pixels) is the recipe, by which
+`joined` writes the file that came, to the bit. `arranged` has tried it: a picture of which that is
+not so stays as it is.
 
 A JPEG that came as a progressive one is cut where its own scans have brought what a band needs.
 
@@ -40,7 +41,7 @@ from tensorrepo.repo.errors import CorruptError
 
 BANDS: Final = 4
 MOST_PIXELS: Final = 1 << 25  # of a picture that is arranged: its coefficients lie in memory
-# How many times smaller a picture must become for the first, the first two, and the first three bands.
+# How many times smaller a picture must become for the first band, two, and three of them.
 BAND_REDUCTIONS: Final = (8.0, 3.0, 2.0)
 _SHIFT = 1  # bits that all bands but the last leave to it
 _SPECTRUM = ((1, 2), (3, 9), (10, 24), (25, 63))  # coefficients of each band, and DC in the first
@@ -215,11 +216,11 @@ def _frame_of(data: bytes) -> _Frame | None:
     if count == 1:  # units of a single component are its blocks, whatever its factors
         factors = [(factors[0][0], 1, 1)]
         across = down = 1
-    wide, high = -(-width // (8 * across)), -(-height // (8 * down))
+    wide, high = _ceil(width, 8 * across), _ceil(height, 8 * down)
     components, first = [], 0
     for number, right, below in factors:
         stride, rows = wide * right, high * below
-        own = -(-(-(-width * right // across)) // 8), -(-(-(-height * below // down)) // 8)
+        own = _ceil(_ceil(width * right, across), 8), _ceil(_ceil(height * below, down), 8)
         components.append(_Component(number, right, below, first, stride, rows, *own))
         first += stride * rows
     frame = _Frame(
@@ -232,6 +233,10 @@ def _frame_of(data: bytes) -> _Frame | None:
         elif marker == _DRI:
             (frame.interval,) = Struct(">H").unpack_from(data, start + 2)
     return frame
+
+
+def _ceil(number: int, by: int) -> int:
+    return -(-number // by)
 
 
 def _triples(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Huffman coding of JPEG scans: the bits of baseline and progressive scans to coefficients and back.
+"""Huffman coding of JPEG scans: bits of baseline and progressive scans to coefficients and back.
 
 Strict, because what is read must be written again to the bit: no markers but the restarts that
 belong there, no bytes between, padding of ones or of zeros throughout.
@@ -124,8 +124,8 @@ class EntropyCoder:
         """Write a scan of `blocks`.
 
         Returns:
-            A sequential scan in codes of `tables`, filled up with the bit `padding`. Of any other the
-            table that is best for it, as 16 counts and as many values, before its bits.
+            A sequential scan in codes of `tables`, filled up with the bit `padding`. Of any other
+            the table that is best for it, as 16 counts and as many values, before its bits.
 
         Raises:
             ValueError: coefficients that no scan holds, or symbols without a code.
@@ -341,6 +341,18 @@ class _Decoding:
         if self._take(1) and not value & one:
             block[k] = value + (one if value >= 0 else -one)
 
+    def _pass_over(self, zeros: int, k: int, block: Blocks) -> int:
+        """The place behind so many zeros; coefficients among them are corrected."""
+        while k <= self._scan.last:
+            if block[k]:
+                self._correct(k, block)
+            elif not zeros:
+                break
+            else:
+                zeros -= 1
+            k += 1
+        return k
+
     def _read_refinement(self, table: int, block: Blocks) -> None:
         scan, k = self._scan, self._scan.first
         while not self._run and k <= scan.last:
@@ -353,14 +365,7 @@ class _Decoding:
             elif zeros < 15:
                 self._start_run(zeros)
                 break
-            while k <= scan.last:
-                if block[k]:
-                    self._correct(k, block)
-                else:
-                    zeros -= 1
-                    if zeros < 0:
-                        break
-                k += 1
+            k = self._pass_over(zeros, k, block)
             if value:
                 if k > scan.last:
                     raise _damaged()
@@ -568,7 +573,7 @@ class _ProgressiveScan:
 
 
 def _best_table(frequency: list[int]) -> bytes:
-    """The shortest codes of at most 16 bits: counts, then values. The code of all ones is left out."""
+    """The shortest codes of up to 16 bits: counts, then values. That of all ones is left out."""
     counts, lengths = [0] * (_LONGEST + 1), _code_lengths([*frequency[:256], 1])
     for length in lengths:
         if length > _LONGEST:
@@ -593,7 +598,7 @@ def _best_table(frequency: list[int]) -> bytes:
 
 
 def _code_lengths(left: list[int]) -> list[int]:
-    """Lengths of codes of symbols with these frequencies; of equal ones the last is joined first."""
+    """Lengths of codes of symbols of these frequencies; of equal ones the last is joined first."""
     lengths, members = [0] * len(left), [[symbol] for symbol in range(len(left))]
     while True:
         used = sorted(

@@ -91,6 +91,10 @@ def add_command(
     codec: Annotated[
         str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
     ] = DEFAULT_CODEC,
+    progressive: Annotated[
+        bool,
+        Option("--progressive", help="Store JPEGs of a new dataset so that parts of them suffice."),
+    ] = False,
     base: Annotated[
         str | None,
         Option(
@@ -131,6 +135,7 @@ def add_command(
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier
         tensorrepo add crops/ --dataset crops --derived-from v1:photos
+        tensorrepo add photos/ --dataset photos --progressive
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
         tensorrepo add https://example.org/iris.csv --dataset iris
@@ -162,6 +167,8 @@ def add_command(
     if key is not None and request.mode not in SYNC_MODES:
         raise InvalidInputError("--key goes with --sync, --mirror or --replace")
     parse_codec(codec)
+    if progressive and request.space != "datasets":
+        raise InvalidInputError("--progressive is for datasets of images")
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
     requests = [
@@ -172,6 +179,7 @@ def add_command(
             key=keys,
             prefer=prefer,
             base=base,
+            progressive=progressive,
             derived_from=tuple(derived_from or ()),
         )
         for each in requests

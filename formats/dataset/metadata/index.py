@@ -40,7 +40,8 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
-COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS, BOUNDS, PREVIEWS = range(1, 11)
+COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS, BOUNDS = range(1, 10)
+PREVIEWS = 10
 KNOWN = frozenset(range(1, 11))
 
 # Which chunks hold the tiles of a page: several records for one entry, in the order in which the
@@ -70,8 +71,8 @@ _INLINE_DIGITS = _INLINE_DIGEST.hex()
 class ColumnPages:
     """The pages of one column in one page index, in row order.
 
-    `bounds` are those of each page where rows are bytes, else there are none. `previews` are of the
-    beginnings of each page where some page is of scans in bands, else there are none.
+    `bounds` are those of each page where rows are bytes, else there are none. `previews` are those
+    of each page where some page is of scans in bands, else there are none.
     """
 
     id: str
@@ -104,7 +105,7 @@ def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
 
 
 def join_previews(parts: Sequence[tuple[int, NDArray[Any]]]) -> NDArray[Any]:
-    """Previews of pages one after the other, of each part their number first; none if none has any."""
+    """Previews of pages one after the other: of each part its number of pages, and what it has."""
     if not any(len(previews) for _, previews in parts):
         return no_previews(0)
     return np.concatenate([prev if len(prev) else no_previews(pages) for pages, prev in parts])
@@ -171,7 +172,7 @@ class ColumnIndex:
         patches: values that replace those in the pages; None where there are none.
         tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
         bounds: TEXT_BOUNDS ``(pages,)`` where rows are bytes, else ``(0,)``.
-        previews: PREVIEW ``(pages, BANDS)`` where some page is of scans in bands, else ``(0, BANDS)``.
+        previews: PREVIEW ``(pages, BANDS)`` where a page is of scans in bands, else ``(0, BANDS)``.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
     `read.page_bytes` gives them proved, `page.decode_page` turns them into values.
@@ -249,6 +250,14 @@ class Patches:
         return hit, self.source[place[hit]]
 
 
+def pictures_in_bands(index: ColumnIndex) -> tuple[int, int]:
+    """How many pictures of a column's pages are stored in bands, and how many as they came."""
+    pictures = index.entries["rows"].astype(np.int64) - index.entries["nulls"]
+    has = np.flatnonzero((index.previews["stored_bytes"] > 0).any(axis=1))
+    in_bands = int((pictures[has] - index.previews["plain"][has, 0]).sum())
+    return in_bands, int(pictures[~index.is_absent].sum()) - in_bands
+
+
 def _padded(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (sizes + np.uint64(ALIGNMENT - 1)) // np.uint64(ALIGNMENT) * np.uint64(ALIGNMENT)
 
@@ -256,8 +265,8 @@ def _padded(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def preview_index(index: ColumnIndex, choose: Callable[[Ints], Ints]) -> ColumnIndex:
     """A column of which only the beginning of each page of scans is read.
 
-    `choose` gives, of the smallest side of the pictures of each page, the last band that is wanted of
-    it. Pages without previews, and patches, stay what they are.
+    `choose` gives, of the smallest side of the pictures of each page, the last band that is wanted
+    of it. Pages without previews, and patches, stay what they are.
     """
     has = np.flatnonzero((index.previews["stored_bytes"] > 0).all(axis=1))
     if not len(has):
@@ -391,11 +400,7 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
                 bounded += record["entries"]
             if len(of_bytes) != record["entries"]:
                 raise CorruptError(f"{what}: fewer bounds of text than pages of it")
-        small = previews[part] if len(previews) else previews
-        if not (small["stored_bytes"] > 0).any():
-            small = no_previews(0)
-        elif storage.layout is not ColumnLayout.BINARY:
-            raise CorruptError(f"{what}: previews of pages that are not of bytes")
+        small = _previews_of(previews, part, storage, what)
         columns.append(
             ColumnPages(
                 name, storage, entries[part], tags[part], chunk_of[part], of_pages, of_bytes, small
@@ -431,6 +436,16 @@ def _previews(sections: Mapping[int, memoryview], entries: NDArray[Any], what: s
     beyond = found["stored_bytes"] > entries["stored_bytes"][:, None]
     if beyond.any() or not records["stored_bytes"].all() or (found["stored_bytes"] % 64).any():
         raise CorruptError(f"{what}: previews that are no beginnings of their pages")
+    return found
+
+
+def _previews_of(previews: NDArray[Any], pages: slice, storage: Storage, what: str) -> NDArray[Any]:
+    """Those of one column, or none at all."""
+    found = previews[pages]
+    if not (found["stored_bytes"] > 0).any():
+        return no_previews(0)
+    if storage.layout is not ColumnLayout.BINARY:
+        raise CorruptError(f"{what}: previews of pages that are not of bytes")
     return found
 
 

@@ -73,7 +73,7 @@ PAGE_ENTRY = np.dtype(
 )
 assert PAGE_ENTRY.itemsize == 64, "docs/spec/dataset.md promises 64-byte page entries"
 
-# A preview is the beginning of a compressed page of pictures: a form of entries in memory, never stored.
+# A preview is the beginning of a compressed page of pictures: such an entry is never stored.
 PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN, PAGE_PREVIEW = range(5)
 HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4, 8, 16, 32
 

@@ -1,9 +1,9 @@
 """Scan bands: a page of pictures from coarse to fine, whose beginning is a page of small pictures.
 
-The pictures of a page are progressive JPEGs whose scans fall into bands. All first bands of its rows
-lie together, then all second ones, so whoever decodes small pictures reads the page's beginning: one
-range, which the page index proves by a checksum and a tag of its own (a `PREVIEW` record). At the end
-stand the recipes that make of the scans the files that came.
+The pictures of a page are progressive JPEGs whose scans fall into bands. All first bands of its
+rows lie together, then all second ones, so whoever decodes small pictures reads the page's
+beginning: one range, which the page index proves by a checksum and a tag of its own (a `PREVIEW`
+record). At the end stand the recipes that make of the scans the files that came.
 
     head | kinds | lengths | band 0 | band 1 | band 2 | band 3 | recipes
 
@@ -62,7 +62,10 @@ class ScanBuffer:
     def __init__(
         self, data: bytes, stops: list[int], sizes: list[Ints], facts: tuple[int, int]
     ) -> None:
-        """`stops` and `sizes` say where each band ends, and how large each row of its preview is."""
+        """`stops` say where each band ends, `sizes` how large each row of its preview is.
+
+        `facts` are the smallest side of a picture, and how many rows stay as they came.
+        """
         self.data = np.frombuffer(data, np.uint8)
         self._stops, self._sizes, self._facts = stops, sizes, facts
 

@@ -141,8 +141,8 @@ class Embedding(_Type, frozen=True, tag="embedding"):
 class Image(_Type, frozen=True, tag="image"):
     """The encoded bytes of a picture, as they came. `codec` is "png", "jpeg", ...; None: mixed.
 
-    With `progressive`, JPEGs that are written are stored as scans from coarse to fine, so that small
-    pictures are decoded from a part of their bytes; they are read as the files that came.
+    With `progressive`, JPEGs that are written are stored as scans from coarse to fine, so that
+    small pictures are decoded from a part of their bytes; they are read as the files that came.
     """
 
     codec: str | None = None

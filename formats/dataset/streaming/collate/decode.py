@@ -67,8 +67,8 @@ class Decode:
         ratio: least and most width per height of a random box.
         max_pixels: a larger picture is an error, found before it is decoded.
         scans: how much is read of pictures in a column that is `progressive`: "all" of their scans;
-            "auto" those that the size needs, so that what is handed out is within a shade or two; or
-            the first 1, 2, 3 or 4 bands. Pictures that are not stored so are read as they are.
+            "auto" those that the size needs, so that pixels are a few shades off at most places;
+            or the first 1 to 4 bands. Pictures that are not stored so are read as they are.
 
     Random boxes and flips follow from seed, epoch and row alone.
     """
