@@ -20,6 +20,7 @@ from stream_cases import (
     loaders,
     million_runs,
     million_runs_memory,
+    progressive,
     remote,
     slow_rows,
     warm,
@@ -33,6 +34,7 @@ CASES = {
     **remote.CASES,
     **million_runs.CASES,
     **million_runs_memory.CASES,
+    **progressive.CASES,
     **slow_rows.CASES,
 }
 

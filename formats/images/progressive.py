@@ -49,6 +49,7 @@ _SPECTRUM = ((1, 2), (3, 9), (10, 24), (25, 63))  # coefficients of each band, a
 # the first coefficients without their lowest two bits.
 _LEAST_SHIFT = (2, 1, 1)
 _MOST_SCANS = 256
+_MOST_EIGHTHS = 9  # of the bytes of a file that its bands may take
 _MOST_UNIT_BLOCKS = 10
 _KEPT_SEGMENT_BYTES = 64
 _END = b"\xff\xd9"
@@ -84,8 +85,8 @@ class Arranged(NamedTuple):
 def arranged(data: bytes, coder: EntropyCoder = jpeg_entropy.BEST) -> Arranged:
     """A picture in bands: `joined` gives `data` again, which has been tried.
 
-    What is no JPEG of 8 bits with Huffman codes, what is damaged, unusual or would grow, and what
-    `MOST_PIXELS` is too few for, is PLAIN.
+    What is no JPEG of 8 bits with Huffman codes, what is damaged, unusual or would grow much, and
+    what `MOST_PIXELS` is too few for, is PLAIN.
     """
     plain = Arranged(PictureKind.PLAIN, (data, *[b""] * (BANDS - 1)))
     try:
@@ -95,7 +96,7 @@ def arranged(data: bytes, coder: EntropyCoder = jpeg_entropy.BEST) -> Arranged:
         if frame.marker == _SOF2:
             return Arranged(PictureKind.PROGRESSIVE, _cut(data, frame), b"", frame.least_side)
         found = _arrange(data, frame, coder)
-        if sum(map(len, found.bands)) > len(data):
+        if 8 * sum(map(len, found.bands)) > _MOST_EIGHTHS * len(data):
             return plain
         again = _restored(b"".join(found.bands), found.recipe, len(data), coder)
     except (ValueError, error, IndexError):

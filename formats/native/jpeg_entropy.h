@@ -15,6 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 enum {
     BLOCK = 64,         /* coefficients, in zigzag order */
     MOST_COMPONENTS = 4,
@@ -389,11 +393,8 @@ static inline bool reserve(writer *to, size_t more)
     return true;
 }
 
-/* At most 16 bits, for which there is room. */
-static inline void put_bits(writer *to, uint32_t bits, int count)
+static inline void put_bytes(writer *to)
 {
-    to->bits = to->bits << count | bits;
-    to->count += count;
     while (to->count >= 8) {
         to->count -= 8;
         uint8_t byte = (uint8_t)(to->bits >> to->count);
@@ -403,12 +404,56 @@ static inline void put_bits(writer *to, uint32_t bits, int count)
     }
 }
 
+/* At most 32 bits, for which there is room. */
+static inline void put_bits(writer *to, uint32_t bits, int count)
+{
+    to->bits = to->bits << count | bits;
+    to->count += count;
+    if (to->count < 32)
+        return;
+    uint32_t word = (uint32_t)(to->bits >> (to->count - 32));
+    if (word & ~(word + 0x01010101) & 0x80808080) { /* perhaps a byte of ones */
+        put_bytes(to);
+        return;
+    }
+    to->count -= 32;
+    word = __builtin_bswap32(word);
+    memcpy(to->data + to->size, &word, 4);
+    to->size += 4;
+}
+
 static void pad_bits(writer *to, int padding)
 {
-    int rest = (8 - to->count) & 7;
+    int rest = (8 - to->count % 8) & 7;
     if (rest)
         put_bits(to, padding ? (1u << rest) - 1 : 0, rest);
+    put_bytes(to);
     to->bits = 0;
+}
+
+/* A bit for each coefficient that is not zero. */
+static inline uint64_t nonzero(const int16_t *block)
+{
+    uint64_t found = 0;
+#if defined(__SSE2__)
+    const __m128i zero = _mm_setzero_si128();
+    for (int k = 0; k < BLOCK; k += 16) {
+        __m128i low = _mm_loadu_si128((const __m128i *)(block + k));
+        __m128i high = _mm_loadu_si128((const __m128i *)(block + k + 8));
+        __m128i zeros = _mm_packs_epi16(_mm_cmpeq_epi16(low, zero), _mm_cmpeq_epi16(high, zero));
+        found |= (uint64_t)(~_mm_movemask_epi8(zeros) & 0xFFFF) << k;
+    }
+#else
+    for (int k = 0; k < BLOCK; k++)
+        found |= (uint64_t)(block[k] != 0) << k;
+#endif
+    return found;
+}
+
+/* The same of those in a part of the spectrum. */
+static inline uint64_t nonzero_between(const int16_t *block, int first, int last)
+{
+    return nonzero(block) & (~(uint64_t)0 << first) & (~(uint64_t)0 >> (BLOCK - 1 - last));
 }
 
 typedef struct {
@@ -446,39 +491,35 @@ static inline uint32_t signed_bits(int value, int bits)
 
 enum { MOST_BLOCK_BYTES = 2 * BLOCK * 4 + 16 }; /* 26 bits a coefficient, every byte stuffed */
 
-static inline bool put_symbol(writer *to, const writing_table *table, int symbol)
+/* A symbol and at most 16 bits behind it. */
+static inline bool put_coded(writer *to, const writing_table *table, int symbol, uint32_t bits,
+                             int count)
 {
     int length = table->length[symbol];
     if (length)
-        put_bits(to, table->code[symbol], length);
+        put_bits(to, (uint32_t)table->code[symbol] << count | bits, length + count);
     return length;
 }
 
 static bool write_block(writer *to, const writing_table *dc, const writing_table *ac,
                         const int16_t *block, int *last_dc)
 {
-    int moved = block[0] - *last_dc, bits = bits_of((uint32_t)abs(moved)), zeros = 0;
+    int moved = block[0] - *last_dc, bits = bits_of((uint32_t)abs(moved)), before = 0;
     *last_dc = block[0];
-    if (bits > MOST_DC_BITS || !put_symbol(to, dc, bits))
+    if (bits > MOST_DC_BITS || !put_coded(to, dc, bits, signed_bits(moved, bits), bits))
         return false;
-    if (bits)
-        put_bits(to, signed_bits(moved, bits), bits);
-    for (int k = 1; k < BLOCK; k++) {
-        int value = block[k];
-        if (!value) {
-            zeros++;
-            continue;
-        }
+    for (uint64_t left = nonzero_between(block, 1, BLOCK - 1); left; left &= left - 1) {
+        int k = __builtin_ctzll(left), value = block[k], zeros = k - before - 1;
         for (; zeros > 15; zeros -= 16)
-            if (!put_symbol(to, ac, 0xF0))
+            if (!put_coded(to, ac, 0xF0, 0, 0))
                 return false;
         bits = bits_of((uint32_t)abs(value));
-        if (bits > MOST_AC_BITS || !put_symbol(to, ac, zeros << 4 | bits))
+        if (bits > MOST_AC_BITS ||
+            !put_coded(to, ac, zeros << 4 | bits, signed_bits(value, bits), bits))
             return false;
-        put_bits(to, signed_bits(value, bits), bits);
-        zeros = 0;
+        before = k;
     }
-    return !zeros || put_symbol(to, ac, 0);
+    return before == BLOCK - 1 || put_coded(to, ac, 0, 0, 0);
 }
 
 /* ------------------------------------------------------------------ writing progressive scans */
@@ -524,8 +565,13 @@ static inline void add_symbol(encoding_scan *of, int symbol, uint32_t bits, int 
 
 static void add_corrections(encoding_scan *of, const uint8_t *bits, int count)
 {
-    for (int i = 0; i < count; i++)
-        of->at[of->count++] = (token){bits[i], 1, false, 0};
+    for (int i = 0; i < count;) {
+        uint16_t joined = 0;
+        uint8_t some = 0;
+        for (; some < 16 && i < count; some++, i++)
+            joined = (uint16_t)(joined << 1 | bits[i]);
+        of->at[of->count++] = (token){joined, some, false, 0};
+    }
 }
 
 static void end_run(encoding_scan *of)
@@ -551,38 +597,42 @@ static bool encode_dc(encoding_scan *of, int place, const int16_t *block)
 
 static bool encode_first(encoding_scan *of, const scan *by, const int16_t *block)
 {
-    int zeros = 0;
-    for (int k = by->first; k <= by->last; k++) {
+    int before = by->first - 1;
+    uint64_t left = nonzero_between(block, by->first, by->last);
+    for (; left; left &= left - 1) {
+        int k = __builtin_ctzll(left), zeros = k - before - 1;
         int size = abs(block[k]) >> by->low, bits = bits_of((uint32_t)size);
-        if (!size) {
-            zeros++;
+        if (!size)
             continue;
-        }
         if (bits > MOST_AC_BITS)
             return false;
         end_run(of);
         for (; zeros > 15; zeros -= 16)
             add_symbol(of, 0xF0, 0, 0);
         add_symbol(of, zeros << 4 | bits, signed_bits(block[k] < 0 ? -size : size, bits), bits);
-        zeros = 0;
+        before = k;
     }
-    if (zeros && ++of->run == MOST_RUN)
+    if (before < by->last && ++of->run == MOST_RUN)
         end_run(of);
     return true;
 }
 
 static void encode_refinement(encoding_scan *of, const scan *by, const int16_t *block)
 {
-    int zeros = 0, newest = 0, own = of->waiting; /* corrections of this block begin there */
-    for (int k = by->first; k <= by->last; k++)
+    int zeros = 0, newest = 0, before = by->first - 1;
+    int own = of->waiting; /* corrections of this block begin there */
+    uint64_t all = nonzero_between(block, by->first, by->last);
+    for (uint64_t left = all; left; left &= left - 1) {
+        int k = __builtin_ctzll(left);
         if (abs(block[k]) >> by->low == 1)
             newest = k;
-    for (int k = by->first; k <= by->last; k++) {
-        int size = abs(block[k]) >> by->low;
-        if (!size) {
-            zeros++;
+    }
+    for (uint64_t left = all; left; left &= left - 1) {
+        int k = __builtin_ctzll(left), size = abs(block[k]) >> by->low;
+        if (!size)
             continue;
-        }
+        zeros += k - before - 1;
+        before = k;
         for (; zeros > 15 && k <= newest; zeros -= 16) {
             int count = of->waiting - own;
             uint8_t bits[BLOCK];
@@ -607,7 +657,7 @@ static void encode_refinement(encoding_scan *of, const scan *by, const int16_t *
         of->waiting = own = 0;
         zeros = 0;
     }
-    if (zeros || of->waiting > own) {
+    if (zeros || before < by->last || of->waiting > own) {
         of->run++;
         if (of->run == MOST_RUN || of->waiting > MOST_CORRECTIONS - BLOCK)
             end_run(of);
@@ -678,10 +728,10 @@ static outcome write_tokens(const encoding_scan *of, const writing_table *table,
         const token *each = &of->at[i];
         if (!(i & 63) && !reserve(to, 64 * 8 + 16))
             return NO_MEMORY;
-        if (each->is_symbol && !put_symbol(to, table, each->symbol))
-            return DAMAGED;
-        if (each->count)
+        if (!each->is_symbol)
             put_bits(to, each->bits, each->count);
+        else if (!put_coded(to, table, each->symbol, each->bits, each->count))
+            return DAMAGED;
     }
     if (!reserve(to, 16))
         return NO_MEMORY;
