@@ -289,15 +289,13 @@ def _scan_of(frame: _Frame, header: _Header, interval: int = 0) -> Scan:
     if len(header.chosen) == 1:
         place, dc, ac = header.chosen[0]
         of = frame.components[place]
-        components = (ScanComponent(of.first, of.stride, 1, 1, dc, ac),)
-        wide, high = of.wide, of.high
-    else:
-        components = tuple(
-            ScanComponent(of.first, of.stride, of.across, of.down, dc, ac)
-            for of, dc, ac in ((frame.components[place], *rest) for place, *rest in header.chosen)
-        )
-        wide, high = frame.units_wide, frame.units_high
-    return Scan(wide, high, components, *header[1:], interval)
+        alone = ScanComponent(of.first, of.stride, 1, 1, dc, ac)
+        return Scan(of.wide, of.high, (alone,), *header[1:], interval)
+    together = []
+    for place, dc, ac in header.chosen:
+        of = frame.components[place]
+        together.append(ScanComponent(of.first, of.stride, of.across, of.down, dc, ac))
+    return Scan(frame.units_wide, frame.units_high, tuple(together), *header[1:], interval)
 
 
 def _sequential_scan(data: bytes, frame: _Frame) -> Scan:

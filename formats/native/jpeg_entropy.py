@@ -470,7 +470,7 @@ class _Token(NamedTuple):
 
     symbol: int | None
     bits: int
-    count: int
+    length: int
 
 
 class _ProgressiveScan:
@@ -494,7 +494,7 @@ class _ProgressiveScan:
         for token in self._tokens:
             if token.symbol is not None:
                 _put_symbol(to, codes, token.symbol)
-            to.put(token.bits, token.count)
+            to.put(token.bits, token.length)
         to.pad(1)
         return stored + bytes(to.data)
 

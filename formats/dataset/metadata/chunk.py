@@ -31,7 +31,7 @@ from tensorrepo.formats.dataset.metadata.index import (
     join_previews,
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, TAG_BYTES, EncodedPage
-from tensorrepo.formats.dataset.pages.scan_bands import BANDS, PREVIEW
+from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -39,6 +39,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 )
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS
 from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.images.progressive import BANDS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 

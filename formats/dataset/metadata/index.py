@@ -25,7 +25,7 @@ from tensorrepo.formats.dataset.pages.page import (
     PAGE_TILES,
     TAG_BYTES,
 )
-from tensorrepo.formats.dataset.pages.scan_bands import BANDS, PREVIEW, no_previews
+from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW, no_previews
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -34,6 +34,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS, no_text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
+from tensorrepo.formats.images.progressive import BANDS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink

@@ -400,12 +400,12 @@ def is_in_bands(page: memoryview) -> bool:
 
 
 def _decode_preview(
-    page: memoryview, entry: NDArray[Any], expected: tuple[int, ...]
+    page: memoryview, entry: NDArray[Any], expected: tuple[int, int, int, int]
 ) -> BinaryValues:
     """The small pictures in the beginning of a page; `min` of the entry is that of their bytes."""
     if page.nbytes < DIRECTORY.size or not is_in_bands(page):
         raise CorruptError("a preview of a page without scans")
-    starts, rows = buffer_starts((*expected[:3], 0)), int(entry["rows"])
+    starts, rows = buffer_starts(expected), int(entry["rows"])
     fields = DIRECTORY.unpack_from(page)
     if fields[0:15:5] != expected[:3] or any(fields[1:15:5]):
         raise CorruptError(f"a preview with buffers of {fields[0:15:5]} bytes, not {expected[:3]}")

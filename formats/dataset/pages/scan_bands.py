@@ -13,6 +13,7 @@ Source:
 
 from __future__ import annotations
 
+import os
 from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any
@@ -28,9 +29,12 @@ from tensorrepo.formats.dataset.schema.values import BinaryValues, offsets_of
 from tensorrepo.formats.images.progressive import BANDS, PictureKind, arranged, joined, preview
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
+from tensorrepo.repo.threads import ordered_map
 
 _ALIGNMENT = 64
 _MOST_ROW_BYTES = (1 << 32) - 1
+_MOST_THREADS = 8  # that join pictures of one page
+_ALONE_BYTES = 64 << 10  # of pictures that are joined before threads have started
 _HEAD = Struct("<IB3xQ")  # rows, bands, bytes of all recipes before they were compressed
 assert _HEAD.size == 16, "docs/spec/dataset.md promises a 16-byte head"
 
@@ -139,10 +143,16 @@ def decode_scans(stored: memoryview, offsets: Ints) -> NDArray[np.uint8]:
     cuts = offsets_of(lengths[BANDS]).tolist()
     out = np.empty(total, np.uint8)
     bounds = offsets.tolist()
-    for row, kind in enumerate(kinds):
+
+    def join(row: int) -> bytes:
         bands = b"".join(stored[at[row] : at[row + 1]] for at in places)
         size = bounds[row + 1] - bounds[row]
-        data = joined(kind, bands, recipes[cuts[row] : cuts[row + 1]], size)
+        return joined(kinds[row], bands, recipes[cuts[row] : cuts[row + 1]], size)
+
+    # A picture takes milliseconds, without the interpreter lock.
+    is_long = sum(kind == PictureKind.ARRANGED for kind in kinds) > 1 and total > _ALONE_BYTES
+    threads = min(os.cpu_count() or 1, _MOST_THREADS) if is_long else 0
+    for row, data in enumerate(ordered_map(range(len(kinds)), join, threads=threads, name="join")):
         out[bounds[row] : bounds[row + 1]] = np.frombuffer(data, np.uint8)
     out.flags.writeable = False
     return out
