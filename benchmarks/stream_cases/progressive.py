@@ -1,5 +1,7 @@
 """Small pictures from a part of their bytes: progressive columns of images beside ordinary ones.
 
+Both kinds are measured: files stored as scans ("instead"), and small pictures "beside" files.
+
 The pictures are parts of the photographs that packages of the development environment bring
 (scikit-learn, matplotlib), 500 x 375, in three qualities, as many people store them. Told are the
 bytes that an epoch reads, how near the pixels are to those of whole files, and what it costs: the
@@ -36,6 +38,7 @@ ROWS, BATCH = 600, 64
 WIDTH, HEIGHT = 500, 375
 QUALITIES = (75, 90, 95)
 SIZES = (32, 64, 96, 128, 160, 224)
+KINDS = {"whole": False, "instead": True, "beside": "beside"}
 Pixels = NDArray[np.uint8]
 
 
@@ -43,22 +46,24 @@ def progressive(folder: Path, options: Options) -> dict[str, Any]:
     """Bytes, nearness and pictures a second of progressive columns, by size."""
     pictures = photographs(round(ROWS * options.scale))
     stored, seconds = {}, {}
-    for name in ("whole", "progressive"):
+    for name, kind in KINDS.items():
         begun = time.perf_counter()
-        stored[name] = _stored(folder / name, pictures, is_progressive=name == "progressive")
+        stored[name] = _stored(folder / name, pictures, kind)
         seconds[name] = time.perf_counter() - begun
-    whole, small = stored["whole"], stored["progressive"]
-    assert [row["x"] for row in small] == pictures, "pictures that came back otherwise"
+        assert [row["x"] for row in stored[name]] == pictures, "pictures that came back otherwise"
+    whole = stored["whole"]
     size_bytes = sum(map(len, pictures))
     return {
         "rows": len(pictures),
         "mean_bytes": size_bytes // len(pictures),
-        "stored": round(small.stored_bytes / whole.stored_bytes, 3),
+        "stored": {
+            name: round(each.stored_bytes / whole.stored_bytes, 3) for name, each in stored.items()
+        },
         "stored_mb_per_s": {
             name: round(size_bytes / 1e6 / each, 1) for name, each in seconds.items()
         },
-        "sizes": {size: _of_size(whole, small, size, options.rounds) for size in SIZES},
-        "whole_files": _beside(_files, whole, small, options.rounds),
+        "sizes": {size: _of_size(stored, size, options.rounds) for size in SIZES},
+        "whole_files": _beside(_files, stored, options.rounds),
         "goal": "bytes at 96: 0.5; whole files: 0.95",
     }
 
@@ -88,8 +93,8 @@ def photographs(count: int) -> list[bytes]:
     return found
 
 
-def _stored(folder: Path, pictures: list[bytes], *, is_progressive: bool) -> StoredDataset:
-    schema = Schema.of({"x": Image("jpeg", progressive=is_progressive)})
+def _stored(folder: Path, pictures: list[bytes], kind: Any) -> StoredDataset:
+    schema = Schema.of({"x": Image("jpeg", progressive=kind)})
     digest = store_dataset(str(folder), {}, schema, iter([{"x": pictures}]))
     return reopen(str(folder), {}, digest)
 
@@ -99,32 +104,38 @@ def _stream(dataset: StoredDataset, size: int, scans: Any) -> BatchStream:
     return stream(dataset, StreamOptions(batch_size=BATCH, shuffle=False, decode={"x": how}))
 
 
-def _of_size(whole: StoredDataset, small: StoredDataset, size: int, rounds: int) -> dict[str, Any]:
-    auto, plain = _stream(small, size, "auto"), _stream(whole, size, "all")
-    pairs = list(zip(_pixels(auto), _pixels(plain), strict=True))
+def _of_size(stored: dict[str, StoredDataset], size: int, rounds: int) -> dict[str, Any]:
+    streams = {name: _stream(each, size, "auto") for name, each in stored.items()}
+    pairs = list(zip(_pixels(streams["instead"]), _pixels(streams["whole"]), strict=True))
     signal = [_psnr(*pair) for pair in pairs]
     likeness = [_ssim(*pair) for pair in pairs]
+    read = {name: each.explain().read_bytes for name, each in streams.items()}
     return {
-        "bytes": round(auto.explain().read_bytes / plain.explain().read_bytes, 3),
+        "bytes": {name: round(each / read["whole"], 3) for name, each in read.items()},
         "psnr": round(statistics.mean(signal), 1),
         "least_psnr": round(min(signal), 1),
         "ssim": round(statistics.mean(likeness), 4),
-        "speed": _beside(lambda ds: _epoch(ds, size), whole, small, rounds),
+        "speed": _beside(lambda ds: _epoch(ds, size), stored, rounds),
     }
 
 
 def _beside(
-    run: Callable[[StoredDataset], float], whole: StoredDataset, small: StoredDataset, rounds: int
+    run: Callable[[StoredDataset], float], stored: dict[str, StoredDataset], rounds: int
 ) -> dict[str, Any]:
-    """Pictures a second of both, in turns; the first round does not count."""
-    found: dict[str, list[float]] = {"whole": [], "progressive": []}
+    """Pictures a second, and ratios to whole files, in turns; the first round does not count."""
+    found: dict[str, list[float]] = {name: [] for name in stored}
     for turn in range(rounds + 1):
-        for name, dataset in (("whole", whole), ("progressive", small)):
+        for name, dataset in stored.items():
             seconds = run(dataset)
             if turn:
                 found[name].append(seconds)
-    rates = {name: round(len(whole) / statistics.median(each)) for name, each in found.items()}
-    return rates | {"ratio": ratio(found["whole"], found["progressive"])}
+    rows = len(stored["whole"])
+    rates: dict[str, Any] = {
+        name: round(rows / statistics.median(each)) for name, each in found.items()
+    }
+    return rates | {
+        f"{name}_ratio": ratio(found["whole"], found[name]) for name in ("instead", "beside")
+    }
 
 
 def _epoch(dataset: StoredDataset, size: int) -> float:

@@ -64,9 +64,10 @@ from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.cells import cell_of
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.schema import SMALL_IMAGE, Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.formats.images.progressive import SMALL_BANDS
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
@@ -540,7 +541,23 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
             f"the root {dataset.root.rows}"
         )
     choose = dataset._memory.previews.get(column.id)  # noqa: SLF001
-    return index if choose is None else preview_index(index, choose)
+    if choose is None:
+        return index
+    return _small_index(dataset, column, choose) or preview_index(index, choose)
+
+
+def _small_index(dataset: StoredDataset, column: Column, choose: ChooseBand) -> ColumnIndex | None:
+    """The pages of the small pictures that are stored beside a column, where they will do."""
+    hidden = (column.id, SMALL_IMAGE)
+    small = next((each for each in dataset.schema.columns if each.derived == hidden), None)
+    if small is None:
+        return None
+    index = _read_column_index(dataset, small)
+    has = (index.previews["stored_bytes"] > 0).all(axis=1)
+    sides = index.previews["least_side"][has, 0].astype(np.int64)
+    if not len(sides) or index.is_absent.any() or (choose(sides) >= SMALL_BANDS).any():
+        return None
+    return replace(preview_index(index, choose), id=column.id)
 
 
 def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:

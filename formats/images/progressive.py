@@ -40,6 +40,7 @@ from tensorrepo.formats.native.jpeg_entropy import (
 from tensorrepo.repo.errors import CorruptError
 
 BANDS: Final = 4
+SMALL_BANDS: Final = 2  # of small pictures that are stored beside whole ones
 MOST_PIXELS: Final = 1 << 25  # of a picture that is arranged: its coefficients lie in memory
 # How many times smaller a picture must become for the first band, two, and three of them.
 BAND_REDUCTIONS: Final = (8.0, 3.0, 2.0)
@@ -135,6 +136,12 @@ def joined(
 def preview(kind: int, bands: bytes) -> bytes:
     """The first bands of a picture, but not all of them, as a file of their own."""
     return bands if kind == PictureKind.PLAIN or bands.endswith(_END) else bands + _END
+
+
+def small_picture(data: bytes) -> bytes:
+    """The first `SMALL_BANDS` of a picture as a file; the file itself where it has no bands."""
+    found = arranged(data)
+    return preview(found.kind, b"".join(found.bands[:SMALL_BANDS]))
 
 
 # ------------------------------------------------------------------------------ headers

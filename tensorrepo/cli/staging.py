@@ -95,6 +95,10 @@ def add_command(
         bool,
         Option("--progressive", help="Store JPEGs of a new dataset so that parts of them suffice."),
     ] = False,
+    progressive_beside: Annotated[
+        bool,
+        Option("--progressive-beside", help="Store small pictures of JPEGs beside the files."),
+    ] = False,
     base: Annotated[
         str | None,
         Option(
@@ -167,8 +171,10 @@ def add_command(
     if key is not None and request.mode not in SYNC_MODES:
         raise InvalidInputError("--key goes with --sync, --mirror or --replace")
     parse_codec(codec)
-    if progressive and request.space != "datasets":
+    if (progressive or progressive_beside) and request.space != "datasets":
         raise InvalidInputError("--progressive is for datasets of images")
+    if progressive and progressive_beside:
+        raise InvalidInputError("give one of --progressive and --progressive-beside")
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
     requests = [
@@ -179,7 +185,7 @@ def add_command(
             key=keys,
             prefer=prefer,
             base=base,
-            progressive=progressive,
+            progressive="beside" if progressive_beside else progressive,
             derived_from=tuple(derived_from or ()),
         )
         for each in requests

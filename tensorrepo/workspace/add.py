@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -34,7 +34,7 @@ from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.metadata.index import pictures_in_bands
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit, batch_rows
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, Image, InputBatch, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, InputBatch, Schema
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
@@ -114,7 +114,7 @@ class AddRequest:
     adapter_scale: float | None = None  # of its products, where no config of it says so
     url: str | None = None  # where to get `source` from, which is no path then
     remote: RemoteSource | None = None  # what `source` is a copy of
-    progressive: bool = False  # JPEGs of a new dataset are stored as scans in bands
+    progressive: bool | Literal["beside"] = False  # see `Image`; of a new dataset
 
     @property
     def path(self) -> str:
@@ -333,19 +333,20 @@ def _new_schema(request: AddRequest, reading: OpenedSource) -> Schema:
             f"--progressive is about columns of images; {request.place} has none, but "
             f"{', '.join(column.name for column in columns)}"
         )
-    return Schema(tuple(map(_made_progressive, columns)))
-
-
-def _made_progressive(column: Column) -> Column:
-    if not isinstance(column.type, Image):
-        return column
-    return dataclasses.replace(column, type=Image(column.type.codec, progressive=True))
+    return Schema(
+        tuple(
+            dataclasses.replace(column, type=Image(column.type.codec, request.progressive))
+            if isinstance(column.type, Image)
+            else column
+            for column in columns
+        )
+    )
 
 
 def _told_of_bands(dataset: StoredDataset) -> Iterator[str]:
     """How many pictures of its progressive columns are stored as they came."""
     for column in dataset.schema.columns:
-        if isinstance(column.type, Image) and column.type.progressive:
+        if isinstance(column.type, Image) and column.type.progressive is True:
             in_bands, plain = pictures_in_bands(column_index(dataset, column.name))
             yield (
                 f"{column.name}: {counted(in_bands, 'picture')} progressive, {plain:,} as they came"
@@ -378,7 +379,7 @@ def _fingerprint(request: AddRequest) -> str:
         "options": {name: str(value) for name, value in sorted(request.options.items())},
         "on_error": request.on_error,
         "codec": request.codec,
-        **({"progressive": True} if request.progressive else {}),
+        **({"progressive": request.progressive} if request.progressive else {}),
         "files": sorted(describe_files(request.source).items()) if remote is None else [],
     }
     return content_tag(json.dumps(told, sort_keys=True).encode()).hex()

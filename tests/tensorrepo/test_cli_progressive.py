@@ -41,6 +41,14 @@ def test_photos_are_stored_in_bands_and_come_back_as_files(photos: Shell) -> Non
     assert "ok" in photos("fsck", "--deep")
 
 
+def test_small_pictures_are_stored_beside_files(photos: Shell) -> None:
+    photos("add", "photos", "--dataset", "photos", "--progressive-beside")
+    photos("commit", "-m", "Photos")
+    dataset = photos.repository().dataset("photos")
+    assert dataset.schema.column("image").type == Image("jpeg", progressive="beside")
+    assert "ok" in photos("fsck", "--deep")
+
+
 def test_a_sync_keeps_the_column_progressive(photos: Shell) -> None:
     photos("add", "photos", "--dataset", "photos", "--progressive")
     photos("commit", "-m", "Photos")
@@ -51,6 +59,11 @@ def test_a_sync_keeps_the_column_progressive(photos: Shell) -> None:
     dataset = photos.repository().dataset("photos")
     assert dataset.schema.column("image").type == Image("jpeg", progressive=True)
     assert photo(20) in [row["image"] for row in dataset]
+
+
+def test_pictures_are_stored_in_one_way(photos: Shell) -> None:
+    both = ("--progressive", "--progressive-beside")
+    assert "one of" in photos.fails(2, "add", "photos", "--dataset", "photos", *both)
 
 
 @pytest.mark.parametrize(

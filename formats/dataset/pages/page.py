@@ -200,7 +200,7 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
 def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
     """What `choice` means for a column: pictures are encoded already, and at most re-arranged."""
     if isinstance(column_type, Image):
-        return Codec.SCANS if column_type.progressive else Codec.NONE
+        return Codec.SCANS if column_type.progressive is True else Codec.NONE
     return choice
 
 

@@ -287,6 +287,70 @@ def test_a_column_becomes_progressive_for_what_is_written_from_then_on() -> None
     assert decoded(dataset, Decode(size=24, scans=1)).shape == (8, 24, 24, 3)
 
 
+# ------------------------------------------------------------------------------ beside whole files
+
+BESIDE = Schema.of({"image": Image("jpeg", progressive="beside"), "n": "int64"})
+
+
+def test_files_beside_small_pictures_are_stored_as_ever() -> None:
+    whole = column_index(written(MemoryObjects(), MIXED, AS_THEY_COME), "image")
+    dataset = written(MemoryObjects(), MIXED, BESIDE)
+    index = column_index(dataset, "image")
+    assert index.entries["checksum"].tolist() == whole.entries["checksum"].tolist()
+    assert forms(dataset) == {PAGE_PLAIN}
+    assert pictures_of(dataset) == MIXED
+    assert dataset.schema.visible.names == ("image", "n")
+    assert list(verify_dataset(dataset)) == []
+
+
+@pytest.mark.parametrize("store", [MemoryObjects, MappedObjects])
+@pytest.mark.parametrize(("size", "scans"), [(24, "auto"), (60, "auto"), (60, 1)])
+def test_small_pictures_beside_are_those_of_progressive_columns(
+    store: type[MemoryObjects], size: int, scans: Any
+) -> None:
+    how = Decode(size=size, scans=scans)
+    beside = decoded(written(store(), PHOTOS, BESIDE), how)
+    assert np.array_equal(beside, decoded(written(store(), PHOTOS), how))
+
+
+@pytest.mark.parametrize(("size", "scans"), [(24, "all"), (96, "auto"), (24, 3), (None, "auto")])
+def test_what_is_not_small_is_decoded_from_whole_files(size: Any, scans: Any) -> None:
+    objects = MemoryObjects()
+    beside, whole = (written(objects, PHOTOS, schema) for schema in (BESIDE, AS_THEY_COME))
+    how = Decode(size=size, scans=scans)
+    assert np.array_equal(decoded(beside, how), decoded(whole, how))
+    assert read_bytes(objects, beside, how) == read_bytes(objects, whole, how)
+
+
+def test_small_pictures_beside_take_a_part_of_the_bytes() -> None:
+    objects = MemoryObjects()
+    beside, whole = (written(objects, PHOTOS, schema) for schema in (BESIDE, AS_THEY_COME))
+    how = Decode(size=24, scans="auto")
+    assert read_bytes(objects, beside, how) < read_bytes(objects, whole, how) / 2
+    assert read_bytes(objects, beside, Decode(size=24)) == read_bytes(objects, whole, how)
+
+
+def test_small_pictures_follow_their_column() -> None:
+    objects = MemoryObjects()
+    dataset = written(objects, PHOTOS[:8], BESIDE)
+    changed = open_dataset(
+        objects, update_rows(objects, dataset, [4], {"image": [PHOTOS[9]]}).digest
+    )
+    worn = without(objects, changed, [0, 1, 2])
+    compacted = open_dataset(objects, compact_dataset(objects, worn).digest)
+    expected = [PHOTOS[3], PHOTOS[9], *PHOTOS[5:8]]
+    assert pictures_of(compacted) == expected
+    how = Decode(size=24, scans="auto")
+    assert np.array_equal(decoded(compacted, how), decoded(written(objects, expected), how))
+
+
+def test_a_column_does_not_get_small_pictures_later() -> None:
+    objects = MemoryObjects()
+    before = written(objects, PHOTOS[:4], AS_THEY_COME)
+    with pytest.raises(InvalidInputError, match="beside"):
+        widen_column(objects, before, "image", Image("jpeg", progressive="beside"))
+
+
 # ------------------------------------------------------------------------------ damage
 
 
