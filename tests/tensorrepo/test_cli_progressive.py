@@ -49,6 +49,17 @@ def test_small_pictures_are_stored_beside_files(photos: Shell) -> None:
     assert "ok" in photos("fsck", "--deep")
 
 
+def test_a_stream_says_what_it_would_read(photos: Shell) -> None:
+    photos("add", "photos", "--dataset", "photos", "--progressive")
+    photos("commit", "-m", "Photos")
+    words = ("dataset", "stream", "photos", "--columns", "image", "--decode", "15", "--explain")
+    read = [photos.json(*words, "--scans", each)["read_bytes"] for each in ("auto", "2", "all")]
+    assert read == sorted(set(read))
+    assert "scans" in photos.fails(2, *words, "--scans", "most")
+    assert "--decode" in photos.fails(2, "dataset", "stream", "photos", "--scans", "auto")
+    assert "image (jpeg, progressive)" in photos("show", "HEAD:datasets/photos")
+
+
 def test_a_sync_keeps_the_column_progressive(photos: Shell) -> None:
     photos("add", "photos", "--dataset", "photos", "--progressive")
     photos("commit", "-m", "Photos")
