@@ -34,6 +34,8 @@ from tensorrepo.repo.threads import ordered_map
 _ALIGNMENT = 64
 _MOST_ROW_BYTES = (1 << 32) - 1
 _MOST_THREADS = 8  # that join pictures of one page
+_MEMORY_PER_BYTE = 512  # of a file: at most 4 blocks, of 128 bytes each
+_AHEAD_BYTES = 256 << 20  # of coefficients of pictures that are joined at once
 _ALONE_BYTES = 64 << 10  # of pictures that are joined before threads have started
 _HEAD = Struct("<IB3xQ")  # rows, bands, bytes of all recipes before they were compressed
 assert _HEAD.size == 16, "docs/spec/dataset.md promises a 16-byte head"
@@ -152,7 +154,15 @@ def decode_scans(stored: memoryview, offsets: Ints) -> NDArray[np.uint8]:
     # A picture takes milliseconds, without the interpreter lock.
     is_long = sum(kind == PictureKind.ARRANGED for kind in kinds) > 1 and total > _ALONE_BYTES
     threads = min(os.cpu_count() or 1, _MOST_THREADS) if is_long else 0
-    for row, data in enumerate(ordered_map(range(len(kinds)), join, threads=threads, name="join")):
+    found = ordered_map(
+        range(len(kinds)),
+        join,
+        threads=threads,
+        bytes_ahead=_AHEAD_BYTES,
+        size_of=lambda row: _MEMORY_PER_BYTE * (bounds[row + 1] - bounds[row]),
+        name="join",
+    )
+    for row, data in enumerate(found):
         out[bounds[row] : bounds[row + 1]] = np.frombuffer(data, np.uint8)
     out.flags.writeable = False
     return out
