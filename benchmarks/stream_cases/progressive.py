@@ -120,38 +120,43 @@ def _of_size(stored: dict[str, StoredDataset], size: int, rounds: int) -> dict[s
 
 
 def _beside(
-    run: Callable[[StoredDataset], float], stored: dict[str, StoredDataset], rounds: int
+    run: Callable[[StoredDataset], None], stored: dict[str, StoredDataset], rounds: int
 ) -> dict[str, Any]:
-    """Pictures a second, and ratios to whole files, in turns; the first round does not count."""
-    found: dict[str, list[float]] = {name: [] for name in stored}
+    """Pictures a second and processor time of each, and ratios of both to whole files, in turns.
+
+    Above 1 is faster than whole files; the first round does not count.
+    """
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in stored}
     for turn in range(rounds + 1):
         for name, dataset in stored.items():
-            seconds = run(dataset)
+            before = time.perf_counter(), time.process_time()
+            run(dataset)
+            after = time.perf_counter(), time.process_time()
             if turn:
-                found[name].append(seconds)
+                found[name].append((after[0] - before[0], after[1] - before[1]))
     rows = len(stored["whole"])
-    rates: dict[str, Any] = {
-        name: round(rows / statistics.median(each)) for name, each in found.items()
-    }
-    return rates | {
-        f"{name}_ratio": ratio(found["whole"], found[name]) for name in ("instead", "beside")
+    walls = {name: [wall for wall, _ in each] for name, each in found.items()}
+    cpus = {name: [cpu for _, cpu in each] for name, each in found.items()}
+    other = ("instead", "beside")
+    return {
+        "per_s": {name: round(rows / statistics.median(each)) for name, each in walls.items()},
+        "cpu_us": {
+            name: round(statistics.median(each) / rows * 1e6) for name, each in cpus.items()
+        },
+        "ratio": {name: ratio(walls["whole"], walls[name]) for name in other},
+        "ratio_by_cpu": {name: ratio(cpus["whole"], cpus[name]) for name in other},
     }
 
 
-def _epoch(dataset: StoredDataset, size: int) -> float:
-    opened = _stream(dataset, size, "auto")
-    begun = time.perf_counter()
-    rows = sum(len(batch.rows) for batch in opened)
+def _epoch(dataset: StoredDataset, size: int) -> None:
+    rows = sum(len(batch.rows) for batch in _stream(dataset, size, "auto"))
     assert rows == len(dataset), "not every row came"
-    return time.perf_counter() - begun
 
 
-def _files(dataset: StoredDataset) -> float:
-    opened = stream(dataset, StreamOptions(batch_size=BATCH, shuffle=False))
-    begun = time.perf_counter()
-    total = sum(len(each) for batch in opened for each in batch["x"])
+def _files(dataset: StoredDataset) -> None:
+    batches = stream(dataset, StreamOptions(batch_size=BATCH, shuffle=False))
+    total = sum(len(each) for batch in batches for each in batch["x"])
     assert total, "no bytes came"
-    return time.perf_counter() - begun
 
 
 def _pixels(opened: BatchStream) -> list[Pixels]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from struct import Struct
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from tensorrepo.formats.common.buffer_codecs import (
 )
 from tensorrepo.formats.common.dtypes import Bools, Ints
 from tensorrepo.formats.dataset.pages.scan_bands import (
+    SCANS,
     ScanBuffer,
     decode_preview,
     decode_scans,
@@ -47,6 +48,8 @@ from tensorrepo.formats.native.row_sums import BEST
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
+IN_BANDS: Final = "bands"  # a wish: pictures as scans in bands, where some can be
+PageCodec = CodecChoice | Literal["bands"]
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 ALIGNMENT = 64
@@ -126,13 +129,14 @@ def padded(size: int) -> int:
 def encode_page(
     values: ColumnValues,
     storage: Storage,
-    codec: CodecChoice = Codec.NONE,
+    codec: PageCodec = Codec.NONE,
     allocate: Allocate = _fresh,
 ) -> EncodedPage:
     """Encode all rows of `values` as one page.
 
-    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter;
-    `allocate` gives memory of any content for so many bytes.
+    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter,
+    `IN_BANDS` where a row is such a picture; `allocate` gives memory of any content for so many
+    bytes.
     """
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
@@ -142,12 +146,12 @@ def encode_page(
         buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled below
     raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
     items = _items(storage)
-    codecs = [Codec.NONE] * 4
+    codecs: list[int] = [Codec.NONE] * 4
     scans: ScanBuffer | None = None
-    if codec is Codec.SCANS:
+    if codec == IN_BANDS:
         assert isinstance(values, BinaryValues), "pictures are bytes"
         if (scans := encode_scans(values)) is not None:
-            codecs[DATA], buffers[DATA] = Codec.SCANS, scans.data
+            codecs[DATA], buffers[DATA] = SCANS, scans.data
     elif codec is not Codec.NONE:
         is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
         for which in (TABLE, DATA):
@@ -197,10 +201,10 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
     return [validity, table, empty, values.elements[bounds]]
 
 
-def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
+def column_codec(column_type: ColumnType, choice: CodecChoice) -> PageCodec:
     """What `choice` means for a column: pictures are encoded already, and at most re-arranged."""
     if isinstance(column_type, Image):
-        return Codec.SCANS if column_type.progressive is True else Codec.NONE
+        return IN_BANDS if column_type.progressive is True else Codec.NONE
     return choice
 
 
@@ -216,7 +220,7 @@ def _compress(
 
 def assemble_page(
     buffers: Sequence[NDArray[Any]],
-    codecs: Sequence[Codec],
+    codecs: Sequence[int],
     items: Sequence[int],
     allocate: Allocate = _fresh,
 ) -> NDArray[np.uint8]:
@@ -228,7 +232,7 @@ def assemble_page(
 
 
 def _new_page(
-    sizes: Sequence[int], codecs: Sequence[Codec], items: Sequence[int], allocate: Allocate
+    sizes: Sequence[int], codecs: Sequence[int], items: Sequence[int], allocate: Allocate
 ) -> tuple[NDArray[np.uint8], list[NDArray[np.uint8]]]:
     """A page without what its buffers hold, and the room of each of them."""
     data = allocate(DIRECTORY.size + sum(map(padded, sizes)))
@@ -396,7 +400,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
 
 def is_in_bands(page: memoryview) -> bool:
     """Whether the last buffer of a page is scans in bands."""
-    return bool(DIRECTORY.unpack_from(page)[5 * DATA + 1] == Codec.SCANS)
+    return bool(DIRECTORY.unpack_from(page)[5 * DATA + 1] == SCANS)
 
 
 def _decode_preview(
@@ -455,7 +459,7 @@ def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
             raise CorruptError(f"buffer {which} of the page: reserved fields set, or cut short")
         stored = page[at : at + stored_bytes]
         # Which row is how long decides what scans decode to: see `decode_page`.
-        in_bands = codec == Codec.SCANS and which == DATA
+        in_bands = codec == SCANS and which == DATA
         buffers.append(stored if in_bands else decode_buffer(codec, stored, raw_bytes, item))
         at += padded(stored_bytes)
     if at != page.nbytes:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import zstandard
@@ -31,6 +31,7 @@ from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.threads import ordered_map
 
+SCANS: Final = 4  # the number among codecs
 _ALIGNMENT = 64
 _MOST_ROW_BYTES = (1 << 32) - 1
 _MOST_THREADS = 8  # that join pictures of one page

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorrepo.formats.common.buffer_codecs import Codec, decode_buffer
+from tensorrepo.formats.common.buffer_codecs import decode_buffer
 from tensorrepo.formats.dataset.pages.page import (
+    IN_BANDS,
     PAGE_COMPRESSED,
     PAGE_PREVIEW,
     decode_page,
@@ -18,6 +19,7 @@ from tensorrepo.formats.dataset.pages.page import (
 )
 from tensorrepo.formats.dataset.pages.scan_bands import (
     PREVIEW,
+    SCANS,
     decode_preview,
     decode_scans,
     encode_scans,
@@ -61,7 +63,7 @@ def test_pictures_come_back() -> None:
 
 def test_each_preview_is_the_beginning_of_its_page() -> None:
     storage = storage_of(Bytes())
-    page = encode_page(VALUES, storage, Codec.SCANS)
+    page = encode_page(VALUES, storage, IN_BANDS)
     assert page.entry["codec"] == PAGE_COMPRESSED
     records = np.frombuffer(page.previews, PREVIEW)
     for band in range(BANDS):
@@ -87,7 +89,7 @@ def test_no_scans_are_made_where_no_row_is_such_a_picture() -> None:
 
 def test_scans_are_of_pages_alone() -> None:
     with pytest.raises(UnsupportedError, match="codec 4"):
-        decode_buffer(Codec.SCANS, memoryview(STORED), 100, 1)
+        decode_buffer(SCANS, memoryview(STORED), 100, 1)
 
 
 def test_other_numbers_of_bands_are_of_later_versions() -> None:
