@@ -92,7 +92,7 @@ def stream(
     small = {
         name: how.last_band
         for name, how in decodes.items()
-        if isinstance(dataset.schema.column(name).type, Image)
+        if isinstance((kind := dataset.schema.column(name).type), Image) and kind.progressive
     }
     read = previewed(dataset, small)
     setup = StreamSetup(options, options.loading.prefetch or 0, decodes, clock, page_cache, remake)
