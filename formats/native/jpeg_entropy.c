@@ -8,7 +8,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "jpeg_entropy.h"
+#include "jpeg_scan_read.h"
+#include "jpeg_scan_write.h"
 
 #include "parts.h"
 
