@@ -21,6 +21,8 @@ from tensorrepo.formats.dataset.read import (
 )
 from tensorrepo.formats.dataset.schema.schema import Column, Image, Schema
 from tensorrepo.formats.dataset.streaming.collate.decode import Decode
+from tensorrepo.formats.dataset.streaming.plan.grouped import plan_groups
+from tensorrepo.formats.dataset.streaming.plan.pages import StreamPlan
 from tensorrepo.formats.dataset.update import update_rows
 from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.images.progressive import BANDS
@@ -328,6 +330,24 @@ def test_small_pictures_beside_take_a_part_of_the_bytes() -> None:
     how = Decode(size=24, scans="auto")
     assert read_bytes(objects, beside, how) < read_bytes(objects, whole, how) / 2
     assert read_bytes(objects, beside, Decode(size=24)) == read_bytes(objects, whole, how)
+
+
+@pytest.mark.parametrize("schema", [PROGRESSIVE, BESIDE])
+def test_groups_of_a_large_dataset_are_read_in_part(schema: Schema) -> None:
+    objects = MemoryObjects()
+    dataset = written(objects, PHOTOS[:3], schema)
+    for at in range(3, 20, 3):
+        dataset = stored(objects, schema, [rows(PHOTOS[at : at + 3], at)], base=dataset)
+    small = previewed(dataset, {"image": lambda sides: np.zeros(len(sides), np.int64)})
+
+    def no_plan() -> StreamPlan:
+        raise AssertionError("the dataset has groups")
+
+    plan = plan_groups(
+        small, ("image",), no_plan, batch_size=4, window_bytes=1 << 20, most_runs=3, least_bytes=1
+    )
+    assert plan is not None
+    assert set(plan.sample.plan.columns[0].index.entries["codec"].tolist()) == {PAGE_PREVIEW}
 
 
 def test_small_pictures_follow_their_column() -> None:
