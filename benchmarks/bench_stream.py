@@ -20,6 +20,7 @@ from stream_cases import (
     loaders,
     million_runs,
     million_runs_memory,
+    progressive,
     reading_bound,
     remote,
     slow_rows,
@@ -34,6 +35,7 @@ CASES = {
     **remote.CASES,
     **million_runs.CASES,
     **million_runs_memory.CASES,
+    **progressive.CASES,
     **slow_rows.CASES,
     **reading_bound.CASES,
 }

@@ -172,6 +172,7 @@ class Codec(IntEnum):
     ZSTD = 1
     SHUFFLE_ZSTD = 2  # bytes regrouped by their place in the item, then zstd
     BITPACK = 3  # distances from the smallest number, in as few bits as the largest needs
+    # 4 is that of scans in bands, of the last buffer of a page alone: see `scan_bands` there.
 
 
 _KNOWN = frozenset(Codec)

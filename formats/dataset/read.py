@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.metadata.index import (
     Patches,
     join_indexes,
     patched_rows,
+    preview_index,
 )
 from tensorrepo.formats.dataset.metadata.manifest import (
     FRAGMENT,
@@ -63,9 +64,10 @@ from tensorrepo.formats.dataset.schema.arrow import column_array
 from tensorrepo.formats.dataset.schema.cells import cell_of
 from tensorrepo.formats.dataset.schema.coerce import default_values
 from tensorrepo.formats.dataset.schema.convert import Presented, present, present_row
-from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.dataset.schema.schema import SMALL_IMAGE, Column, Schema
 from tensorrepo.formats.dataset.schema.types import ColumnLayout
 from tensorrepo.formats.dataset.schema.values import ColumnValues, concat
+from tensorrepo.formats.images.progressive import SMALL_BANDS
 from tensorrepo.repo.errors import CorruptError, InvalidInputError, NoSuchRowError
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
@@ -134,9 +136,13 @@ KEPT_PARTS = 4  # parts of a version that a handle remembers
 SHOWN_VALUES = 10  # of a column that is printed
 
 
+# Gives, of the smallest side of the pictures of each page, the last band that is wanted of it.
+ChooseBand = Callable[[Ints], Ints]
+
+
 @dataclass(slots=True, eq=False)
 class _Memory:
-    """What a handle has read already."""
+    """What a handle has read already, and of which columns it reads previews."""
 
     readers: dict[str, PageReader] = field(default_factory=dict)
     cache: DecodedPageCache = field(default_factory=DecodedPageCache)
@@ -149,6 +155,7 @@ class _Memory:
     foreign: ForeignReader | None = None
     parts: LimitedCache[StoredDataset] = field(default_factory=lambda: LimitedCache(KEPT_PARTS))
     lock: Lock = field(default_factory=Lock)
+    previews: Mapping[str, ChooseBand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,7 +364,8 @@ def open_part(dataset: StoredDataset, parts: Sequence[tuple[Leaf, Links]]) -> St
     counts = [leaf.counts for leaf, _ in parts]
     rows, deleted = (sum(each[at] for each in counts) for at in (1, 2))
     root = replace(dataset.root, leaves=(), rows=rows, deleted=deleted)
-    memory = _Memory(cache=dataset._memory.cache, leaves=tuple(parts))  # noqa: SLF001  its module
+    known = dataset._memory  # noqa: SLF001  its module
+    memory = _Memory(cache=known.cache, leaves=tuple(parts), previews=known.previews)
     return StoredDataset(dataset.objects, dataset.digest, root, {}, dataset.outside, memory)
 
 
@@ -383,6 +391,21 @@ def undeleted(dataset: StoredDataset) -> StoredDataset:
     alive = LiveRows(root.rows, np.zeros(0, np.int64))
     memory = replace(known, leaves=leaves, live=alive, lock=Lock())
     return replace(dataset, root=root, _memory=memory)
+
+
+def previewed(dataset: StoredDataset, columns: Mapping[str, ChooseBand]) -> StoredDataset:
+    """A dataset whose pages of some columns are read up to a band of their scans.
+
+    Their pictures are small JPEGs; pages that are not of scans, and values that were set later, are
+    what they are. `columns` are by name. The digest stays.
+    """
+    if not columns:
+        return dataset
+    known = dataset._memory  # noqa: SLF001  its module
+    chosen = {dataset.schema.column(name).id: choose for name, choose in columns.items()}
+    readers = {name: reader for name, reader in known.readers.items() if name not in chosen}
+    memory = replace(known, readers=readers, previews={**known.previews, **chosen}, lock=Lock())
+    return replace(dataset, _memory=memory)
 
 
 def projected(dataset: StoredDataset, schema: Schema) -> StoredDataset:
@@ -517,7 +540,24 @@ def _read_column_index(dataset: StoredDataset, column: Column) -> ColumnIndex:
             f"column {column.name!r}: page indexes hold {index.rows} rows, "
             f"the root {dataset.root.rows}"
         )
-    return index
+    choose = dataset._memory.previews.get(column.id)  # noqa: SLF001
+    if choose is None:
+        return index
+    return _small_index(dataset, column, choose) or preview_index(index, choose)
+
+
+def _small_index(dataset: StoredDataset, column: Column, choose: ChooseBand) -> ColumnIndex | None:
+    """The pages of the small pictures that are stored beside a column, where they will do."""
+    hidden = (column.id, SMALL_IMAGE)
+    small = next((each for each in dataset.schema.columns if each.derived == hidden), None)
+    if small is None:
+        return None
+    index = _read_column_index(dataset, small)
+    has = (index.previews["stored_bytes"] > 0).all(axis=1)
+    sides = index.previews["least_side"][has, 0].astype(np.int64)
+    if not len(sides) or index.is_absent.any() or (choose(sides) >= SMALL_BANDS).any():
+        return None
+    return replace(preview_index(index, choose), id=column.id)
 
 
 def _read_patches(dataset: StoredDataset, column: Column) -> Patches | None:

@@ -29,7 +29,7 @@ from tensorrepo.formats.dataset.read import StoredDataset, open_dataset, scan
 from tensorrepo.formats.dataset.schema.equality import in_form_of
 from tensorrepo.formats.dataset.schema.lenient import Misfits, coerce_leniently
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Column, InputBatch, Schema
-from tensorrepo.formats.dataset.schema.types import Scalar
+from tensorrepo.formats.dataset.schema.types import Image, Scalar
 from tensorrepo.formats.dataset.schema.values import (
     ColumnValues,
     FixedValues,
@@ -217,6 +217,10 @@ class _SharedColumn:
             given = replace(wide, type=source.type)
             new = (name for name in source.type.names if name not in stored.type.names)
             wide = replace(wide, type=ClassLabel((*stored.type.names, *new)))
+        elif isinstance(stored.type, Image) and isinstance(source.type, Image):
+            alike = stored.type.codec in (None, source.type.codec)
+            kind = Image(stored.type.codec if alike else None, stored.type.progressive)
+            given = wide = replace(wide, type=kind)
         elif can_widen(stored, replace(wide, type=source.type)) is None:
             given = wide = replace(wide, type=source.type)
         return cls(stored, given, wide)

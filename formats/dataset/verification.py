@@ -8,10 +8,12 @@ and one fault does not hide another. Pages in foreign files are not looked at: o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorrepo.formats.dataset.metadata.index import preview_index
 from tensorrepo.formats.dataset.pages.page import (
     HAS_NAN,
     HAS_RANGE,
@@ -19,16 +21,19 @@ from tensorrepo.formats.dataset.pages.page import (
     IS_SORTED,
     MAX_INEXACT,
     MIN_INEXACT,
+    PAGE_PREVIEW,
     check_rows,
     decode_page,
     expected_bytes,
     split_page,
+    verify_page,
 )
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.reading.page_reader import PageReader
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, FixedValues, range_of
 from tensorrepo.repo.errors import CorruptError, NotFoundError
+from tensorrepo.repo.ids import content_tag
 from tensorrepo.repo.objects.envelope import ObjectLink
 
 _SUMS = 2  # place of the row sums among the buffers of a page
@@ -88,6 +93,25 @@ def _page(reader: PageReader, page: int) -> None:
         check_rows(values, np.frombuffer(sums, "<u4"))
     for problem in page_problems(entry, values, storage):
         raise CorruptError(problem)
+    for band in range(reader.index.previews[page : page + 1].size):
+        _preview(reader, page, band, data)
+
+
+def _preview(reader: PageReader, page: int, band: int, data: memoryview) -> None:
+    """Whether the beginning of a page is what its index says of it up to a band."""
+    index, here = reader.index, slice(page, page + 1)
+    parts = index.entries[here], index.tags[here], index.previews[here]
+    alone = replace(index, entries=parts[0], tags=parts[1], previews=parts[2])
+    small = preview_index(alone, lambda sides: np.full(len(sides), band, np.int64))
+    entry, storage = small.entries[0], reader.storage(page)
+    if entry["codec"] != PAGE_PREVIEW:
+        return
+    beginning = data[: int(entry["stored_bytes"])]
+    verify_page(beginning, entry)
+    if content_tag(beginning) != small.tags[0].tobytes():
+        raise CorruptError(f"its beginning up to band {band} is not what its tag says")
+    for problem in page_problems(entry, decode_page(beginning, entry, storage), storage):
+        raise CorruptError(f"up to band {band}: {problem}")
 
 
 def page_problems(entry: NDArray[np.void], values: ColumnValues, storage: Storage) -> Iterator[str]:

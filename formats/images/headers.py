@@ -251,6 +251,32 @@ def tiff_fields(
             yield tag, Struct(f"{order}{values}{_TIFF_CODES[kind]}").unpack_from(data, place)
 
 
+ORIENTATION = 0x0112  # of EXIF's tags
+_APP1, _APPLICATION = 0xE1, frozenset({*range(0xE0, 0xF0), 0xFE})
+EXIF = b"Exif\0\0"
+
+
+def jpeg_orientation(data: Encoded) -> int:
+    """The EXIF orientation, 1 to 8; 1 where there is none."""
+    try:
+        for marker, at in jpeg_segments(data):
+            if marker not in _APPLICATION:
+                return 1  # EXIF comes before everything else
+            if marker == _APP1 and data[at + 2 : at + 8] == EXIF:
+                length = int.from_bytes(data[at : at + 2], "big")
+                return _orientation(data[at + 8 : at + length])
+    except (InvalidInputError, error, IndexError, OverflowError):
+        return 1  # the decoder judges the rest
+    return 1
+
+
+def _orientation(exif: Encoded) -> int:
+    if bytes(exif[:4]) not in (b"II*\0", b"MM\0*"):
+        return 1
+    orientation = dict(tiff_fields(exif, frozenset({ORIENTATION}))).get(ORIENTATION, (1,))[0]
+    return orientation if 1 <= orientation <= 8 else 1
+
+
 _READERS: dict[str, Callable[[Encoded], tuple[int, int, str | None]]] = {
     "png": _read_png,
     "jpeg": _read_jpeg,

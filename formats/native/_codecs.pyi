@@ -75,3 +75,14 @@ def encode(
     frame: Numbers, base: Numbers, size: int, magnitude: bool, exponent: int, way: int, /
 ) -> tuple[float, bool, bytes | None]: ...
 def pack_bytes(plane: Bytes, most: float, /) -> tuple[float, int, bytes | None]: ...
+def decode_scan(
+    data: bytes,
+    start: int,
+    tables: Bytes,
+    geometry: NDArray[np.int32],
+    blocks: NDArray[np.int16],
+    /,
+) -> tuple[int, int]: ...
+def encode_scan(
+    blocks: NDArray[np.int16], tables: Bytes, geometry: NDArray[np.int32], padding: int, /
+) -> bytes: ...

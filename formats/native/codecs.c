@@ -5,6 +5,7 @@
 #include "parts.h"
 
 static int (*PARTS[])(PyObject *) = {add_delta_tokens, add_encoding,  add_frequency_tables,
-                                     add_rans,         add_row_moves, add_products, NULL};
+                                     add_jpeg_entropy, add_rans,      add_row_moves,
+                                     add_products,     NULL};
 
 EXTENSION(_codecs, PARTS)

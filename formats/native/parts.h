@@ -27,6 +27,7 @@ PART int add_rows(PyObject *module);
 PART int add_delta_tokens(PyObject *module);
 PART int add_encoding(PyObject *module);
 PART int add_frequency_tables(PyObject *module);
+PART int add_jpeg_entropy(PyObject *module);
 PART int add_rans(PyObject *module);
 PART int add_row_moves(PyObject *module);
 PART int add_products(PyObject *module);

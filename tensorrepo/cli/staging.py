@@ -95,6 +95,14 @@ def add_command(
     codec: Annotated[
         str, Option(help="Of its pages: none, zstd, shuffle, bitpack, or auto.")
     ] = DEFAULT_CODEC,
+    progressive: Annotated[
+        bool,
+        Option("--progressive", help="Store JPEGs of a new dataset so that parts of them suffice."),
+    ] = False,
+    progressive_beside: Annotated[
+        bool,
+        Option("--progressive-beside", help="Store small pictures of JPEGs beside the files."),
+    ] = False,
     base: Annotated[
         str | None,
         Option(
@@ -138,6 +146,7 @@ def add_command(
         tensorrepo add model.safetensors --model classifier
         tensorrepo add tuned.safetensors --model tuned --base classifier
         tensorrepo add crops/ --dataset crops --derived-from v1:photos
+        tensorrepo add photos/ --dataset photos --progressive
         tensorrepo add README.md --file README.md
         tensorrepo add data.csv --dataset table -o delimiter=";"
         tensorrepo add https://example.org/iris.csv --dataset iris
@@ -170,6 +179,10 @@ def add_command(
     if key is not None and request.mode not in SYNC_MODES:
         raise InvalidInputError("--key goes with --sync, --mirror or --replace")
     parse_codec(codec)
+    if (progressive or progressive_beside) and request.space != "datasets":
+        raise InvalidInputError("--progressive is for datasets of images")
+    if progressive and progressive_beside:
+        raise InvalidInputError("give one of --progressive and --progressive-beside")
     if base is not None and request.space != "models":
         raise InvalidInputError("--base is for models: it goes with --model NAME")
     requests = [
@@ -180,6 +193,7 @@ def add_command(
             key=keys,
             prefer=prefer,
             base=base,
+            progressive="beside" if progressive_beside else progressive,
             derived_from=tuple(derived_from or ()),
         )
         for each in requests

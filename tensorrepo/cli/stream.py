@@ -71,6 +71,9 @@ def dataset_stream_command(
     decode: Annotated[
         int | None, Option(min=1, help="Decode images, cut to squares of so many pixels.")
     ] = None,
+    scans: Annotated[
+        str, Option(help="With --decode: all scans of progressive images, auto, or 1 to 4 bands.")
+    ] = "all",
     seed: Annotated[int, Option(help="Of the order.")] = 0,
     epochs: Annotated[int, Option(min=1, help="How often to go through it.")] = 1,
     explain: Annotated[
@@ -101,6 +104,7 @@ def dataset_stream_command(
         tensorrepo dataset stream photos --explain
         tensorrepo dataset stream photos --where "label == 'cat'" --balance split
         tensorrepo dataset stream texts --columns tokens --pack 2048 --explain
+        tensorrepo dataset stream photos --decode 96 --scans auto --explain
         tensorrepo dataset stream photos --decode 224 --profile --step-ms 20 --picture stalls.png
     """
     if shuffle not in ORDERS:
@@ -109,6 +113,8 @@ def dataset_stream_command(
         raise InvalidInputError("--step-ms and --picture belong to --profile: add it")
     if profiled and explain:
         raise InvalidInputError("--explain reads nothing and --profile reads: give one of them")
+    if scans != "all" and decode is None:
+        raise InvalidInputError("--scans is about how images are decoded: give --decode SIZE, too")
     session = call.session
     _, path, entry = session.find(name)
     if entry.kind not in (Kind.DATASET, Kind.VIEW):
@@ -125,7 +131,7 @@ def dataset_stream_command(
             rows=rows, where=chosen, balance=balance, pack=pack, bucket=bucket, window=window
         ),
         ranks=Ranks(rank=rank, world_size=size),
-        decode=None if decode is None else Decode(size=decode),
+        decode=None if decode is None else Decode(size=decode, scans=_scans(scans)),
     )
     opened = partial(stream, options=options)
     if profiled:
@@ -142,6 +148,11 @@ def dataset_stream_command(
             output.line(f"no row of {dataset.rows:,} matches {where}")
             return
         _run(call, reader, path, epochs)
+
+
+def _scans(given: str) -> Any:
+    """As `Decode` takes it, which refuses what it does not know."""
+    return int(given) if given.isdecimal() else given
 
 
 def _rows_at(session: WorkspaceSession, entry: Entry) -> tuple[StoredDataset, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -32,9 +32,10 @@ from tensorrepo.formats.common.provenance import (
     imported_from,
 )
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
-from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.metadata.index import pictures_in_bands
+from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
 from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit, batch_rows
-from tensorrepo.formats.dataset.schema.schema import ClassLabel, InputBatch, Schema
+from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, InputBatch, Schema
 from tensorrepo.formats.dataset.unique_key import check_declared_key
 from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
@@ -117,6 +118,7 @@ class AddRequest:
     workers: Context | None = None  # workers of a cluster, which open it, store the rows
     url: str | None = None  # where to get `source` from, which is no path then
     remote: RemoteSource | None = None  # what `source` is a copy of
+    progressive: bool | Literal["beside"] = False  # see `Image`; of a new dataset
 
     @property
     def path(self) -> str:
@@ -283,7 +285,7 @@ def ingest_dataset(
         misfits.skipped, misfits.nulled = known.skipped, known.nulled
     link = ingest(
         writer,
-        reading.schema if base is None else _schema_to_append(base, reading.schema),
+        _new_schema(request, reading) if base is None else _schema_to_append(base, reading.schema),
         reading.batches,
         checkpoint,
         base=open_dataset(writer, known.root) if known else base,
@@ -357,6 +359,36 @@ def _note(session: WorkspaceSession, request: AddRequest, unfinished: Unfinished
     here.write_unfinished({**here.unfinished(), request.path: unfinished})
 
 
+def _new_schema(request: AddRequest, reading: OpenedSource) -> Schema:
+    """The columns of a new dataset. Raises InvalidInputError: none can be progressive, as asked."""
+    if not request.progressive:
+        return reading.schema
+    columns = reading.schema.columns
+    if not any(isinstance(column.type, Image) for column in columns):
+        raise InvalidInputError(
+            f"--progressive is about columns of images; {request.place} has none, but "
+            f"{', '.join(column.name for column in columns)}"
+        )
+    return Schema(
+        tuple(
+            dataclasses.replace(column, type=Image(column.type.codec, request.progressive))
+            if isinstance(column.type, Image)
+            else column
+            for column in columns
+        )
+    )
+
+
+def _told_of_bands(dataset: StoredDataset) -> Iterator[str]:
+    """How many pictures of its progressive columns are stored as they came."""
+    for column in dataset.schema.columns:
+        if isinstance(column.type, Image) and column.type.progressive is True:
+            in_bands, plain = pictures_in_bands(column_index(dataset, column.name))
+            yield (
+                f"{column.name}: {counted(in_bands, 'picture')} progressive, {plain:,} as they came"
+            )
+
+
 def _schema_to_append(base: StoredDataset, found: Schema) -> Schema:
     """The columns of `base`, into which what was read is coerced value by value.
 
@@ -383,6 +415,7 @@ def _fingerprint(request: AddRequest) -> str:
         "options": {name: str(value) for name, value in sorted(request.options.items())},
         "on_error": request.on_error,
         "codec": request.codec,
+        **({"progressive": request.progressive} if request.progressive else {}),
         "files": sorted(describe_files(request.source).items()) if remote is None else [],
     }
     return content_tag(json.dumps(told, sort_keys=True).encode()).hex()
@@ -490,6 +523,11 @@ def _add_dataset(
     progress: SourceProgress,
 ) -> _Stored:
     _check_dataset(request.path, existing)
+    if request.progressive and existing is not None:
+        raise InvalidInputError(
+            f"--progressive is for new datasets, {request.path} is there: its columns say "
+            "themselves how they are stored"
+        )
     session, writer = stage.session, stage.objects
     if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
         return _Stored(existing, Added(request.path, 0, 0, changed=False))
@@ -519,6 +557,7 @@ def _add_dataset(
     if not rows:
         raise InvalidInputError(f"{request.place} holds no rows: there is nothing to add")
     notes = (*reading.notes, *reading.damage.notes, *_account(known_rows, misfits))
+    notes += tuple(_told_of_bands(made))
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
     return _Stored(open_dataset(writer, link.digest).entry, told)

@@ -265,6 +265,7 @@ def part_of(pages: ColumnPages, start: int, stop: int) -> ColumnPages:
         tags=pages.tags[start:stop],
         chunk=pages.chunk[start:stop],
         bounds=pages.bounds[start:stop],
+        previews=pages.previews[start:stop],
         tiles=pages.tiles[start:stop],
     )
 
@@ -345,7 +346,10 @@ def inline_page(
     offset, stored_bytes = int(entry["offset"]), int(entry["stored_bytes"])
     data = np.frombuffer(inline, np.uint8)[offset : offset + stored_bytes]
     bounds = pages.bounds[at : at + 1].tobytes()
-    page = EncodedPage(data, entry.copy(), pages.tags[at].tobytes(), bounds)
+    previews = pages.previews[at : at + 1]
+    previews = previews if (previews["stored_bytes"] > 0).any() else previews[:0]
+    tag = pages.tags[at].tobytes()
+    page = EncodedPage(data, entry.copy(), tag, bounds, previews.tobytes())
     first_row = int(entry["first_row"])
     return WaitingPage(first_row, lambda: page, stored_bytes, is_new=False, tiles=tiles)
 

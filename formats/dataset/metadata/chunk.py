@@ -28,8 +28,10 @@ from tensorrepo.formats.dataset.metadata.index import (
     ColumnPages,
     column_sections,
     decode_columns,
+    join_previews,
 )
 from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, TAG_BYTES, EncodedPage
+from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -37,6 +39,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 )
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS
 from tensorrepo.formats.dataset.schema.types import Storage
+from tensorrepo.formats.images.progressive import BANDS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import Buffer
 
@@ -92,8 +95,16 @@ def lay_out(columns: Sequence[ChunkColumn], chunk_number: int) -> LaidChunk:
         chunk = np.full(len(entries), chunk_number, np.uint32)
         tags = tags.reshape(-1, TAG_BYTES)
         bounds = np.frombuffer(bytearray().join(page.bounds for page in column.pages), TEXT_BOUNDS)
-        laid.append(ColumnPages(column.id, column.storage, entries, tags, chunk, bounds=bounds))
+        previews = join_previews([(1, _previews(page)) for page in column.pages])
+        storage = column.storage
+        laid.append(
+            ColumnPages(column.id, storage, entries, tags, chunk, bounds=bounds, previews=previews)
+        )
     return LaidChunk(tuple(parts), tuple(laid))
+
+
+def _previews(page: EncodedPage) -> NDArray[Any]:
+    return np.frombuffer(page.previews, PREVIEW).reshape(-1, BANDS)
 
 
 def _joined(pages: Sequence[NDArray[np.uint8]]) -> list[memoryview]:

@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Bools, Ints, dtype_code, dtype_from_code
-from tensorrepo.formats.dataset.pages.page import PAGE_ENTRY, PAGE_TILES, TAG_BYTES
+from tensorrepo.formats.dataset.pages.page import (
+    ALIGNMENT,
+    PAGE_ENTRY,
+    PAGE_PREVIEW,
+    PAGE_TILES,
+    TAG_BYTES,
+)
+from tensorrepo.formats.dataset.pages.scan_bands import PREVIEW, no_previews
 from tensorrepo.formats.dataset.pages.sections import (
     decode_sections,
     encode_sections,
@@ -27,6 +34,7 @@ from tensorrepo.formats.dataset.pages.sections import (
 from tensorrepo.formats.dataset.pages.text_bounds import TEXT_BOUNDS, no_text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Storage
 from tensorrepo.formats.dataset.schema.values import ColumnValues, offsets_of
+from tensorrepo.formats.images.progressive import BANDS
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes
 from tensorrepo.repo.objects.envelope import ObjectLink
@@ -34,7 +42,8 @@ from tensorrepo.repo.objects.envelope import ObjectLink
 INDEX_MAGIC = b"TRPI"
 # Sections of a page index.
 COLUMNS, DIMS, ENTRIES, TAGS, CHUNK_OF, CHUNKS, INLINE, TILE_CHUNKS, BOUNDS = range(1, 10)
-KNOWN = frozenset(range(1, 10))
+PREVIEWS = 10
+KNOWN = frozenset(range(1, 11))
 
 # Which chunks hold the tiles of a page: several records for one entry, in the order in which the
 # tiles' records number them.
@@ -63,7 +72,8 @@ _INLINE_DIGITS = _INLINE_DIGEST.hex()
 class ColumnPages:
     """The pages of one column in one page index, in row order.
 
-    `bounds` are those of each page where rows are bytes, else there are none.
+    `bounds` are those of each page where rows are bytes, else there are none. `previews` are those
+    of each page where some page is of scans in bands, else there are none.
     """
 
     id: str
@@ -73,6 +83,7 @@ class ColumnPages:
     chunk: NDArray[np.uint32]  # (pages,), a place in PageIndex.chunks
     tiles: tuple[tuple[int, ...], ...] = ()  # per page, if tiled: places of chunks with its tiles
     bounds: NDArray[Any] = field(default_factory=lambda: no_text_bounds(0))  # TEXT_BOUNDS
+    previews: NDArray[Any] = field(default_factory=lambda: no_previews(0))  # (pages, BANDS)
 
     def __post_init__(self) -> None:
         pages = len(self.entries) if self.storage.layout is ColumnLayout.BINARY else 0
@@ -90,7 +101,15 @@ def join_pages(parts: Sequence[ColumnPages]) -> ColumnPages:
         chunk=np.concatenate([part.chunk for part in parts]),
         tiles=tuple(each for part in parts for each in part.tiles),
         bounds=np.concatenate([part.bounds for part in parts]),
+        previews=join_previews([(len(part.entries), part.previews) for part in parts]),
     )
+
+
+def join_previews(parts: Sequence[tuple[int, NDArray[Any]]]) -> NDArray[Any]:
+    """Previews of pages one after the other: of each part its number of pages, and what it has."""
+    if not any(len(previews) for _, previews in parts):
+        return no_previews(0)
+    return np.concatenate([prev if len(prev) else no_previews(pages) for pages, prev in parts])
 
 
 _COLUMN_BYTES = 1 << 10  # of Python objects for one column of an index
@@ -122,6 +141,7 @@ class PageIndex:
         pages = sum(len(column.entries) for column in self.columns)
         per_page = PAGE_ENTRY.itemsize + TAG_BYTES + 4
         bounds = sum(column.bounds.nbytes for column in self.columns)
+        bounds += sum(column.previews.nbytes for column in self.columns)
         return pages * per_page + bounds + len(self.columns) * _COLUMN_BYTES + self.inline.nbytes
 
     @property
@@ -153,6 +173,7 @@ class ColumnIndex:
         patches: values that replace those in the pages; None where there are none.
         tiles: per page of a tiled column, places in `chunks` of those that hold its tiles.
         bounds: TEXT_BOUNDS ``(pages,)`` where rows are bytes, else ``(0,)``.
+        previews: PREVIEW ``(pages, BANDS)`` where a page is of scans in bands, else ``(0, BANDS)``.
 
     The bytes of page p are ``[offset, offset + stored_bytes)`` of the chunk's payload.
     `read.page_bytes` gives them proved, `page.decode_page` turns them into values.
@@ -172,6 +193,7 @@ class ColumnIndex:
     patches: Patches | None = None
     tiles: tuple[tuple[int, ...], ...] = ()
     bounds: NDArray[Any] = field(default_factory=lambda: no_text_bounds(0))
+    previews: NDArray[Any] = field(default_factory=lambda: no_previews(0))
 
     @property
     def is_plain(self) -> bool:
@@ -229,6 +251,42 @@ class Patches:
         return hit, self.source[place[hit]]
 
 
+def pictures_in_bands(index: ColumnIndex) -> tuple[int, int]:
+    """How many pictures of a column's pages are stored in bands, and how many as they came."""
+    pictures = index.entries["rows"].astype(np.int64) - index.entries["nulls"]
+    has = np.flatnonzero((index.previews["stored_bytes"] > 0).any(axis=1))
+    in_bands = int((pictures[has] - index.previews["plain"][has, 0]).sum())
+    return in_bands, int(pictures[~index.is_absent].sum()) - in_bands
+
+
+def _padded(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return (sizes + np.uint64(ALIGNMENT - 1)) // np.uint64(ALIGNMENT) * np.uint64(ALIGNMENT)
+
+
+def preview_index(index: ColumnIndex, choose: Callable[[Ints], Ints]) -> ColumnIndex:
+    """A column of which only the beginning of each page of scans is read.
+
+    `choose` gives, of the smallest side of the pictures of each page, the last band that is wanted
+    of it. Pages without previews, and patches, stay what they are.
+    """
+    has = np.flatnonzero((index.previews["stored_bytes"] > 0).all(axis=1))
+    if not len(has):
+        return index
+    least_sides = index.previews["least_side"][has, 0].astype(np.int64)
+    chosen = index.previews[has, choose(least_sides)]
+    entries, tags = index.entries.copy(), index.tags.copy()
+    before = entries["min"][has]  # bytes of the pictures as they came
+    padding = _padded(chosen["data_bytes"]) - _padded(before)
+    entries["raw_bytes"][has] += padding  # in numbers that wrap around
+    entries["codec"][has] = PAGE_PREVIEW
+    for name, known in (("min", "data_bytes"), ("max", "largest")):
+        entries[name][has] = chosen[known]
+    for name in ("stored_bytes", "checksum"):
+        entries[name][has] = chosen[name]
+    tags[has] = np.frombuffer(chosen["tag"].tobytes(), np.uint8).reshape(-1, TAG_BYTES)
+    return replace(index, entries=entries, tags=tags)
+
+
 # ------------------------------------------------------------------------------ stored form
 
 
@@ -248,6 +306,7 @@ def encode_index(index: PageIndex, more: Mapping[int, NDArray[Any]] | None = Non
         INLINE: np.frombuffer(index.inline, np.uint8),
         TILE_CHUNKS: _tile_records(index.columns),
         BOUNDS: np.concatenate([column.bounds for column in index.columns]),
+        PREVIEWS: _preview_records(index.columns),
     }
     return encode_sections(INDEX_MAGIC, sections | dict(more or {}))
 
@@ -260,6 +319,17 @@ def _tile_records(columns: Sequence[ColumnPages]) -> NDArray[Any]:
             records += [(first + at, chunk) for chunk in chunks]
         first += len(column.entries)
     return np.array(records, TILE_CHUNK)
+
+
+def _preview_records(columns: Sequence[ColumnPages]) -> NDArray[Any]:
+    """The previews that there are, each with its place among the entries."""
+    records, first = [no_previews(0).reshape(-1)], 0
+    for column in columns:
+        numbered = column.previews.copy()
+        numbered["entry"] = first + np.arange(len(numbered))[:, None]
+        records.append(numbered[numbered["stored_bytes"] > 0])
+        first += len(column.entries)
+    return np.concatenate(records)
 
 
 def column_sections(columns: Sequence[ColumnPages]) -> dict[int, NDArray[Any]]:
@@ -308,6 +378,7 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
     tags = tags.reshape(-1, TAG_BYTES)
     tiles = _tiles(sections, len(entries), len(chunks), what)
     bounds = section_array(sections, BOUNDS, TEXT_BOUNDS, what)
+    previews = _previews(sections, entries, what)
     bounded = 0  # pages whose bounds stand before those of the column
     for record, storage in decode_columns(sections, what):
         part = slice(record["first_entry"], record["first_entry"] + record["entries"])
@@ -330,9 +401,10 @@ def index_of(sections: Mapping[int, memoryview], what: str) -> PageIndex:
                 bounded += record["entries"]
             if len(of_bytes) != record["entries"]:
                 raise CorruptError(f"{what}: fewer bounds of text than pages of it")
+        small = _previews_of(previews, part, storage, what)
         columns.append(
             ColumnPages(
-                name, storage, entries[part], tags[part], chunk_of[part], of_pages, of_bytes
+                name, storage, entries[part], tags[part], chunk_of[part], of_pages, of_bytes, small
             )
         )
     if bounded != len(bounds):
@@ -350,6 +422,31 @@ def _tiles(
     found: dict[int, list[int]] = {}
     for entry, chunk in records.tolist():
         found.setdefault(entry, []).append(chunk)
+    return found
+
+
+def _previews(sections: Mapping[int, memoryview], entries: NDArray[Any], what: str) -> NDArray[Any]:
+    """PREVIEW ``(entries, BANDS)``, or none at all."""
+    records = section_array(sections, PREVIEWS, PREVIEW, what)
+    if not len(records):
+        return no_previews(0)
+    found = no_previews(len(entries))
+    if int(records["entry"].max()) >= len(entries) or int(records["band"].max()) >= BANDS:
+        raise CorruptError(f"{what}: previews of pages or bands that are not there")
+    found[records["entry"], records["band"]] = records
+    beyond = found["stored_bytes"] > entries["stored_bytes"][:, None]
+    if beyond.any() or not records["stored_bytes"].all() or (found["stored_bytes"] % 64).any():
+        raise CorruptError(f"{what}: previews that are no beginnings of their pages")
+    return found
+
+
+def _previews_of(previews: NDArray[Any], pages: slice, storage: Storage, what: str) -> NDArray[Any]:
+    """Those of one column, or none at all."""
+    found = previews[pages]
+    if not (found["stored_bytes"] > 0).any():
+        return no_previews(0)
+    if storage.layout is not ColumnLayout.BINARY:
+        raise CorruptError(f"{what}: previews of pages that are not of bytes")
     return found
 
 
@@ -463,6 +560,7 @@ def join_indexes(
         patches,
         tuple(joined.tiles),
         _concatenated(joined.bounds, no_text_bounds(0)),
+        join_previews(joined.previews),
     )
 
 
@@ -478,6 +576,7 @@ class _Joined:
         self.chunks: list[ObjectLink | memoryview | None] = []
         self.tiles: list[tuple[int, ...]] = []
         self.bounds: list[NDArray[Any]] = []
+        self.previews: list[tuple[int, NDArray[Any]]] = []
         self.has_default = False
 
     def add(self, pages: ColumnPages, index: PageIndex, links: Mapping[Digest, ObjectLink]) -> None:
@@ -491,6 +590,7 @@ class _Joined:
         before = len(self.chunks)
         place = self.storages.index(pages.storage)
         self.entries.append(pages.entries)
+        self.previews.append((len(pages.entries), pages.previews))
         self.tags.append(pages.tags)
         if self.storages[0].layout is ColumnLayout.BINARY:
             known = len(pages.bounds) == len(pages.entries)
@@ -505,6 +605,7 @@ class _Joined:
         entries = np.zeros(len(rows), PAGE_ENTRY)
         entries["rows"] = rows
         self.entries.append(entries)
+        self.previews.append((len(rows), no_previews(0)))
         self.tags.append(np.zeros((len(rows), TAG_BYTES), np.uint8))
         self.chunk_of.append(np.full(len(rows), len(self.chunks), np.uint32))
         self.stored_as.append(np.zeros(len(rows), np.uint8))

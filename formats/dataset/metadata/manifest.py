@@ -26,6 +26,7 @@ from tensorrepo.formats.dataset.pages.sections import (
     section_array,
 )
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.schema.types import Image
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import DIGEST_BYTES, Buffer, Digest, digest_bytes, digest_from_bytes
 from tensorrepo.repo.typed_decoding import from_msgpack
@@ -154,6 +155,10 @@ class LeafEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int
     deleted: int
     stored_bytes: int
+
+
+PROGRESSIVE = "progressive"  # some column of images is
+KNOWN_FEATURES = frozenset({PROGRESSIVE})
 
 
 class _Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -303,7 +308,14 @@ def encode_root(root: Root) -> bytes:
     """The payload of a root; its links are `root.links`."""
     facts = {name: getattr(root, name) for name in Root.__slots__}
     facts["schema"] = root.schema.to_json()
-    return msgspec.msgpack.encode(_Root(VERSION, (), **facts))
+    return msgspec.msgpack.encode(_Root(VERSION, _features(root.schema), **facts))
+
+
+def _features(schema: Schema) -> tuple[str, ...]:
+    """What a reader must know to read columns of such types."""
+    kinds = (column.type for column in schema.columns)
+    is_progressive = any(isinstance(kind, Image) and kind.progressive for kind in kinds)
+    return (PROGRESSIVE,) if is_progressive else ()
 
 
 def decode_root(payload: Buffer) -> Root:
@@ -323,6 +335,11 @@ def decode_root(payload: Buffer) -> Root:
         raise CorruptError(f"dataset root: {error}") from error
     root = Root(**facts)
     _check_root(root)
+    if found.features != _features(root.schema):
+        raise CorruptError(
+            f"dataset root: features {list(found.features)}, its columns need "
+            f"{list(_features(root.schema))}"
+        )
     return root
 
 
@@ -337,7 +354,7 @@ def _check_readable(head: _Head) -> None:
             f"dataset root: version {head.version} was written by an unreleased version of "
             f"tensorrepo; this reads version {VERSION}. Write the dataset anew."
         )
-    if head.version != VERSION or head.features:
+    if head.version != VERSION or not KNOWN_FEATURES.issuperset(head.features):
         raise UnsupportedError(
             f"dataset root: version {head.version}, features {list(head.features)}; "
             f"this reads version {VERSION}. Update tensorrepo."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from struct import Struct
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,13 @@ from tensorrepo.formats.common.buffer_codecs import (
     encode_chosen,
 )
 from tensorrepo.formats.common.dtypes import Bools, Ints
+from tensorrepo.formats.dataset.pages.scan_bands import (
+    SCANS,
+    ScanBuffer,
+    decode_preview,
+    decode_scans,
+    encode_scans,
+)
 from tensorrepo.formats.dataset.pages.text_bounds import text_bounds
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, ColumnType, Image, Storage
 from tensorrepo.formats.dataset.schema.values import (
@@ -41,6 +48,8 @@ from tensorrepo.formats.native.row_sums import BEST
 from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.ids import content_tag
 
+IN_BANDS: Final = "bands"  # a wish: pictures as scans in bands, where some can be
+PageCodec = CodecChoice | Literal["bands"]
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 ALIGNMENT = 64
@@ -67,7 +76,8 @@ PAGE_ENTRY = np.dtype(
 )
 assert PAGE_ENTRY.itemsize == 64, "docs/spec/dataset.md promises 64-byte page entries"
 
-PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN = range(4)
+# A preview is the beginning of a compressed page of pictures: such an entry is never stored.
+PAGE_PLAIN, PAGE_COMPRESSED, PAGE_TILES, PAGE_FOREIGN, PAGE_PREVIEW = range(5)
 HAS_ROW_SUMS, HAS_RANGE, MIN_INEXACT, MAX_INEXACT, HAS_NAN, IS_SORTED = 1, 2, 4, 8, 16, 32
 
 # Directory: 4 x (stored_bytes u64, codec u8, item u8, reserved u16, reserved u32).
@@ -94,13 +104,14 @@ class EncodedPage:
 
     `entry` is a PAGE_ENTRY record whose first_row, offset and column are still 0; `tag` is the
     truncated BLAKE3 that proves `data` against a hostile store; `bounds` is a TEXT_BOUNDS record
-    where rows are bytes, else empty.
+    where rows are bytes, else empty; `previews` are PREVIEW records where they are scans in bands.
     """
 
     data: NDArray[np.uint8]
     entry: NDArray[Any]
     tag: bytes
     bounds: bytes = b""
+    previews: bytes = b""
 
 
 def _fresh(size: int) -> NDArray[np.uint8]:
@@ -118,13 +129,14 @@ def padded(size: int) -> int:
 def encode_page(
     values: ColumnValues,
     storage: Storage,
-    codec: CodecChoice = Codec.NONE,
+    codec: PageCodec = Codec.NONE,
     allocate: Allocate = _fresh,
 ) -> EncodedPage:
     """Encode all rows of `values` as one page.
 
-    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter;
-    `allocate` gives memory of any content for so many bytes.
+    Null rows are zeroed or empty. `codec` is kept for each buffer of which it saves a quarter,
+    `IN_BANDS` where a row is such a picture; `allocate` gives memory of any content for so many
+    bytes.
     """
     if values.valid is not None and values.valid.all():
         values = replace(values, valid=None)
@@ -134,8 +146,13 @@ def encode_page(
         buffers[SUMS] = np.empty(values.rows, np.uint32)  # filled below
     raw_bytes = DIRECTORY.size + sum(padded(buffer.nbytes) for buffer in buffers)
     items = _items(storage)
-    codecs = [Codec.NONE] * 4
-    if codec is not Codec.NONE:
+    codecs: list[int] = [Codec.NONE] * 4
+    scans: ScanBuffer | None = None
+    if codec == IN_BANDS:
+        assert isinstance(values, BinaryValues), "pictures are bytes"
+        if (scans := encode_scans(values)) is not None:
+            codecs[DATA], buffers[DATA] = SCANS, scans.data
+    elif codec is not Codec.NONE:
         is_label = storage.layout is ColumnLayout.FIXED and not storage.shape
         for which in (TABLE, DATA):
             # Few labels are worth more mapped than small.
@@ -157,7 +174,8 @@ def encode_page(
     entry["flags"] = HAS_ROW_SUMS if is_summed else 0
     _describe(entry, values, storage)
     bounds = text_bounds(values).tobytes() if isinstance(values, BinaryValues) else b""
-    return EncodedPage(data, entry, content_tag(data.data), bounds)
+    previews = b"" if scans is None else scans.previews(data)
+    return EncodedPage(data, entry, content_tag(data.data), bounds, previews)
 
 
 def _items(storage: Storage) -> list[int]:
@@ -183,9 +201,11 @@ def _buffers(values: ColumnValues) -> list[NDArray[Any]]:
     return [validity, table, empty, values.elements[bounds]]
 
 
-def column_codec(column_type: ColumnType, choice: CodecChoice) -> CodecChoice:
-    """What `choice` means for a column: pictures that are encoded already stay as they are."""
-    return Codec.NONE if isinstance(column_type, Image) else choice
+def column_codec(column_type: ColumnType, choice: CodecChoice) -> PageCodec:
+    """What `choice` means for a column: pictures are encoded already, and at most re-arranged."""
+    if isinstance(column_type, Image):
+        return IN_BANDS if column_type.progressive is True else Codec.NONE
+    return choice
 
 
 def _compress(
@@ -200,7 +220,7 @@ def _compress(
 
 def assemble_page(
     buffers: Sequence[NDArray[Any]],
-    codecs: Sequence[Codec],
+    codecs: Sequence[int],
     items: Sequence[int],
     allocate: Allocate = _fresh,
 ) -> NDArray[np.uint8]:
@@ -212,7 +232,7 @@ def assemble_page(
 
 
 def _new_page(
-    sizes: Sequence[int], codecs: Sequence[Codec], items: Sequence[int], allocate: Allocate
+    sizes: Sequence[int], codecs: Sequence[int], items: Sequence[int], allocate: Allocate
 ) -> tuple[NDArray[np.uint8], list[NDArray[np.uint8]]]:
     """A page without what its buffers hold, and the room of each of them."""
     data = allocate(DIRECTORY.size + sum(map(padded, sizes)))
@@ -352,7 +372,7 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
         CorruptError: the directory, a row table or the sizes contradict each other.
         UnsupportedError: a codec or page form that this version does not know.
     """
-    if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED):
+    if entry["codec"] not in (PAGE_PLAIN, PAGE_COMPRESSED, PAGE_PREVIEW):
         raise UnsupportedError(f"page form {entry['codec']} is unknown here. Update tensorrepo.")
     if storage.layout is ColumnLayout.TILED:
         raise CorruptError("a page of a tiled column is no table of tiles")
@@ -360,16 +380,43 @@ def decode_page(page: memoryview, entry: NDArray[Any], storage: Storage) -> Colu
     expected = expected_bytes(entry, storage)
     if entry["raw_bytes"] != DIRECTORY.size + sum(map(padded, expected)):
         raise CorruptError(f"page entry promises {entry['raw_bytes']} bytes for {expected}")
+    if entry["codec"] == PAGE_PREVIEW:
+        return _decode_preview(page, entry, expected)
     buffers = split_page(page, expected)
     valid = decode_validity(buffers[VALIDITY], rows, int(entry["nulls"]))
     if storage.layout is ColumnLayout.FIXED:
         values = np.frombuffer(buffers[TABLE], storage.element)
         return FixedValues(values.reshape(rows, *storage.row_shape), valid)
     offsets, dims = decode_table(buffers[TABLE], rows, storage, int(entry["min"]))
+    if is_in_bands(page):
+        if storage.layout is not ColumnLayout.BINARY:
+            raise CorruptError("scans in a column that is not of bytes")
+        return BinaryValues(offsets, decode_scans(buffers[DATA], offsets), valid)
     data = np.frombuffer(buffers[DATA], storage.element)
     if storage.layout is ColumnLayout.BINARY:
         return BinaryValues(offsets, data, valid)
     return RaggedValues(offsets, data, storage.shape, dims, valid)
+
+
+def is_in_bands(page: memoryview) -> bool:
+    """Whether the last buffer of a page is scans in bands."""
+    return bool(DIRECTORY.unpack_from(page)[5 * DATA + 1] == SCANS)
+
+
+def _decode_preview(
+    page: memoryview, entry: NDArray[Any], expected: tuple[int, int, int, int]
+) -> BinaryValues:
+    """The small pictures in the beginning of a page; `min` of the entry is that of their bytes."""
+    if page.nbytes < DIRECTORY.size or not is_in_bands(page):
+        raise CorruptError("a preview of a page without scans")
+    starts, rows = buffer_starts(expected), int(entry["rows"])
+    fields = DIRECTORY.unpack_from(page)
+    if fields[0:15:5] != expected[:3] or any(fields[1:15:5]):
+        raise CorruptError(f"a preview with buffers of {fields[0:15:5]} bytes, not {expected[:3]}")
+    bits = page[starts[VALIDITY] : starts[VALIDITY] + expected[VALIDITY]]
+    valid = decode_validity(bits, rows, int(entry["nulls"]))
+    offsets, data = decode_preview(page[starts[DATA] :], rows, expected[DATA])
+    return BinaryValues(offsets, data, valid)
 
 
 def expected_bytes(entry: NDArray[Any], storage: Storage) -> tuple[int, int, int, int]:
@@ -394,7 +441,7 @@ def buffer_starts(sizes: tuple[int, int, int, int]) -> tuple[int, ...]:
 
 
 def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
-    """The four buffers, decoded to `expected` bytes each.
+    """The four buffers, decoded to `expected` bytes each; scans in bands stay as they are stored.
 
     Raises:
         CorruptError: the directory or a buffer disagrees; no buffer is allocated that its stored
@@ -411,7 +458,9 @@ def split_page(page: memoryview, expected: tuple[int, ...]) -> list[memoryview]:
         if any(reserved) or stored_bytes > page.nbytes - at:
             raise CorruptError(f"buffer {which} of the page: reserved fields set, or cut short")
         stored = page[at : at + stored_bytes]
-        buffers.append(decode_buffer(codec, stored, raw_bytes, item))
+        # Which row is how long decides what scans decode to: see `decode_page`.
+        in_bands = codec == SCANS and which == DATA
+        buffers.append(stored if in_bands else decode_buffer(codec, stored, raw_bytes, item))
         at += padded(stored_bytes)
     if at != page.nbytes:
         raise CorruptError(f"page has {page.nbytes} bytes, its buffers {at}")

@@ -113,7 +113,9 @@ def type_text(kind: ColumnType) -> str:
         more = ", ..." if len(kind.names) > _SHOWN_CLASSES else ""
         return f"label of {counted(len(kind.names), 'class', 'classes')} ({shown}{more})"
     if isinstance(kind, Image):
-        return f"image ({kind.codec})" if kind.codec else "image"
+        stored = {False: None, True: "progressive", "beside": "progressive beside"}
+        told = [each for each in (kind.codec, stored[kind.progressive]) if each]
+        return f"image ({', '.join(told)})" if told else "image"
     if isinstance(kind, Bytes) and kind.size is not None:
         return f"bytes({kind.size})"
     if isinstance(kind, Text | Bytes | Json | Link):

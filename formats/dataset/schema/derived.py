@@ -1,7 +1,8 @@
-"""Derived columns: size and mode of every image, hidden beside it.
+"""Derived columns: size and mode of every image, and small pictures, hidden beside it.
 
-They are read from the header of its encoded bytes, so that a query can choose images without
-touching them. Null where the image is, or where its header cannot be read.
+Size and mode are read from the header of its encoded bytes, so that a query can choose images
+without touching them. Null where the image is, or where its header cannot be read. Small pictures
+are the coarse scans of those that can be written as progressive JPEGs, and the image else.
 
 Source:
     docs/spec/dataset.md, section "Schema".
@@ -15,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tensorrepo.formats.dataset.schema.schema import IMAGE_FACTS, Schema
+from tensorrepo.formats.dataset.schema.schema import IMAGE_FACTS, SMALL_IMAGE, Schema
 from tensorrepo.formats.dataset.schema.values import (
     BinaryValues,
     ColumnValues,
@@ -24,6 +25,7 @@ from tensorrepo.formats.dataset.schema.values import (
     valid_rows,
 )
 from tensorrepo.formats.images.headers import ImageHeader, header_of
+from tensorrepo.formats.images.progressive import small_picture
 from tensorrepo.repo.errors import UnsupportedError
 
 MAX_SIZE = (1 << 32) - 1
@@ -55,6 +57,9 @@ def derived_values(
         values = given.get(names.get(source, ""))
         if not isinstance(values, BinaryValues):
             raise UnsupportedError(f"column {column.name!r} is derived from {source}: not an image")
+        if fact == SMALL_IMAGE:
+            found[column.name] = _small(values)
+            continue
         if source not in headers:
             headers[source] = read_headers(values)
         found[column.name] = _fact(fact, headers[source])
@@ -70,6 +75,18 @@ def read_headers(values: BinaryValues) -> Headers:
         header_of(encoded[start:stop]) if here else None
         for (start, stop), here in zip(bounds, present, strict=True)
     ]
+
+
+def _small(values: BinaryValues) -> ColumnValues:
+    """The first bands of every picture, as files; of what has none the whole."""
+    bounds = pairwise(values.offsets.tolist())
+    present = valid_rows(values).tolist()
+    return binary_of(
+        [
+            small_picture(values.data[start:stop].tobytes()) if here else None
+            for (start, stop), here in zip(bounds, present, strict=True)
+        ]
+    )
 
 
 def _fact(fact: str, headers: Headers) -> ColumnValues:

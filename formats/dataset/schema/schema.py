@@ -118,6 +118,8 @@ IMAGE_FACTS: Final[dict[str, ColumnType]] = {
     "width": Scalar("uint32"),
     "mode": Text(),
 }
+# And the small picture of one that is progressive "beside": see `Image`.
+SMALL_IMAGE: Final = "small"
 # In the metadata of a field of lists: that some of the numbers in them are null.
 NULL_ELEMENTS_KEY = b"tensorrepo.null_elements"
 _ID_KEY, _DEFAULT_KEY = b"tensorrepo.id", b"tensorrepo.default"  # in the metadata of Arrow fields
@@ -264,15 +266,19 @@ class Schema(Shown):
     def with_derived(self) -> Schema:
         """These columns, which have ids, and hidden ones with the facts of every image.
 
-        They are called ``<image>.height``, ``.width`` and ``.mode``, come after the others and have
-        no ids yet. One whose name is taken is left out.
+        They are called ``<image>.height``, ``.width`` and ``.mode``, and ``.small`` where small
+        pictures are stored beside, come after the others and have no ids yet. One whose name is
+        taken is left out.
         """
         known = {column.derived for column in self.columns}
         names, hidden = set(self.names), []
         for column in self.columns:
-            if not isinstance(column.type, Image) or not column.id:
+            if not isinstance(column.type, Image) or not column.id or column.derived:
                 continue
-            for fact, kind in IMAGE_FACTS.items():
+            facts = dict(IMAGE_FACTS)
+            if column.type.progressive == "beside":
+                facts[SMALL_IMAGE] = Image(progressive=True)
+            for fact, kind in facts.items():
                 name, derived = f"{column.name}.{fact}", (column.id, fact)
                 fits = len(name.encode()) <= MAX_NAME_BYTES
                 if fits and derived not in known and name not in names:

@@ -139,9 +139,16 @@ class Embedding(_Type, frozen=True, tag="embedding"):
 
 
 class Image(_Type, frozen=True, tag="image"):
-    """The encoded bytes of a picture, as they came. `codec` is "png", "jpeg", ...; None: mixed."""
+    """The encoded bytes of a picture, as they came. `codec` is "png", "jpeg", ...; None: mixed.
+
+    With `progressive`, JPEGs that are written are stored as scans from coarse to fine, so that
+    small pictures are decoded from a part of their bytes; they are read as the files that came.
+    With "beside", files are stored as they came and the coarse scans once more beside them: reading
+    whole files costs nothing, storing them a third more.
+    """
 
     codec: str | None = None
+    progressive: bool | Literal["beside"] = False
 
 
 class Bytes(_Type, frozen=True, tag="bytes", omit_defaults=True):
@@ -340,6 +347,8 @@ def type_to_json(column_type: ColumnType) -> dict[str, Any]:
     form: dict[str, Any] = msgspec.to_builtins(column_type)
     if form.get("tile", ...) is None:
         del form["tile"]
+    if form.get("progressive") is False:
+        del form["progressive"]
     return form
 
 

@@ -94,7 +94,9 @@ def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:  # noqa: PLR0
             return _tensor_refusal(old, new)
         case ClassLabel(names=names), ClassLabel(names=wanted):
             return _names_refusal(names, wanted)
-        case (Image(), Image(codec=None)) | (Bytes(), Bytes(size=None)):
+        case Image(), Image():
+            return _image_refusal(old, new)
+        case Bytes(), Bytes(size=None):
             return None
         case Decimal(), Decimal():
             return _decimal_refusal(old, new)
@@ -105,6 +107,17 @@ def _type_refusal(old: ColumnType, new: ColumnType) -> str | None:  # noqa: PLR0
         case _:
             before, after = (kind.__struct_config__.tag for kind in (old, new))
             return f"{before} cannot become {after}: write a new column"
+
+
+def _image_refusal(old: Image, new: Image) -> str | None:
+    """How pictures are stored may differ from page to page, unless it takes another column."""
+    if "beside" in (old.progressive, new.progressive) and old.progressive != new.progressive:
+        return "small pictures beside others are a column of their own: write a new column"
+    if new.codec not in (None, old.codec):
+        return (
+            f"images of {old.codec or 'any format'} cannot become {new.codec}: write a new column"
+        )
+    return None
 
 
 def _dtype_refusal(narrow: str, wide: str) -> str | None:

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from tensorrepo.formats.common import arguments
 from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.common.pool import Pool
-from tensorrepo.formats.dataset.read import StoredDataset, check_absent
+from tensorrepo.formats.dataset.read import StoredDataset, check_absent, previewed
 from tensorrepo.formats.dataset.schema.nulls import null_policy
+from tensorrepo.formats.dataset.schema.types import Image
 from tensorrepo.formats.dataset.streaming import checks
 from tensorrepo.formats.dataset.streaming.collate.assemble import Assembler, BatchReading
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch, OutputForm, check_moments
@@ -112,6 +113,12 @@ def stream(
         checks.padding(options.pad, chosen.columns)
     null_policy(chosen, options.nulls)  # refuses what does not fit before anything is read
     decodes = chosen_decodes(options.decode, dataset.schema, names)
+    small = {
+        name: how.last_band
+        for name, how in decodes.items()
+        if isinstance((kind := dataset.schema.column(name).type), Image) and kind.progressive
+    }
+    read = previewed(dataset, small)
     setup = StreamSetup(
         options,
         options.loading.prefetch or 0,
@@ -122,7 +129,7 @@ def stream(
         _derived_rows(options, decodes, names, derived_cache),
         peers,
     )
-    plan = plan_stream(dataset, names, options)
+    plan = plan_stream(dataset, names, options, read)
     if page_cache is not None:
         page_bytes = sum(column.page_bytes for column in plan.columns)
         setup = replace(setup, page_cache=page_cache.for_stream(page_bytes))
@@ -131,7 +138,7 @@ def stream(
         setup = replace(setup, prefetch=batches_ahead(_batch_bytes(plan, setup)))
     chosen_rows = 0 if plan.selection is None else plan.selection.chosen.total
     rows = options.sampling.epoch_rows or chosen_rows
-    return BatchStream(DatasetFeed(dataset, plan, names, rows), setup)
+    return BatchStream(DatasetFeed(read, plan, names, rows), setup)
 
 
 class BatchStream:

@@ -24,6 +24,7 @@ from tensorrepo.formats.dataset.schema.schema import (
     Timestamp,
 )
 from tensorrepo.formats.dataset.schema.types import LinkValue
+from tests.support.builders.jpegs import baseline
 
 DTYPES = st.sampled_from(sorted(CODES))
 DIMS = st.one_of(st.none(), st.integers(0, 3))
@@ -32,7 +33,9 @@ TYPES: st.SearchStrategy[ColumnType] = st.one_of(
     st.builds(Scalar, DTYPES),
     st.builds(Tensor, DTYPES, st.lists(DIMS, max_size=3).map(tuple)),
     st.builds(Embedding, DTYPES, st.integers(1, 4)),
-    st.builds(Image, st.sampled_from([None, "png", "jpeg"])),
+    st.builds(
+        Image, st.sampled_from([None, "png", "jpeg"]), st.sampled_from([False, True, "beside"])
+    ),
     st.just(Bytes()),
     st.just(Text()),
     st.just(Json()),
@@ -47,6 +50,8 @@ TYPES: st.SearchStrategy[ColumnType] = st.one_of(
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=8
 )
+
+PICTURE = baseline(40, 56)  # which is put in bands where a column is progressive
 
 
 @st.composite
@@ -77,7 +82,8 @@ def value(column: Column, rng: np.random.Generator) -> Any:
     if isinstance(kind, Link):
         return _link(rng)
     if isinstance(kind, Bytes | Image):
-        return rng.bytes(int(rng.integers(0, 600)))
+        is_photo = isinstance(kind, Image) and rng.random() < 0.2
+        return PICTURE if is_photo else rng.bytes(int(rng.integers(0, 600)))
     if isinstance(kind, ClassLabel):
         return np.int64(rng.integers(0, len(kind.names)))
     if isinstance(kind, Timestamp):

@@ -58,6 +58,7 @@ from tensorrepo.formats.dataset.write import write_dataset
 from tensorrepo.repo.objects.envelope import ObjectLink
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.datasets import Rows, stored
+from tests.support.builders.jpegs import baseline, progressive
 from tests.support.builders.objects import MemoryObjects
 
 GOLDEN = ROOT / "tests/golden/dataset"
@@ -321,6 +322,29 @@ def small_cuts() -> ExitStack:
     return stack
 
 
+def _progressive() -> Case:
+    """Pictures of every kind, in chunks and inline, and one that was set later."""
+    pictures = [
+        baseline(48, 64, seed=1),
+        baseline(37, 53, seed=2, interval=3, padding=0, behind=b"\xff\xd9 and more"),
+        None,
+        baseline(90, 70, ((1, 1),), seed=3),
+        progressive(64, 64, seed=4),
+        b"no picture",
+        baseline(50, 66, ((2, 1), (1, 1), (1, 1)), seed=5),
+        baseline(33, 40, ((1, 1),) * 4, seed=6, interval=1),
+        b"",
+    ]
+    rows: Rows = [{"image": each, "n": at} for at, each in enumerate(pictures)]
+    image = Column("image", Image(progressive=True), nullable=True)
+    schema = Schema((image, Column("n", Scalar("int32"))))
+    made = Making(schema, rows[:7], page_bytes=6000)
+    made.append(rows[7:])
+    made.change(update_rows, [3], {"image": [baseline(16, 16, seed=7)]})
+    rows[3]["image"] = baseline(16, 16, seed=7)
+    return Case(made.dataset, rows, is_compressed=True)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "everything": _plain,
     "zstd": lambda: _plain(Codec.ZSTD),
@@ -336,6 +360,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "compacted": _compacted,
     "leaves": _leaves,
     "types": _types,
+    "progressive": _progressive,
 }
 
 

@@ -20,6 +20,7 @@ from blake3 import blake3
 from xxhash import xxh3_64_intdigest as xxh3
 
 from tests.support.second_readers import nested
+from tests.support.second_readers.scans import joined, prove_previews
 
 NAMES = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 NAMES += ["float16", "float32", "float64", "complex64", "complex128"]
@@ -89,6 +90,8 @@ class Column:
             data = chunks[unpack_from("<I", parts[5], 4 * at)[0]][entry[2] :][: entry[3]]
             tiles = [chunks[c] for e, c in iter_unpack("<II", parts[8]) if e == at]
             self.add_page(entry, proved(data, entry[5], parts[4][16 * at :][:16]), tiles)
+            small = [each for each in iter_unpack("<IIQQQQ16sII", parts[10]) if each[0] == at]
+            prove_previews(small, data)
             if self.layout == 2:
                 bounds = parts[9][65 * (at + self.bounds_at(parts[1], first)) :][:65]
                 self.prove_bounds(bounds, self.rows[len(self.rows) - entry[1] :])
@@ -118,7 +121,9 @@ class Column:
         nulls, start, buffers, found, at = entry[6], 0, [], [], 64
         for which in range(4):
             stored, codec, size, *zeros = unpack_from("<QBBHI", data, 16 * which)
-            buffers.append(decoded(data[at : at + stored], codec, size))
+            room = data[at : at + stored]
+            in_bands = codec == 4 and which == 3
+            buffers.append(joined(room, buffers[1]) if in_bands else decoded(room, codec, size))
             assert not any([*zeros, *data[at + stored : at + stored + -stored % 64]])
             at += stored + -stored % 64
         assert (at, entry[8] == 2) == (len(data), self.layout == 3)
@@ -195,8 +200,9 @@ def cells_of(column: Column) -> list[Any]:
 def read(objects: Objects, digest: bytes, kind: type[Leaf] = Leaf) -> tuple[Any, list[Any], Rows]:
     """The schema of a dataset, the ids of all its rows that are not deleted, and the rows."""
     root = msgspec.msgpack.decode(payload(objects[digest]))
-    assert (root["version"], root["features"]) == (2, [])
     columns, ids, rows = root["schema"]["columns"], [], []
+    features = ["progressive"] if any(c["type"].get("progressive") for c in columns) else []
+    assert (root["version"], root["features"]) == (2, features)
     for entry in root["leaves"]:
         data = payload(objects[entry["digest"]]) if entry["digest"] else entry["payload"]
         leaf = kind(objects, data, columns)

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorrepo.formats.common import arguments
+from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.common.pool import Pool
 from tensorrepo.formats.dataset.schema.schema import Schema
 from tensorrepo.formats.dataset.schema.types import Bytes, Image
@@ -28,6 +30,7 @@ from tensorrepo.formats.dataset.streaming.collate import pixels as crops
 from tensorrepo.formats.dataset.streaming.collate.batch import Batch
 from tensorrepo.formats.dataset.streaming.collate.error_policy import ErrorPolicy
 from tensorrepo.formats.dataset.streaming.collate.pixels import CHANNELS, PictureReader, Target
+from tensorrepo.formats.images.progressive import BAND_REDUCTIONS, BANDS
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 
 Picture = NDArray[np.uint8]
@@ -63,6 +66,9 @@ class Decode:
         area: least and most part of the picture that a random box covers.
         ratio: least and most width per height of a random box.
         max_pixels: a larger picture is an error, found before it is decoded.
+        scans: how much is read of pictures in a column that is `progressive`: "all" of their scans;
+            "auto" those that the size needs, so that pixels are a few shades off at most places;
+            or the first 1 to 4 bands. Pictures that are not stored so are read as they are.
 
     Random boxes and flips follow from seed, epoch and row alone.
     """
@@ -77,6 +83,7 @@ class Decode:
     area: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     max_pixels: int = MAX_PIXELS
+    scans: Literal["all", "auto"] | int = "all"
 
     def __post_init__(self) -> None:
         for name, kind in (("fit", ImageFit), ("mode", ImageMode), ("layout", PictureLayout)):
@@ -94,6 +101,14 @@ class Decode:
         for name in ("flip", "exact", "orient"):
             arguments.flag(f"Decode: {name}", getattr(self, name))
         arguments.whole("Decode: max_pixels", self.max_pixels, 1)
+        if self.scans not in ("all", "auto", *range(1, BANDS + 1)) or isinstance(self.scans, bool):
+            raise InvalidInputError(
+                f"Decode: scans is 'all', 'auto' or 1 to {BANDS}, got {self.scans!r:.80}"
+            )
+        if self.exact and self.scans != "all":
+            raise InvalidInputError(
+                f"Decode: exact=True is to the bit, scans={self.scans!r} leaves bits out: give one"
+            )
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -116,6 +131,23 @@ class Decode:
             return None
         channels = CHANNELS[self.mode]
         return (channels, *self.shape) if self.layout == "CHW" else (*self.shape, channels)
+
+    def last_band(self, least_sides: Ints) -> Ints:
+        """The last band, counted from 0, to be read of pictures whose smallest sides are these.
+
+        Both are int64 ``(n,)``. "auto" goes by how many times smaller a picture becomes than the
+        least part of it that may be shown: docs/spec/dataset.md, section "Scans".
+        """
+        shape = self.shape
+        if isinstance(self.scans, int):
+            return np.full(len(least_sides), self.scans - 1, np.int64)
+        if self.scans == "all" or shape is None:
+            return np.full(len(least_sides), BANDS - 1, np.int64)
+        part = 1.0
+        if self.fit == "random":
+            part = math.sqrt(self.area[0] / max(self.ratio[1], 1 / self.ratio[0], 1.0))
+        smaller = least_sides * part / max(shape)
+        return np.searchsorted([-each for each in BAND_REDUCTIONS], -smaller).astype(np.int64)
 
 
 Decodes = bool | Decode | Mapping[str, Decode | bool] | None

@@ -25,7 +25,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import local
@@ -39,11 +38,11 @@ from tensorrepo.formats.common.tensors import import_library
 from tensorrepo.formats.dataset.streaming.order.random_numbers import numbers
 from tensorrepo.formats.images.headers import (
     HARMLESS,
+    ORIENTATION,
     header_of,
-    jpeg_segments,
+    jpeg_orientation,
     raster_formats,
     tidied,
-    tiff_fields,
 )
 from tensorrepo.repo.errors import CorruptError, Error, InvalidInputError
 
@@ -141,9 +140,6 @@ _INKS = ("CMYK", "YCCK")
 _UNSUPPORTED = ("Unsupported", "not supported", "Could not determine")  # that is no damage
 _KEPT_BYTES = 64 << 20  # scratch memory that a thread keeps
 _LARGEST_SHRINK = 8
-_ORIENTATION = 0x0112
-_APP1, _APPLICATION = 0xE1, frozenset({*range(0xE0, 0xF0), 0xFE})
-_EXIF = b"Exif\0\0"
 _MOST_REDUCED = 2.0  # what the filter of three taps can prepare for
 
 
@@ -397,31 +393,10 @@ def _strictly(decode: Callable[[memoryview | bytes], T], data: memoryview) -> T:
     return decode(tidied(data))
 
 
-def jpeg_orientation(data: memoryview) -> int:
-    """The EXIF orientation, 1 to 8; 1 where there is none."""
-    try:
-        for marker, at in jpeg_segments(data):
-            if marker not in _APPLICATION:
-                return 1  # EXIF comes before everything else
-            if marker == _APP1 and data[at + 2 : at + 8] == _EXIF:
-                length = int.from_bytes(data[at : at + 2], "big")
-                return _orientation(data[at + 8 : at + length])
-    except (InvalidInputError, struct.error, IndexError, OverflowError):
-        return 1  # the decoder judges the rest
-    return 1
-
-
-def _orientation(exif: memoryview) -> int:
-    if bytes(exif[:4]) not in (b"II*\0", b"MM\0*"):
-        return 1
-    orientation = dict(tiff_fields(exif, frozenset({_ORIENTATION}))).get(_ORIENTATION, (1,))[0]
-    return orientation if 1 <= orientation <= 8 else 1
-
-
 def _orientation_of(image: Any) -> int:
     """The same of an image that Pillow opened."""
     try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
+        orientation = image.getexif().get(ORIENTATION, 1)
     except Exception:  # noqa: BLE001  damaged EXIF is no damaged picture, and raises anything
         return 1
     return orientation if orientation in range(1, 9) else 1

@@ -37,6 +37,7 @@ from tensorrepo.formats.dataset.pages.page import (
     HAS_ROW_SUMS,
     PAGE_COMPRESSED,
     PAGE_PLAIN,
+    PAGE_PREVIEW,
     SUMS,
     TABLE,
     decode_page,
@@ -448,7 +449,8 @@ class _ColumnLoader:
         if index.patches is not None:
             bounds = np.searchsorted(index.patches.rows, np.stack([runs.start, runs.stop]))
             changed |= bounds[0] < bounds[1]
-        plain = (index.entries["codec"] <= PAGE_COMPRESSED) & (index.entries["stored_bytes"] > 0)
+        plain = np.isin(index.entries["codec"], (PAGE_PLAIN, PAGE_COMPRESSED, PAGE_PREVIEW))
+        plain &= index.entries["stored_bytes"] > 0
         odd = ~(plain & (index.stored_as == 0))
         if odd.any():
             odd_before = np.concatenate(([0], np.cumsum(odd)))

@@ -199,9 +199,12 @@ _MOST_BLOCK_ROWS = 1 << 24  # sorted at once: some hundred bytes each
 
 
 def plan_stream(
-    dataset: StoredDataset, names: tuple[str, ...], options: StreamOptions
+    dataset: StoredDataset,
+    names: tuple[str, ...],
+    options: StreamOptions,
+    read: StoredDataset | None = None,
 ) -> StreamPlan:
-    """Plan to stream columns of a dataset.
+    """Plan to stream columns of a dataset; those of `read`, where pictures are read in part.
 
     Raises:
         InvalidInputError: options that contradict each other or the columns.
@@ -216,10 +219,11 @@ def plan_stream(
             f"at most {_MOST_BLOCK_ROWS:,} rows. Use fewer bucket_steps."
         )
     by_schema = tuple(each.name for each in dataset.schema.columns if each.name in names)
-    eager = partial(_plan_whole, dataset, by_schema, options)
+    read = read or dataset
+    eager = partial(_plan_whole, dataset, by_schema, options, read)
     if sampling.is_every_row and (options.shuffle is True or options.shuffle == "pages"):
         grouped = plan_groups(
-            dataset, by_schema, eager, batch_size=batch_size, window_bytes=sampling.window_bytes
+            read, by_schema, eager, batch_size=batch_size, window_bytes=sampling.window_bytes
         )
         if grouped is not None:
             return grouped
@@ -227,18 +231,18 @@ def plan_stream(
 
 
 def _plan_whole(
-    dataset: StoredDataset, names: tuple[str, ...], options: StreamOptions
+    dataset: StoredDataset, names: tuple[str, ...], options: StreamOptions, read: StoredDataset
 ) -> StreamPlan:
     """Plan with all runs in view."""
-    _read_indexes(dataset, names)
+    _read_indexes(read, names)
     sampling = options.sampling
     selection = choose(dataset, sampling)
     packing, lengths = _packing(dataset, names, sampling.pack, selection)
     if sampling.bucket is not None:
         lengths = row_lengths(dataset, sampling.bucket)
     return make_plan(
-        [(name, column_index(dataset, name)) for name in names],
-        far=any(page_reader(dataset, name).is_far for name in names),
+        [(name, column_index(read, name)) for name in names],
+        far=any(page_reader(read, name).is_far for name in names),
         batch_size=options.batch_size,
         window_bytes=sampling.window_bytes,
         shuffle=options.shuffle,

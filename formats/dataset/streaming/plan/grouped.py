@@ -32,6 +32,7 @@ from tensorrepo.formats.dataset.read import (
     page_reader,
 )
 from tensorrepo.formats.dataset.reading.page_reader import READ_THREADS
+from tensorrepo.formats.dataset.schema.schema import SMALL_IMAGE
 from tensorrepo.formats.dataset.streaming.order.grouped import (
     GROUP_RUNS,
     TURNS,
@@ -130,8 +131,11 @@ class GroupTable:
         entry = self.dataset.root.leaves[number]
         leaf, links = self._leaves.get_or_load(number, lambda: self._leaf(entry))
         some = range(self.parts.first.item(at), self.parts.stop.item(at))
-        columns = frozenset(self.dataset.schema.column(name).id for name in self.names)
-        return leaf_part(self.dataset.objects, leaf, links, some, columns)
+        schema = self.dataset.schema
+        columns = {schema.column(name).id for name in self.names}
+        small = {(each, SMALL_IMAGE) for each in columns}  # read in place of these: `previewed`
+        columns |= {each.id for each in schema.columns if each.derived in small}
+        return leaf_part(self.dataset.objects, leaf, links, some, frozenset(columns))
 
     def _leaf(self, entry: LeafEntry) -> tuple[tuple[Leaf, Links], int]:
         loaded = read_leaf(self.dataset.objects, self.dataset.links, entry)
