@@ -408,12 +408,12 @@ class _Drivers(Mapping[Kind, "MergeDriver"]):
             return lazy.DatasetMergeDriver(allowed_outside(self._machine, self._more))
         if kind is Kind.MODEL:
             return lazy.ModelMergeDriver()
-        if kind is Kind.INDEX:
+        if kind is Kind.SEARCH_INDEX:
             return lazy.IndexMergeDriver()
         raise KeyError(kind)
 
     def __iter__(self) -> Iterator[Kind]:
-        return iter((Kind.DATASET, Kind.MODEL, Kind.INDEX))
+        return iter((Kind.DATASET, Kind.MODEL, Kind.SEARCH_INDEX))
 
     def __len__(self) -> int:
         return 3

@@ -39,6 +39,7 @@ from tensorrepo.formats.model.merging.new_model import construct_model, merge_mo
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.write.model_writer import WriteReport
 from tensorrepo.formats.search_index.build import IndexReport
+from tensorrepo.formats.search_index.paths import index_folder, indexes_of
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model, model_at
 from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -559,10 +560,18 @@ class Transaction:
         self.core.stage(path, put_file(writer, content))
 
     def remove(self, path: str) -> None:
-        """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""
+        """Leave an entry out of the commit, a dataset with its search indexes.
+
+        `path` is whole: ``datasets/fashion``.
+        """
         if self.core.entry(text("path", path)) is None:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}")
-        self.core.remove(path)
+        tree = tree_of(self.core.objects, self.core.base)
+        below = self.context.core.entries(tree, index_folder(path))
+        known = {each for each, _ in below} | self.core.staged.keys()
+        for each in (path, *indexes_of(known, path)):
+            if self.core.entry(each) is not None:
+                self.core.remove(each)
 
     def restore(self, path: str, ref: str) -> None:
         """Stage an entry as it was at another commit, also one that the branch has no more.

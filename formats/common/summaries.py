@@ -112,7 +112,7 @@ def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
     if kind is Kind.VIEW:
         cut = "..." if len(rest) == _PATH_BYTES else ""
         return f"{counted(counts[0], 'row')} of {rest.decode('ascii', 'replace')}{cut}"
-    if kind is Kind.INDEX:
+    if kind is Kind.SEARCH_INDEX:
         return f"{rest.decode('ascii', 'replace')} of {counted(counts[0], 'row')}"
     return counted(counts[0] if counts else 0, "byte")
 
@@ -130,7 +130,7 @@ def _facts(kind: Kind, counts: tuple[int, ...], rest: bytes) -> dict[str, Any]:
     if kind is Kind.VIEW:
         whole = len(rest) < _PATH_BYTES
         return {"rows": counts[0], "of": rest.decode("ascii", "replace") if whole else None}
-    if kind is Kind.INDEX:
+    if kind is Kind.SEARCH_INDEX:
         return {"rows": counts[0], "index": rest.decode("ascii", "replace")}
     return {}
 
@@ -142,5 +142,5 @@ _FORMS: Final = {
     Kind.DATASET: (DATASET_SUMMARY, 0),
     Kind.MODEL: (MODEL_SUMMARY, 0),
     Kind.VIEW: (VIEW_SUMMARY, _PATH_BYTES),
-    Kind.INDEX: (INDEX_SUMMARY, _KIND_BYTES),
+    Kind.SEARCH_INDEX: (INDEX_SUMMARY, _KIND_BYTES),
 }

@@ -91,7 +91,8 @@ def _candidates(
     found: list[list[Ints]] = [[] for _ in queries]
     share = scope.indexed / max(1, opened.known.fresh.rows)
     for at, segment in enumerate(opened.index.segments):
-        asking = _Asking.of(segment, round(k * REFINE / share), nprobes)
+        refine = segment.options.get("refine", REFINE)
+        asking = _Asking.of(segment, round(k * refine / share), nprobes)
         left = np.arange(len(queries))
         while segment.files and len(left):
             rows = _ask(opened, scope, at, queries[left], asking)

@@ -21,7 +21,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from tensorrepo.formats.search_index.stored_index import PART_BYTES, IndexFile, IndexSegment
+from tensorrepo.formats.search_index.stored_index import (
+    PART_BYTES,
+    IndexFile,
+    IndexSegment,
+    StoredIndex,
+)
 from tensorrepo.repo.errors import CorruptError, StorageError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.objects.cache import claim
@@ -56,13 +61,16 @@ def files_below(folder: Path) -> list[str]:
     )
 
 
-def read_file(objects: ObjectSource, file: IndexFile) -> bytes:
-    """The content of a file of a segment, verified.
+def verify_files(objects: ObjectSource, index: StoredIndex) -> None:
+    """Read every byte of an index.
 
     Raises:
-        CorruptError: its parts do not make a file of its size.
+        CorruptError, NotFoundError: a part is damaged, of another size, or not there.
     """
-    return b"".join(_pieces(objects, file))
+    for segment in index.segments:
+        for file in segment.files:
+            for _ in _pieces(objects, file):
+                pass
 
 
 def _pieces(objects: ObjectSource, file: IndexFile) -> Iterator[memoryview]:

@@ -199,8 +199,8 @@ def encode_index(index: StoredIndex) -> bytes:
 def write_index(objects: ObjectSink, index: StoredIndex) -> tuple[ObjectLink, Entry]:
     """Store an index; its dataset and its files must be stored. Gives what a tree holds of it."""
     links = {index.dataset, *_parts(index.segments)}
-    link = objects.put(Kind.INDEX, encode_index(index), sorted(links))
-    return link, Entry(Kind.INDEX, link.digest, summary=index.summary)
+    link = objects.put(Kind.SEARCH_INDEX, encode_index(index), sorted(links))
+    return link, Entry(Kind.SEARCH_INDEX, link.digest, summary=index.summary)
 
 
 def _parts(segments: Iterable[IndexSegment]) -> Iterator[Digest]:
@@ -216,8 +216,10 @@ def open_index(objects: ObjectSource, digest: Digest) -> StoredIndex:
         CorruptError, UnsupportedError: it is no index that this version can read.
     """
     envelope = objects.get(digest)
-    if envelope.kind is not Kind.INDEX:
-        raise InvalidInputError(f"object {digest:.12} is a {envelope.kind.label}, not an index")
+    if envelope.kind is not Kind.SEARCH_INDEX:
+        raise InvalidInputError(
+            f"object {digest:.12} is a {envelope.kind.label}, not a search index"
+        )
     try:
         head = from_msgpack(envelope.payload, _Head)
         if head.version != VERSION or head.features:

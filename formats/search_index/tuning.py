@@ -6,26 +6,31 @@ more is looked at until it gives nearly all of them. What was found is kept with
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, page_reader
 from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.values import FixedValues
-from tensorrepo.formats.dataset.searching.nearest import nearest_rows
+from tensorrepo.formats.dataset.searching.nearest import nearest_of_candidates, nearest_rows
+from tensorrepo.formats.dataset.searching.top_rows import Ranked
 from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.search_index.lance_segment import nearest_places
 from tensorrepo.formats.search_index.stored_index import IndexSegment
 
 QUERIES: Final = 64
 NEIGHBOURS: Final = 10
-REFINE: Final = 10  # candidates for each row that is wanted
+REFINES: Final = (5, 10, 20, 40)  # candidates for each row that is wanted
+REFINE: Final = 10  # of a segment that was not tuned
 RECALL: Final = 0.97  # of rows of its own, so that it is 0.95 of others
+ALL_PARTS_RECALL: Final = 0.985
 _SEED: Final = 17
-_EF: Final = 4  # times as many candidates a graph looks at, where fewer do not do
+_EF: Final = 2  # times as many candidates a graph looks at as are taken
 
 
 def tuned(
@@ -36,7 +41,7 @@ def tuned(
     name: str,
     metric: str,
 ) -> IndexSegment:
-    """A segment with its recall, and with options ``nprobes`` and, for graphs, ``ef``.
+    """A segment with its recall, and with options ``nprobes``, ``refine`` and, of graphs, ``ef``.
 
     Args:
         segment: what is asked.
@@ -59,33 +64,67 @@ def tuned(
     if not len(chosen):
         return segment
     exact = nearest_rows(some, name, vectors, NEIGHBOURS + 1, metric)
-    truth = [
-        each.rows[each.rows != own][:NEIGHBOURS] for each, own in zip(exact, chosen, strict=True)
-    ]
-    options, recall = dict(segment.options), 0.0
-    for nprobes, ef in _steps(segment):
-        found = nearest_places(table, vectors.astype(np.float32), NEIGHBOURS * REFINE, nprobes, ef)
+    wanted = [_others(each, own) for each, own in zip(exact, chosen, strict=True)]
+    asked = vectors.astype(np.float32)
+
+    def recall(looked: Looked) -> float:
+        found = nearest_places(table, asked, NEIGHBOURS * looked.refine, looked.nprobes, looked.ef)
+        candidates = [
+            np.unique(rows[found.places[found.queries == at]]) for at in range(len(asked))
+        ]
+        ranked = nearest_of_candidates(some, name, vectors, candidates, NEIGHBOURS + 1, metric)
+        # By distances: of rows that are equally near any will do.
         hits = sum(
-            len(np.intersect1d(rows[found.places[found.queries == at]], wanted))
-            for at, wanted in enumerate(truth)
+            int(np.count_nonzero(_others(each, own) <= best[-1]))
+            for each, own, best in zip(ranked, chosen, wanted, strict=True)
+            if len(best)
         )
-        recall = hits / max(1, sum(map(len, truth)))
-        options |= {"nprobes": nprobes} | ({"ef": ef} if ef else {})
-        if recall >= RECALL:
+        return hits / max(1, sum(map(len, wanted)))
+
+    looked, reached = _enough(segment, recall)
+    options = {"nprobes": looked.nprobes, "refine": looked.refine}
+    options |= {} if looked.ef is None else {"ef": looked.ef}
+    return replace(segment, options={**segment.options, **options}, recall=round(reached, 4))
+
+
+def _others(ranked: Ranked, own: int) -> NDArray[np.float64]:
+    """Distances of the nearest rows, the one itself that was asked for left out."""
+    return ranked.keys[ranked.rows != own][:NEIGHBOURS]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """How much of a segment is looked at.
+
+    Attributes:
+        nprobes: parts that are looked into.
+        refine: candidates for each row that is wanted, whose exact distances are compared.
+        ef: candidates that a graph looks at; None: Lance's default.
+    """
+
+    nprobes: int
+    refine: int
+    ef: int | None
+
+
+def _enough(segment: IndexSegment, recall: Callable[[Looked], float]) -> tuple[Looked, float]:
+    """How much must be looked at, and the recall that it gives.
+
+    First in all parts: how many candidates it takes. Then as few parts as do with so many.
+    """
+    partitions, is_graph = segment.options["partitions"], "hnsw" in segment.method
+    reached = 0.0
+    for refine in REFINES:
+        looked = Looked(partitions, refine, NEIGHBOURS * refine * _EF if is_graph else None)
+        reached = recall(looked)
+        if reached >= ALL_PARTS_RECALL:
             break
-    return replace(segment, options=options, recall=round(recall, 4))
-
-
-def _steps(segment: IndexSegment) -> list[tuple[int, int | None]]:
-    """More and more of a segment: parts that are looked into, and how widely a graph is walked."""
-    partitions = segment.options["partitions"]
-    steps: list[tuple[int, int | None]] = []
+    goal = min(RECALL, reached)
     nprobes = 1
     while nprobes < partitions:
-        steps.append((nprobes, None))
-        nprobes = max(nprobes + 1, round(nprobes * 1.5))
-    steps.append((partitions, None))
-    if "hnsw" in segment.method:
-        wanted = NEIGHBOURS * REFINE
-        steps += [(partitions, wanted * times) for times in (2, _EF, 2 * _EF)]
-    return steps
+        fewer = replace(looked, nprobes=nprobes)
+        found = recall(fewer)
+        if found >= goal:
+            return fewer, found
+        nprobes = max(nprobes + 1, round(nprobes * 1.4))
+    return looked, reached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from tensorrepo.formats.search_index.build import IndexReport, build_index
 from tensorrepo.formats.search_index.kinds import TEXT, index_request
 from tensorrepo.formats.search_index.lance_segment import Progress
 from tensorrepo.formats.search_index.opened_index import OpenedIndex, OpenedIndexes
+from tensorrepo.formats.search_index.paths import index_folder
 from tensorrepo.formats.search_index.segment_files import IndexFolders
 from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index, write_index
 from tensorrepo.repo.errors import NotFoundError, PurgedError
@@ -25,7 +26,6 @@ from tensorrepo.repo.names import is_path
 from tensorrepo.repo.objects.envelope import Kind
 from tensorrepo.verbs.stage import Stage
 
-SPACE: Final = "indexes/"
 _FOLDER: Final = "indexes"  # of the user's caches
 
 
@@ -35,18 +35,12 @@ def index_path(dataset: str, schema: Schema, column: Column) -> str:
     A column whose name is no name of a path, or differs from another's in case alone, is called by
     its id.
     """
-    below = SPACE + dataset.removeprefix("datasets/")
+    below = index_folder(dataset)
     alike = sum(each.name.lower() == column.name.lower() for each in schema.columns)
-    named = f"{below}/{column.name}"
+    named = below + column.name
     if alike > 1 or "/" in column.name or not is_path(named):
-        return f"{below}/id-{column.id}"
+        return f"{below}id-{column.id}"
     return named
-
-
-def indexes_below(paths: Iterable[str], dataset: str) -> Iterator[str]:
-    """Those of `paths` that are of indexes of a dataset, which is called by its path."""
-    below = SPACE + dataset.removeprefix("datasets/") + "/"
-    return (path for path in paths if path.startswith(below) and "/" not in path[len(below) :])
 
 
 def opened_indexes(machine: Machine) -> OpenedIndexes:
@@ -98,7 +92,7 @@ def create_index(
     place = index_path(path, dataset.schema, column)
     there = stage.entry(place)
     before = None
-    if there is not None and there.kind is Kind.INDEX:
+    if there is not None and there.kind is Kind.SEARCH_INDEX:
         before = open_index(stage.objects, there.digest)
     if before is not None and before.column_id == column.id and kind is None:
         kind, metric = before.kind, metric or before.metric or None
@@ -145,7 +139,7 @@ def index_beside(
     def find() -> StoredIndex | None:
         tree = context.resolve(commit).commit.tree
         entry = context.core.entry(tree, place)
-        if entry is None or entry.kind is not Kind.INDEX:
+        if entry is None or entry.kind is not Kind.SEARCH_INDEX:
             return None
         return open_index(context.core.objects, entry.digest)
 
