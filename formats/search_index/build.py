@@ -50,6 +50,7 @@ from tensorrepo.formats.search_index.tuning import tuned
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.objects.envelope import ObjectSink
 
+TUNED_ROWS: Final = 4096  # at least; of smaller segments all parts are looked into
 TRAINED_ROWS: Final = 256  # at least, of which a quantiser learns
 BATCH_BYTES: Final = 4 << 20  # of values that are read at once
 SUB_VECTOR_NUMBERS: Final = 8  # of a sub-vector, as far as they divide a vector
@@ -211,8 +212,10 @@ def _segment(
     made = _segment_of_vectors(objects, indexes, some, column, request, ids, progress)
     if not made.files:
         return made
+    if made.rows < TUNED_ROWS:
+        return made
     progress(0, 0, "tuning")
-    table = indexes.readers.table(objects, indexes.folders, made, "vectors")
+    (table,) = indexes.readers.tables(objects, indexes.folders, [made], "vectors")
     return tuned(made, table, some, rows, column.name, request.metric)
 
 

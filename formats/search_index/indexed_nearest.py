@@ -21,12 +21,14 @@ from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, column_index
 from tensorrepo.formats.dataset.searching.nearest import checked_queries, nearest_of_candidates
 from tensorrepo.formats.dataset.searching.top_rows import checked_k
+from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.search_index.lance_segment import nearest_places
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer, IndexScope, OpenedIndex
 from tensorrepo.formats.search_index.stored_index import IndexSegment
 from tensorrepo.formats.search_index.tuning import REFINE
 
 EXACT_BYTES: Final = 4 << 20  # of vectors, that are compared faster than an index is asked
+MOST_SHARE: Final = 0.1  # of the rows as candidates: beyond, all are compared as fast
 MOST_CANDIDATES: Final = 1 << 16  # of a query, in each segment
 _WIDER: Final = 4  # times as many candidates, and parts of the index, where too few fulfil
 
@@ -60,7 +62,7 @@ def nearest_by_index(
     checked_k(k, len(wanted))
     scope = IndexScope.of(opened, searched)
     row_bytes = column_index(searched, name).raw_bytes / max(1, searched.root.rows)
-    if scope.indexed * row_bytes <= EXACT_BYTES or k * REFINE * _WIDER > scope.indexed:
+    if scope.indexed * row_bytes <= EXACT_BYTES or k * REFINE > MOST_SHARE * scope.indexed:
         return None
     candidates = _candidates(opened, scope, wanted.astype(np.float32), k, nprobes)
     if candidates is None:
@@ -90,12 +92,13 @@ def _candidates(
     """Physical rows in scope for each query, ascending; None where too few are found."""
     found: list[list[Ints]] = [[] for _ in queries]
     share = scope.indexed / max(1, opened.known.fresh.rows)
-    for at, segment in enumerate(opened.index.segments):
+    for at, table in opened.indexes.tables(opened.known, "vectors").items():
+        segment = opened.index.segments[at]
         refine = segment.options.get("refine", REFINE)
         asking = _Asking.of(segment, round(k * refine / share), nprobes)
         left = np.arange(len(queries))
-        while segment.files and len(left):
-            rows = _ask(opened, scope, at, queries[left], asking)
+        while len(left):
+            rows = _ask(opened, scope, at, table, queries[left], asking)
             enough = np.array([len(each) >= k for each in rows]) | asking.is_widest(segment)
             for query, each, is_enough in zip(left, rows, enough, strict=True):
                 if is_enough:
@@ -132,10 +135,14 @@ class _Asking:
 
 
 def _ask(
-    opened: OpenedIndex, scope: IndexScope, at: int, queries: NDArray[np.float32], asking: _Asking
+    opened: OpenedIndex,
+    scope: IndexScope,
+    at: int,
+    table: TableFile,
+    queries: NDArray[np.float32],
+    asking: _Asking,
 ) -> list[Ints]:
     """Physical rows in scope that a segment proposes for each query."""
-    table = opened.indexes.table(opened.known, at, "vectors")
     found = nearest_places(table, queries, asking.k, asking.nprobes, asking.ef)
     rows = opened.known.rows(at, found.places)
     inside = scope.fresh.live(rows) >= 0

@@ -29,6 +29,7 @@ from tensorrepo.formats.dataset.searching.text_search import (
     words_of,
 )
 from tensorrepo.formats.dataset.searching.top_rows import TopRows, checked_k
+from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.search_index.lance_segment import places_having
 from tensorrepo.formats.search_index.opened_index import IndexedAnswer, IndexScope, OpenedIndex
 
@@ -52,11 +53,8 @@ def texts_by_index(
     statistics = WordStatistics(np.zeros(len(words), np.int64))
     for _ in () if scope.beside is None else counted_texts(scope.beside, name, words, statistics):
         pass  # counted: it is scored when all rows are
-    hits = [
-        _hits(opened, scope, at, words)
-        for at, segment in enumerate(opened.index.segments)
-        if segment.files
-    ]
+    tables = opened.indexes.tables(opened.known, "words")
+    hits = [_hits(opened, scope, at, table, words) for at, table in tables.items()]
     sums = opened.text_sums(scope)
     statistics.rows += sums.texts
     statistics.words += sums.words
@@ -92,9 +90,11 @@ class _Hits:
     times: NDArray[np.float64]
 
 
-def _hits(opened: OpenedIndex, scope: IndexScope, at: int, words: list[str]) -> _Hits:
+def _hits(
+    opened: OpenedIndex, scope: IndexScope, at: int, table: TableFile, words: list[str]
+) -> _Hits:
     known = opened.known
-    found = places_having(opened.indexes.table(known, at, "words"), words)
+    found = places_having(table, words)
     rows = known.rows(at, found.places)
     lengths = opened.indexes.lengths(known, at)
     of_texts = lengths[found.places]

@@ -121,23 +121,30 @@ def _found(table: TableFile, **asked: Any) -> FoundPlaces:
 
 
 class SegmentReaders:
-    """Children that have segments open, those used last. Safe to share between threads."""
+    """Children that have the segments of an index open, those used last.
+
+    Safe to share between threads.
+    """
 
     def __init__(self) -> None:
-        self._open: OrderedDict[tuple[int, str, str], TableFile] = OrderedDict()
+        self._open: OrderedDict[tuple[object, ...], tuple[TableFile, ...]] = OrderedDict()
         self._lock = Lock()
 
-    def table(
-        self, objects: ObjectSource, folders: IndexFolders, segment: IndexSegment, kind: str
-    ) -> TableFile:
-        """What answers for a segment; `kind` is "vectors" or "words"."""
-        folder = folders.folder(objects, segment)
-        # A process that was forked has the number of a child, and not its socket alone.
-        key = (os.getpid(), str(folder), kind)
+    def tables(
+        self,
+        objects: ObjectSource,
+        folders: IndexFolders,
+        segments: Sequence[IndexSegment],
+        family: str,
+    ) -> tuple[TableFile, ...]:
+        """What answers for each of some segments with files, "vectors" or "words"."""
+        paths = [folders.folder(objects, segment) for segment in segments]
+        # A process that was forked has the sockets of children that answer another one.
+        key = (os.getpid(), family, *map(str, paths))
         with self._lock:
             found = self._open.get(key)
             if found is None:
-                found = _open(folder, kind, segment.bytes)
+                found = _open(paths, family, sum(segment.bytes for segment in segments))
                 self._open[key] = found
                 while len(self._open) > MOST_CHILDREN:
                     self._open.popitem(last=False)
@@ -150,11 +157,11 @@ class SegmentReaders:
             self._open.clear()
 
 
-def _open(folder: Path, kind: str, segment_bytes: int) -> TableFile:
+def _open(paths: Sequence[Path], family: str, size_bytes: int) -> tuple[TableFile, ...]:
     # What is decoded of an index takes more than its files do.
-    cache_bytes = 2 * segment_bytes + (64 << 20)
+    cache_bytes = 2 * size_bytes + (64 << 20)
     memory_bytes = CHILD_BYTES + 2 * cache_bytes
     opened = open_files(
-        "search", [folder], memory_bytes=memory_bytes, kind=kind, cache_bytes=cache_bytes
+        "search", paths, memory_bytes=memory_bytes, kind=family, cache_bytes=cache_bytes
     )
-    return opened[folder]
+    return tuple(opened[path] for path in paths)

@@ -78,10 +78,14 @@ class OpenedIndexes:
         known = self._known.get_or_load(key, lambda: (KnownRows.of(index, dataset, column), 1))
         return OpenedIndex(self, known)
 
-    def table(self, known: KnownRows, at: int, family: Family) -> TableFile:
-        """What answers for a segment."""
-        objects, segment = known.dataset.objects, known.index.segments[at]
-        return self.readers.table(objects, self.folders, segment, family)
+    def tables(self, known: KnownRows, family: Family) -> dict[int, TableFile]:
+        """What answers for each segment that has files, by its number."""
+        asked = {at: each for at, each in enumerate(known.index.segments) if each.files}
+        if not asked:
+            return {}
+        objects, segments = known.dataset.objects, [*asked.values()]
+        tables = self.readers.tables(objects, self.folders, segments, family)
+        return dict(zip(asked, tables, strict=True))
 
     def lengths(self, known: KnownRows, at: int) -> Ints:
         """How many words each text of a segment has, int32 by place; -1 where it is null.

@@ -19,9 +19,8 @@ def indexes_of(paths: Iterable[str], dataset: str) -> list[str]:
     if not dataset.startswith(_DATASETS):
         return []
     below = index_folder(dataset)
-    return sorted(
-        each for each in paths if each.startswith(below) and "/" not in each[len(below) :]
-    )
+    inside = (each for each in paths if each.startswith(below))
+    return sorted(each for each in inside if "/" not in each.removeprefix(below))
 
 
 def moved_index(path: str, dataset: str) -> str:

@@ -26,7 +26,7 @@ from tensorrepo.formats.search_index.stored_index import IndexSegment
 QUERIES: Final = 64
 NEIGHBOURS: Final = 10
 REFINES: Final = (5, 10, 20, 40)  # candidates for each row that is wanted
-REFINE: Final = 10  # of a segment that was not tuned
+REFINE: Final = REFINES[-1]  # of a segment that was not tuned
 RECALL: Final = 0.97  # of rows of its own, so that it is 0.95 of others
 ALL_PARTS_RECALL: Final = 0.985
 _SEED: Final = 17

@@ -310,7 +310,7 @@ def _entries(session: WorkspaceSession, root: bytes, name: str) -> list[str]:
 
 
 def _is_for_people(entry: Entry) -> bool:
-    """Whether an entry is written where a folder of them is: an index is made anew from its rows."""
+    """Whether an entry is written where a folder of them is; an index is made of its rows."""
     return entry.kind is not Kind.SEARCH_INDEX
 
 
