@@ -24,17 +24,24 @@ from tensorrepo.datasets.conversions import (
     polars_frame,
     tensors_of,
 )
-from tensorrepo.datasets.search import SearchResult, search_text, search_vectors
+from tensorrepo.datasets.search import (
+    FUSED_ROWS,
+    SearchResult,
+    fuse,
+    search_text,
+    search_vectors,
+)
 from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import dataset_table
-from tensorrepo.formats.common.arguments import byte_size, check_instance, counted, flag
+from tensorrepo.formats.common.arguments import byte_size, check_instance, counted, flag, mapping
 from tensorrepo.formats.common.arguments import whole as whole_number
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
 from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.searching.top_rows import checked_k
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
@@ -355,6 +362,55 @@ class Dataset(Shown):
                 index=self._index(column, metric, exact=exact),
                 nprobes=nprobes,
             )
+
+    def hybrid(
+        self,
+        queries: Mapping[str, str | ArrayLike],
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str = "l2",
+        exact: bool = False,
+    ) -> SearchResult:
+        """The `k` rows that rank best by several columns at once, by words and by vectors.
+
+        Each column ranks rows as `search` or `nearest` does, by its index where there is one, and a
+        row scores the sum of ``1 / (60 + rank)``: reciprocal rank fusion, for which distances and
+        scores need not be alike.
+
+        Args:
+            queries: what is asked of each column: words of one of Text, a vector ``(d,)`` of one of
+                vectors.
+            k: number of rows.
+            where: rank only rows that fulfil this; see `find`.
+            columns: columns that are read with the rows; None: all but those asked.
+            metric: distance of vectors.
+            exact: compare every row, whatever index there is.
+
+        Raises:
+            InvalidInputError: no column, or a query that does not fit one.
+            NotFoundError: no such column.
+
+        Example:
+            ``ds.hybrid({"caption": "red car", "embedding": vector}, k=10).df()``
+        """
+        if not mapping("queries", queries, "queries"):
+            raise InvalidInputError("hybrid ranks by one column at least: queries={'caption': ...}")
+        most = max(FUSED_ROWS, checked_k(k))
+        found: dict[str, SearchResult] = {}
+        for column, query in queries.items():
+            if isinstance(query, str):
+                found[column] = self.search(
+                    column, query, most, where=where, columns=[column], exact=exact
+                )
+            elif np.ndim(query) == 1:
+                found[column] = self.nearest(
+                    column, query, most, where=where, columns=[column], metric=metric, exact=exact
+                )
+            else:
+                raise InvalidInputError(f"a query of {column!r} is words, or one vector")
+        return fuse(self.stored, found, k=k, columns=columns)
 
     def _index(self, column: str, metric: str, *, exact: bool) -> IndexSearch:
         """What finds rows of a column, beside the dataset that these rows are of."""
