@@ -37,17 +37,27 @@ def open_index(
         kind: "vectors" or "words" to be asked, "make" to be made.
         options: bytes of memory for what is read of it; to make one, see `_make`.
     """
+    lance = _library(refusal)
     if kind == "make":
-        return MADE, None, partial(_make, path, **options)
-    opened = _opened(path, refusal, **options)
+        return MADE, None, partial(_make, lance, path, **options)
+    opened = _opened(lance, path, refusal, **options)
     if kind == "vectors":
         return VECTORS, None, partial(_nearest, opened)
     return WORDS, None, partial(_having, opened)
 
 
-def _opened(path: str, refusal: type[Exception], cache_bytes: int) -> Any:
-    import lance
+def _library(refusal: type[Exception]) -> Any:
+    try:
+        import lance
+    except ImportError as problem:
+        raise refusal(
+            "search indexes need pylance, which is not installed: `pip install tensorrepo[lance]`",
+            "UnsupportedError",
+        ) from problem
+    return lance
 
+
+def _opened(lance: Any, path: str, refusal: type[Exception], cache_bytes: int) -> Any:
     opened = lance.dataset(
         path, index_cache_size_bytes=cache_bytes, metadata_cache_size_bytes=64 << 20
     )
@@ -98,10 +108,13 @@ def _batch(schema: pa.Schema, number: int, *columns: pa.ChunkedArray) -> pa.Reco
     return pa.record_batch([numbers, *arrays], schema=schema)
 
 
-def _make(path: str, folder: str, index: str, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _make(
+    lance: Any, path: str, folder: str, index: str, options: dict[str, Any]
+) -> Iterator[pa.RecordBatch]:
     """Make an index of the rows of a stream; gives signs of life until it is there.
 
     Args:
+        lance: the library.
         path: a stream of Arrow with one column, `COLUMN`.
         folder: new folder of the index.
         index: what Lance calls it: "IVF_PQ", ..., "INVERTED".
@@ -111,7 +124,7 @@ def _make(path: str, folder: str, index: str, options: dict[str, Any]) -> Iterat
 
     def work() -> None:
         try:
-            _make_all(path, folder, index, options, told.put)
+            _make_all(lance, path, folder, index, options, told.put)
             told.put(None)
         except BaseException as problem:  # noqa: BLE001 - raised by the thread that answers
             told.put(problem)
@@ -132,14 +145,13 @@ def _make(path: str, folder: str, index: str, options: dict[str, Any]) -> Iterat
 
 
 def _make_all(
+    lance: Any,
     path: str,
     folder: str,
     index: str,
     options: dict[str, Any],
     tell: Callable[[tuple[str, int, int]], None],
 ) -> None:
-    import lance
-
     def on_progress(progress: Any) -> None:
         tell((str(progress.stage), int(progress.completed or 0), int(progress.total or 0)))
 

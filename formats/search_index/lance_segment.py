@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -26,7 +27,7 @@ from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.exchange.child_search import COLUMN
 from tensorrepo.formats.search_index.segment_files import IndexFolders, files_below, store_files
 from tensorrepo.formats.search_index.stored_index import IndexFile, IndexSegment
-from tensorrepo.repo.errors import CorruptError
+from tensorrepo.repo.errors import CorruptError, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 
 Progress = Callable[[int, int, str], None]
@@ -61,7 +62,14 @@ def make_segment_files(
         beside: writes further files into the folder, when the values were read.
         segment: makes a segment of its files.
         progress: receives how much of a stage is done, of how much, and the stage.
+
+    Raises:
+        UnsupportedError: pylance is not installed.
     """
+    if find_spec("lance") is None:  # before all rows are read
+        raise UnsupportedError(
+            "search indexes need pylance, which is not installed: `pip install tensorrepo[lance]`"
+        )
     with folders.made() as work:
         source, folder = work / _STREAM, work / _FOLDER
         schema = pa.schema([pa.field(COLUMN, kind)])
