@@ -112,9 +112,9 @@ def _times(
 ) -> NDArray[np.float64]:
     """How often words stand in texts: BM25 solved for it.
 
-    The segment scored with its own counts, and with lengths that are rounded to a few digits.
+    The segment scored with its own counts.
     """
-    there = every_length[every_length >= 0]
+    there = every_length[every_length > 0]  # Lance counts no empty texts
     having = np.bincount(words, minlength=word_count)
     weights = np.log(1 + (len(there) - having + 0.5) / (having + 0.5)) * (K1 + 1)
     mean = max(1.0, float(there.sum(dtype=np.int64))) / max(1, len(there))

@@ -32,6 +32,18 @@ LENGTHS_BYTES: Final = 256 << 20  # of lengths of texts that are kept
 
 
 @dataclass(frozen=True, slots=True)
+class IndexedVersion:
+    """Digests of contents of an index and of a version of its dataset, and the id of a column.
+
+    Where something was purged they are those of what took its place.
+    """
+
+    index: Digest
+    dataset: Digest
+    column_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class TextSums:
     """Texts that are not null, and words of all of them."""
 
@@ -53,30 +65,28 @@ class OpenedIndexes:
 
     folders: IndexFolders
     readers: SegmentReaders = field(default_factory=SegmentReaders)
-    _found: LimitedCache[StoredIndex | None] = field(
-        default_factory=lambda: LimitedCache(REMEMBERED)
-    )
+    _indexes: LimitedCache[StoredIndex] = field(default_factory=lambda: LimitedCache(REMEMBERED))
     _known: LimitedCache[KnownRows] = field(default_factory=lambda: LimitedCache(REMEMBERED))
     _lengths: LimitedCache[Ints] = field(default_factory=lambda: LimitedCache(LENGTHS_BYTES))
     _sums: LimitedCache[TextSums] = field(default_factory=lambda: LimitedCache(REMEMBERED))
 
-    def found(
-        self, commit: Digest, path: str, find: Callable[[], StoredIndex | None]
-    ) -> StoredIndex | None:
-        """The index at `path` of a commit, which `find` finds; commits never change."""
-        return self._found.get_or_load((commit, path), lambda: (find(), 1))
+    def index(self, content: Digest, read: Callable[[], StoredIndex]) -> StoredIndex:
+        """The index that `read` reads, remembered by its content: a purge changes what it names."""
+        return self._indexes.get_or_load(content, lambda: (read(), 1))
 
-    def of(self, index: StoredIndex, dataset: StoredDataset, column: Column) -> OpenedIndex:
+    def of(
+        self, key: IndexedVersion, index: StoredIndex, dataset: StoredDataset, column: Column
+    ) -> OpenedIndex:
         """An index, to be asked about the rows of a version of its dataset.
 
         Args:
+            key: what is remembered is of these.
             index: an index of the column.
             dataset: all rows of the version.
             column: the column, as the version has it.
         """
-        key = (index.digest, dataset.digest, column.id)
         known = self._known.get_or_load(key, lambda: (KnownRows.of(index, dataset, column), 1))
-        return OpenedIndex(self, known)
+        return OpenedIndex(self, key, known)
 
     def tables(self, known: KnownRows, family: Family) -> dict[int, TableFile]:
         """What answers for each segment that has files, by its number."""
@@ -112,6 +122,7 @@ class OpenedIndex:
     """An index that is asked about one version of its dataset."""
 
     indexes: OpenedIndexes
+    key: IndexedVersion
     known: KnownRows
 
     @property
@@ -121,8 +132,8 @@ class OpenedIndex:
     def text_sums(self, scope: IndexScope) -> TextSums:
         """What is counted of all texts that the index knows, of those in `scope`."""
         if scope.is_whole:
-            key = (self.index.digest, self.known.dataset.digest)
-            return self.indexes._sums.get_or_load(key, lambda: (self._count(scope), 1))  # noqa: SLF001  its module
+            sums = self.indexes._sums  # noqa: SLF001  its module
+            return sums.get_or_load(self.key, lambda: (self._count(scope), 1))
         return self._count(scope)
 
     def _count(self, scope: IndexScope) -> TextSums:

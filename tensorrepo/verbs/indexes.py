@@ -16,10 +16,10 @@ from tensorrepo.formats.dataset.schema.schema import Column, Schema
 from tensorrepo.formats.search_index.build import IndexReport, build_index
 from tensorrepo.formats.search_index.kinds import TEXT, index_request
 from tensorrepo.formats.search_index.lance_segment import Progress
-from tensorrepo.formats.search_index.opened_index import OpenedIndex, OpenedIndexes
+from tensorrepo.formats.search_index.opened_index import IndexedVersion, OpenedIndex, OpenedIndexes
 from tensorrepo.formats.search_index.paths import index_folder
 from tensorrepo.formats.search_index.segment_files import IndexFolders
-from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index, write_index
+from tensorrepo.formats.search_index.stored_index import open_index, write_index
 from tensorrepo.repo.errors import NotFoundError, PurgedError
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.names import is_path
@@ -136,22 +136,20 @@ def index_beside(
     indexes, column = opened_indexes(context.machine), whole.schema.column(name)
     place = index_path(path, whole.schema, column)
 
-    def find() -> StoredIndex | None:
-        tree = context.resolve(commit).commit.tree
-        entry = context.core.entry(tree, place)
-        if entry is None or entry.kind is not Kind.SEARCH_INDEX:
-            return None
-        return open_index(context.core.objects, entry.digest)
-
     try:
-        index = indexes.found(commit, place, find)
-        if index is None:
+        core = context.core
+        entry = core.entry(context.resolve(commit).commit.tree, place)
+        if entry is None or entry.kind is not Kind.SEARCH_INDEX:
             return IndexSearch(None)
+        # What is there now: where something was purged, the digests of commits stay.
+        content, version = (core.objects.living(each) for each in (entry.digest, whole.digest))
+        index = indexes.index(content, lambda: open_index(core.objects, content))
         if index.column_id != column.id or (index.kind == TEXT) != (not metric):
             return IndexSearch(None, "the index is of another column")
         if index.metric != metric:
             return IndexSearch(None, f"the index is by {index.metric}")
-        return IndexSearch(indexes.of(index, whole, column))
+        key = IndexedVersion(content, version, column.id)
+        return IndexSearch(indexes.of(key, index, whole, column))
     except PurgedError:
         return IndexSearch(None, "the index was purged")
     except NotFoundError:

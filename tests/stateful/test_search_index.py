@@ -96,7 +96,7 @@ class SearchMachine(RuleBasedStateMachine):
         found = asked.nearest("v", query, k)
         expected = asked.nearest("v", query, k, exact=True)
         assert found.distances.tolist() == expected.distances.tolist()
-        assert "by an index" in found.told or not len(asked)
+        assert "by an index" in found.told or "too few rows" in found.told
 
     @precondition(lambda self: self.indexed)
     @rule(words=st.lists(st.sampled_from(WORDS[:-1]), min_size=1, max_size=3), few=st.booleans())
@@ -134,13 +134,16 @@ class SearchMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-def batch(rows: Any) -> dict[str, Any]:
-    return {"v": [vector for vector, _ in rows], "t": [text for _, text in rows]}
+def batch(rows: Any) -> Any:
+    vectors = [vector for vector, _ in rows]
+    if not any(vectors):  # nulls alone do not say their shape
+        vectors[0] = [0] * DIM
+    return {"v": vectors, "t": [text for _, text in rows]}
 
 
 def test_search_by_an_index_never_answers_with_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexed_nearest, "EXACT_BYTES", -1)
-    monkeypatch.setattr(indexed_nearest, "MOST_SHARE", float("inf"))
+    monkeypatch.setattr(indexed_nearest, "MOST_SHARE", 1e9)
     run_state_machine_as_test(
         SearchMachine, settings=settings(max_examples=examples(6), stateful_step_count=15)
     )
