@@ -185,6 +185,18 @@ def test_only_rows_that_are_new_or_changed_are_indexed_again(repo: Any) -> None:
     assert index(repo, "v").anew == ""
 
 
+def test_a_row_counts_as_the_last_segment_has_it(repo: Any) -> None:
+    index(repo, "t")
+    with repo.transaction(message="change") as tx:
+        tx.dataset("photos").update([3, 4, 5], {"t": ["sea", "", None]})
+    assert index(repo, "t").segments == 2
+    ds = repo.dataset("photos")
+    for words in ("red", "sea car"):
+        found, exact = ds.search("t", words, 50), ds.search("t", words, 50, exact=True)
+        assert found.rows.tolist() == exact.rows.tolist()
+        assert found.scores.tolist() == exact.scores.tolist()
+
+
 def test_an_index_that_is_up_to_date_makes_no_commit(repo: Any) -> None:
     index(repo, "t")
     with repo.transaction(message="again") as tx:
