@@ -58,7 +58,7 @@ def nearest_indexed(folder: Path, options: Options) -> dict[str, Any]:
         "nprobes": asked["nprobes"],
         "refine": asked["refine"],
         "tuned_recall": index.segments[0].recall,
-        "index_bytes": index.bytes,
+        "index_bytes": index.size_bytes,
         "lance": lance.__version__,
         "goal": "ours_of_lance >= 0.8 of queries/s at recall_ours >= 0.95",
     }

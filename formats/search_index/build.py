@@ -192,7 +192,9 @@ def build_index(
     if len(segments) > MOST_SEGMENTS:
         raise InvalidInputError(f"an index of {dataset.rows:,} rows would have too many segments")
     again = len(plan.rows) - plan.unknown
-    report = IndexReport(dataset.rows, plan.unknown, again, len(segments), index.bytes, plan.anew)
+    report = IndexReport(
+        dataset.rows, plan.unknown, again, len(segments), index.size_bytes, plan.anew
+    )
     return index, report
 
 

@@ -119,12 +119,12 @@ def _times(
     weights = np.log(1 + (len(there) - having + 0.5) / (having + 0.5)) * (K1 + 1)
     mean = max(1.0, float(there.sum(dtype=np.int64))) / max(1, len(there))
     share = np.minimum(scores / weights[words], 0.999)
-    return np.maximum(1.0, np.round(share / (1 - share) * _norms(lengths, mean)))
+    times: NDArray[np.float64] = np.round(share / (1 - share) * _norms(lengths, mean))
+    return np.maximum(1.0, times)
 
 
 def _norms(lengths: Ints, mean: float) -> NDArray[np.float64]:
-    norms: NDArray[np.float64] = K1 * (1 - B + B * lengths / mean)
-    return norms
+    return np.asarray(K1 * (1 - B + B * lengths / mean), np.float64)
 
 
 def _best_rows(hits: list[_Hits], statistics: WordStatistics, most: int) -> Ints:

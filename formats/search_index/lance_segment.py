@@ -107,7 +107,7 @@ def nearest_places(
     table: TableFile, vectors: NDArray[np.float32], k: int, nprobes: int, ef: int | None = None
 ) -> FoundPlaces:
     """Places of vectors that may be nearest to each of `vectors`, ``(n, d)``."""
-    raw = base64.b64encode(np.ascontiguousarray(vectors, "<f4")).decode()
+    raw = base64.b64encode(vectors.astype("<f4").tobytes()).decode()
     return _found(table, vectors=raw, dim=vectors.shape[1], k=k, nprobes=nprobes, ef=ef)
 
 
@@ -152,7 +152,7 @@ class SegmentReaders:
         with self._lock:
             found = self._open.get(key)
             if found is None:
-                found = _open(paths, family, sum(segment.bytes for segment in segments))
+                found = _open(paths, family, sum(segment.size_bytes for segment in segments))
                 self._open[key] = found
                 while len(self._open) > MOST_CHILDREN:
                     self._open.popitem(last=False)

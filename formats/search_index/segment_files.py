@@ -74,7 +74,7 @@ def verify_files(objects: ObjectSource, index: StoredIndex) -> None:
 
 
 def _pieces(objects: ObjectSource, file: IndexFile) -> Iterator[memoryview]:
-    left = file.bytes
+    left = file.size_bytes
     for digest in file.parts:
         payload = objects.get(digest).payload
         if payload.nbytes != min(left, PART_BYTES):
@@ -187,7 +187,7 @@ class IndexFolders:
         expected = (digest for file in segment.files for digest in file.parts)
         return all(found == wanted for found, wanted in zip(digests, expected, strict=True)) and (
             [(path / file.name).stat().st_size for file in segment.files]
-            == [file.bytes for file in segment.files]
+            == [file.size_bytes for file in segment.files]
         )
 
     def _write(self, objects: ObjectSource, file: IndexFile, target: Path) -> None:

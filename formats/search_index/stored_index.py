@@ -48,7 +48,7 @@ class IndexFile:
     """A file of a segment: its path there, and the blobs that it is cut into."""
 
     name: str
-    bytes: int
+    size_bytes: int
     parts: tuple[Digest, ...]
 
 
@@ -75,15 +75,15 @@ class IndexSegment:
         return int(self.runs["rows"].sum(dtype=np.int64))
 
     @cached_property
-    def bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
 
     @cached_property
     def name(self) -> str:
         """What its files are, in 64 hex digits: equal segments of two indexes share it."""
         hasher = blake3(derive_key_context="tensorrepo index segment v1")
         for file in self.files:
-            hasher.update(f"{file.name}\0{file.bytes}\0{','.join(file.parts)}\n".encode())
+            hasher.update(f"{file.name}\0{file.size_bytes}\0{','.join(file.parts)}\n".encode())
         return hasher.hexdigest()
 
 
@@ -119,14 +119,14 @@ class StoredIndex:
         return sum(segment.rows for segment in self.segments)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(segment.bytes for segment in self.segments)
+        return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def summary(self) -> bytes:
         """What a tree says of it."""
-        return index_summary(rows=self.rows, index_bytes=self.bytes, kind=self.kind)
+        return index_summary(rows=self.rows, index_bytes=self.size_bytes, kind=self.kind)
 
     def equals(self, other: StoredIndex) -> bool:
         """Whether the same would be stored of both."""
@@ -182,7 +182,7 @@ def encode_index(index: StoredIndex) -> bytes:
             float(segment.recall),
             segment.runs.astype(RUN).tobytes(),
             tuple(
-                _File(file.name, file.bytes, tuple(map(digest_bytes, file.parts)))
+                _File(file.name, file.size_bytes, tuple(map(digest_bytes, file.parts)))
                 for file in segment.files
             ),
         )

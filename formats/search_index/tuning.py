@@ -89,7 +89,8 @@ def tuned(
 
 def _others(ranked: Ranked, own: int) -> NDArray[np.float64]:
     """Distances of the nearest rows, the one itself that was asked for left out."""
-    return ranked.keys[ranked.rows != own][:NEIGHBOURS]
+    distances: NDArray[np.float64] = ranked.keys[ranked.rows != own][:NEIGHBOURS]
+    return distances
 
 
 @dataclass(frozen=True, slots=True)

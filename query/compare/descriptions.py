@@ -112,7 +112,7 @@ def _describe_index(path: str, entry: Entry, index: StoredIndex) -> EntryDescrip
     made = f"by {index.metric}" if index.metric else "by BM25"
     details = [f"{made}, as of version {index.dataset:.12}"]
     details += [
-        f"segment of {counted(each.rows, 'row')}: {each.method}, {counted(each.bytes, 'byte')}"
+        f"segment of {counted(each.rows, 'row')}: {each.method}, {counted(each.size_bytes, 'byte')}"
         + "".join(f", {name} {value}" for name, value in sorted(each.options.items()))
         + (f", finds about {each.recall:.0%}" if each.recall else "")
         for each in index.segments
@@ -129,7 +129,7 @@ def _describe_index(path: str, entry: Entry, index: StoredIndex) -> EntryDescrip
             {
                 "rows": each.rows,
                 "method": each.method,
-                "bytes": each.bytes,
+                "bytes": each.size_bytes,
                 "options": dict(each.options),
                 "recall": each.recall or None,
             }
@@ -137,7 +137,7 @@ def _describe_index(path: str, entry: Entry, index: StoredIndex) -> EntryDescrip
         ],
     }
     return EntryDescription(
-        path, entry.kind.label, content, index.bytes, entry.digest, tuple(details), facts
+        path, entry.kind.label, content, index.size_bytes, entry.digest, tuple(details), facts
     )
 
 

@@ -83,7 +83,9 @@ def search_command(
     dataset, metric = _opened(call, entry), distance or METRICS[0]
     asked: dict[str, Any] = {"where": where, "columns": column_names(columns), "exact": exact}
     if both:
-        found = _hybrid(call, dataset, column, text, vector, like, k, asked | {"metric": metric})
+        found = _hybrid(
+            call, dataset, column, str(text), vector, like, k, asked | {"metric": metric}
+        )
     elif text is not None:
         found = dataset.search(column, text, k, **asked)
     elif vector is not None:
@@ -98,7 +100,7 @@ def _hybrid(
     call: RepoCall,
     dataset: Dataset,
     columns: str,
-    text: str | None,
+    text: str,
     vector: str | None,
     like: str | None,
     k: int,
@@ -111,8 +113,7 @@ def _hybrid(
         raise InvalidInputError(f"{columns!r}: expected one column of text and one of vectors")
     (other,) = [name for name in names if name not in words]
     if like is None:
-        queries = {words[0]: text, other: _vectors(call, str(vector))}
-        return dataset.hybrid(queries, k, **asked)
+        return dataset.hybrid({words[0]: text, other: _vectors(call, str(vector))}, k, **asked)
     row, query = _like(dataset, other, like)
     return _without(row, dataset.hybrid({words[0]: text, other: query}, k + 1, **asked), k)
 

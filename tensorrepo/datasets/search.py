@@ -246,7 +246,7 @@ def fuse(
     rows = np.concatenate([each.rows for each in found.values()])
     shares = [1.0 / (RANK_CONSTANT + 1 + np.arange(len(each.rows))) for each in found.values()]
     unique, of = np.unique(rows, return_inverse=True)
-    scores = np.bincount(of, np.concatenate(shares), len(unique))
+    scores = np.bincount(of, np.concatenate(shares), len(unique)).astype(np.float64)
     best = np.lexsort((unique, -scores))[:k]
     told = "by reciprocal rank of rows " + " and ".join(each.told for each in found.values())
     queries = np.zeros(len(best), np.int64)

@@ -49,7 +49,7 @@ def test_what_is_stored_is_read() -> None:
     )
     assert [segment.rows for segment in index.segments] == [6, 1]
     assert index.rows == 7
-    assert index.bytes == sum(map(len, INDEX_BLOBS))
+    assert index.size_bytes == sum(map(len, INDEX_BLOBS))
     assert index.segments[0].recall == 0.975
 
 
