@@ -119,6 +119,12 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "model construct": (("model", "construct", "--like", "net", "--from", "net", "--as", "twin"),),
     "model merge": (("model", "merge", "net", "v1:net", "--as", "mean"),),
     "search": (("search", "points", "point", "--like", "0", "-k", "3"),),
+    "index create": (("index", "create", "points", "point"),),
+    "index ls": (
+        ("index", "create", "points", "point"),
+        ("commit", "-m", "index"),
+        ("index", "ls"),
+    ),
     "sql": (("sql", "SELECT count(*) AS n FROM points"),),
     "view create": (("view", "create", "few", "SELECT row_id FROM points"),),
     "view ls": (
