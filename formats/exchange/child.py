@@ -77,14 +77,15 @@ class _Unreadable(Exception):
 
 
 def open_files(
-    reader: str, files: Sequence[Path], *, memory_bytes: int = MEMORY_BYTES, **options: object
+    reader: str, files: Sequence[Path], *, memory_bytes: int | None = None, **options: object
 ) -> dict[Path, TableFile]:
     """Open files of one source in a child, which lives until what is returned is dropped.
 
     Args:
         reader: one of the readers that `child_main` knows.
         files: read in any order, each as often as its batches are asked for.
-        memory_bytes: bytes that the child may take beyond what it begins with.
+        memory_bytes: bytes that the child may take beyond what it begins with; None: those of an
+            import.
         options: options of the reader.
 
     Raises:
@@ -107,7 +108,11 @@ class _Child:
     """The parent's side of one child; closed, and the child ended, when nothing refers to it."""
 
     def __init__(
-        self, reader: str, files: Sequence[Path], options: dict[str, object], memory_bytes: int
+        self,
+        reader: str,
+        files: Sequence[Path],
+        options: dict[str, object],
+        memory_bytes: int | None = None,
     ) -> None:
         self._title = _TITLES[reader]
         self._socket = _server().fork(reader)
@@ -118,7 +123,7 @@ class _Child:
             "files": [str(file) for file in files],
             "options": options,
             "folder": os.getcwd(),
-            "memory_bytes": memory_bytes,
+            "memory_bytes": MEMORY_BYTES if memory_bytes is None else memory_bytes,
         }
         self._socket.settimeout(START_SECONDS)
         with self._ends_named(files[0]):

@@ -64,7 +64,8 @@ def nearest_by_index(
     row_bytes = column_index(searched, name).raw_bytes / max(1, searched.root.rows)
     if scope.indexed * row_bytes <= EXACT_BYTES or k * REFINE > MOST_SHARE * scope.indexed:
         return None
-    candidates = _candidates(opened, scope, wanted.astype(np.float32), k, nprobes)
+    with opened.indexes.readers.asking():
+        candidates = _candidates(opened, scope, wanted.astype(np.float32), k, nprobes)
     if candidates is None:
         return None
     ranked = nearest_of_candidates(known.dataset, name, wanted, candidates, k, metric, scope.beside)

@@ -53,8 +53,9 @@ def texts_by_index(
     statistics = WordStatistics(np.zeros(len(words), np.int64))
     for _ in () if scope.beside is None else counted_texts(scope.beside, name, words, statistics):
         pass  # counted: it is scored when all rows are
-    tables = opened.indexes.tables(opened.known, "words")
-    hits = [_hits(opened, scope, at, table, words) for at, table in tables.items()]
+    with opened.indexes.readers.asking():
+        tables = opened.indexes.tables(opened.known, "words")
+        hits = [_hits(opened, scope, at, table, words) for at, table in tables.items()]
     sums = opened.text_sums(scope)
     statistics.rows += sums.texts
     statistics.words += sums.words

@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,7 @@ from tensorrepo.formats.exchange.child_main import TableFile
 from tensorrepo.formats.exchange.child_search import COLUMN
 from tensorrepo.formats.search_index.segment_files import IndexFolders, files_below, store_files
 from tensorrepo.formats.search_index.stored_index import IndexFile, IndexSegment
-from tensorrepo.repo.errors import CorruptError, UnsupportedError
+from tensorrepo.repo.errors import CorruptError, Error, UnsupportedError
 from tensorrepo.repo.objects.envelope import ObjectSink, ObjectSource
 
 Progress = Callable[[int, int, str], None]
@@ -159,10 +160,18 @@ class SegmentReaders:
             self._open.move_to_end(key)
         return found
 
-    def forget(self) -> None:
-        """End all children."""
-        with self._lock:
-            self._open.clear()
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While children are asked: when one fails, all end, and the next question starts anew.
+
+        A child that was killed, or took too much memory, answers nothing any more.
+        """
+        try:
+            yield
+        except Error:
+            with self._lock:
+                self._open.clear()
+            raise
 
 
 def _open(paths: Sequence[Path], family: str, size_bytes: int) -> tuple[TableFile, ...]:

@@ -32,7 +32,11 @@ def index_create_command(
     ] = None,
     options: Annotated[
         list[str] | None,
-        Option("--build-option", metavar="NAME=N", help="partitions, sub_vectors, m, ef_construction."),
+        Option(
+            "--build-option",
+            metavar="NAME=N",
+            help="partitions, sub_vectors, m or ef_construction; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Make a search index of a column of a dataset, or bring it up to date, and stage it.
@@ -59,7 +63,9 @@ def index_create_command(
 def _number(text: str) -> tuple[str, int]:
     name, equals, value = text.partition("=")
     if not equals or not value.strip().isdigit():
-        raise InvalidInputError(f"--build-option {text!r:.80}: expected NAME=N, such as partitions=256")
+        raise InvalidInputError(
+            f"--build-option {text!r:.80}: expected NAME=N, such as partitions=256"
+        )
     return name.strip(), int(value)
 
 

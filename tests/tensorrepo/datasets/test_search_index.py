@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 import tensorrepo as tr
+from tensorrepo import connect
 from tensorrepo.formats.search_index import build, indexed_nearest, segment_files
 from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs import indexes
 
 pytest.importorskip("lance", reason="indexes are made by pylance")
 
@@ -312,6 +316,24 @@ def test_damaged_bytes_of_an_index_end_no_process_but_the_childs(
     with pytest.raises(tr.InvalidInputError, match="search index"):
         other.dataset("photos").nearest("v", VECTORS[0])
     assert len(other.dataset("photos").nearest("v", VECTORS[0], exact=True)) == 10
+
+
+def test_a_child_that_was_killed_is_followed_by_another(indexed: Any) -> None:
+    ds = indexed.dataset("photos")
+    expected = ds.search("t", "red car").rows.tolist()
+    (opened,) = [
+        tables for (_, family, *_), tables in _readers()._open.items() if family == "words"
+    ][-1:]
+    process = opened[0].batches.func.__self__._process
+    signal.pidfd_send_signal(process, signal.SIGKILL)
+    with pytest.raises(tr.InvalidInputError, match="ended the process"):
+        ds.search("t", "red car")
+    assert ds.search("t", "red car").rows.tolist() == expected
+
+
+def _readers() -> Any:
+    machine = connect.Machine(os.environ, Path.home(), Path.cwd())
+    return indexes.opened_indexes(machine).readers
 
 
 def test_without_pylance_the_extra_is_named(repo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
