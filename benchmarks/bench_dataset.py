@@ -9,7 +9,7 @@ sides; a ratio is the median of the rounds' ratios. Peers run in processes of th
 python of the environment `.bench` that `make bench-env` makes of `peers.txt`; without one the cases
 that need it are skipped (`write_rows` takes Lance of this environment). `--scale` shrinks, or
 grows, the data of `million` (a million fragments), `labels`, `changes` (1.5 GB; 3.4 makes it 5 GB),
-`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested`, `nearest_exact`, `search_text_exact`,
+`ingest_*`, `write_rows`, `add_*`, `diff_*`, `nested`, `nearest_*`, `search_text_*`,
 `sync_*` and `derive_*`. The cases stand in
 `dataset_cases/`.
 """
@@ -22,6 +22,7 @@ from dataset_cases import (
     changes,
     derive,
     diff,
+    indexed,
     ingest,
     labels,
     million,
@@ -49,6 +50,7 @@ CASES = {
     **nested.CASES,
     **derive.CASES,
     **nearest.CASES,
+    **indexed.CASES,
 }
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from tensorrepo.formats.dataset.schema.types import ClassLabel, Text
 from tensorrepo.formats.dataset.selecting.select_rows import Where, choose_rows
 from tensorrepo.formats.model.maintenance.erase import TensorSurvey
 from tensorrepo.formats.model.maintenance.repack import RepackOptions
+from tensorrepo.formats.search_index.stored_index import open_index, segments_with, write_index
 from tensorrepo.formats.views import open_view, without_rows, write_view
 from tensorrepo.repo.changes.purge import (
     HeldEntry,
@@ -136,6 +137,8 @@ class PurgeSurvey:
                 self._note(found, each.entry.digest, each.path)
             elif each.entry.kind is Kind.VIEW:
                 self._note(found, open_view(self.store, each.entry.digest).dataset, "")
+            elif each.entry.kind is Kind.SEARCH_INDEX:
+                self._note(found, open_index(self.store, each.entry.digest).dataset, "")
         return {digest: frozenset(paths) for digest, paths in found.items()}
 
     def _note(self, found: dict[Digest, set[str]], digest: Digest, path: str) -> None:
@@ -337,6 +340,17 @@ class PurgeSurvey:
                     found[self.store.living(each.entry.digest)] = each.path
         return found
 
+    @cached_property
+    def indexes(self) -> Mapping[Digest, str]:
+        """Search indexes that know erased rows or are of an erased column, and their paths."""
+        found, runs = {}, runs_of_ids(self.erasure.ids)
+        for each in self.held:
+            if each.entry.kind is Kind.SEARCH_INDEX:
+                index = open_index(self.store, each.entry.digest)
+                if index.column_id in self.erasure.columns or segments_with(index, runs):
+                    found[self.store.living(each.entry.digest)] = each.path
+        return found
+
     def rewrite(self, writer: ObjectWriter, progress: Callable[[str, int, int], None]) -> Twins:
         """Store the twins of all that holds some of it."""
         twins: dict[Digest, Digest] = {}
@@ -360,6 +374,15 @@ class PurgeSurvey:
             dataset = self.store.living(view.dataset)
             less = replace(less, dataset=twins.get(dataset, dataset))
             twins[digest], where[digest] = write_view(writer, less).digest, path
+        for digest, path in self.indexes.items():
+            index = open_index(self.store, digest)
+            dataset = self.store.living(index.dataset)
+            with_rows = segments_with(index, runs_of_ids(self.erasure.ids))
+            if index.column_id in self.erasure.columns:
+                with_rows = frozenset(range(len(index.segments)))
+            kept = [each for at, each in enumerate(index.segments) if at not in with_rows]
+            less_index = replace(index, dataset=twins.get(dataset, dataset), segments=tuple(kept))
+            twins[digest], where[digest] = write_index(writer, less_index)[0].digest, path
         chunks = frozenset(chunk for chunk, _ in self.tainted)
         rows = runs_of_ids(self.erasure.ids).tobytes() if twins else b""
         return Twins(twins, where, chunks, rows, self._erased_columns())

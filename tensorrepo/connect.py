@@ -121,13 +121,18 @@ def pending_folder(machine: Machine, url: str) -> Path:
 
 def local_state(machine: Machine, pending: Path) -> LocalState:
     """Where a client on this machine remembers things."""
-    limit = arguments.byte_size(
-        "cache.limit", read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
-    )
+    limit = cache_limit(machine)
     return LocalState(
         pending=pending,
         memory=machine.state_folder / "memory",
         cache=DiskCache(machine.cache_folder / "objects", limit) if limit else None,
+    )
+
+
+def cache_limit(machine: Machine) -> int:
+    """Bytes that each cache of this user may take, as the setting ``cache.limit`` says."""
+    return arguments.byte_size(
+        "cache.limit", read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
     )
 
 
@@ -161,9 +166,9 @@ def _cache_at(
     kind: Callable[[Path, int], _Cache],
 ) -> _Cache | None:
     """A cache of this machine by its usual name, or in a `folder` that the `option` named."""
-    if limit is None:
-        limit = read_config(machine.config_file).get("cache.limit", DEFAULT_CACHE_LIMIT)
-    size_bytes = arguments.byte_size("cache_limit", limit)
+    size_bytes = (
+        cache_limit(machine) if limit is None else arguments.byte_size("cache_limit", limit)
+    )
     if folder is not None and not isinstance(folder, str | PathLike):
         raise arguments.wrong(option, "the path of a folder", folder)
     named = None if folder is None else machine.cwd / _expanded(Path(folder), machine)
@@ -446,13 +451,15 @@ class _Drivers(Mapping[Kind, "MergeDriver"]):
             return lazy.DatasetMergeDriver(allowed_outside(self._machine, self._more))
         if kind is Kind.MODEL:
             return lazy.ModelMergeDriver()
+        if kind is Kind.SEARCH_INDEX:
+            return lazy.IndexMergeDriver()
         raise KeyError(kind)
 
     def __iter__(self) -> Iterator[Kind]:
-        return iter((Kind.DATASET, Kind.MODEL))
+        return iter((Kind.DATASET, Kind.MODEL, Kind.SEARCH_INDEX))
 
     def __len__(self) -> int:
-        return 2
+        return 3
 
 
 def read_config(path: Path) -> dict[str, str]:

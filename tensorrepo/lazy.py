@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tensorrepo.formats.model.maintenance.worn_packs import repack_worn, worn_packs
     from tensorrepo.formats.model.merging.recipe import METHODS
     from tensorrepo.formats.model.merging.three_way import ModelMergeDriver
+    from tensorrepo.formats.search_index.merge import IndexMergeDriver
     from tensorrepo.hints import no_attribute
     from tensorrepo.models.checkpointer import checkpointer_of
     from tensorrepo.models.model import model_at
@@ -91,6 +92,7 @@ __all__ = [
     "DatasetChange",
     "DatasetMergeDriver",
     "EvaluationRequest",
+    "IndexMergeDriver",
     "Lineage",
     "ModelMergeDriver",
     "Owners",
@@ -199,6 +201,7 @@ _NAMES: Final = {
     "formats.model.maintenance.worn_packs": "repack_worn worn_packs",
     "formats.model.merging.three_way": "ModelMergeDriver",
     "formats.model.state.lossy": "LossyState",
+    "formats.search_index.merge": "IndexMergeDriver",
     "hints": "no_attribute",
     "models.checkpointer": "RetentionPolicy checkpointer_of",
     "models.model": "Model model_at",

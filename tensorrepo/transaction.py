@@ -38,6 +38,8 @@ from tensorrepo.formats.model.merging.new_model import construct_model, merge_mo
 from tensorrepo.formats.model.merging.recipe import ADAPTER, make_recipe
 from tensorrepo.formats.model.parts import JoinedParts, TensorsPart, join_parts
 from tensorrepo.formats.model.write.model_writer import WriteReport
+from tensorrepo.formats.search_index.build import IndexReport
+from tensorrepo.formats.search_index.paths import index_folder, indexes_of
 from tensorrepo.formats.views import open_view
 from tensorrepo.models.model import Model
 from tensorrepo.query.untrusted.sandbox import QueryLimits
@@ -51,6 +53,7 @@ from tensorrepo.runs.run_context import note_committed, noted_edges
 from tensorrepo.verbs.derive import DeriveRequest, Types, derive
 from tensorrepo.verbs.exchange import AdoptionRequest, adopt, open_source
 from tensorrepo.verbs.files import put_file
+from tensorrepo.verbs.indexes import create_index
 from tensorrepo.verbs.models import (
     adapter_edge,
     base_model,
@@ -249,6 +252,59 @@ class Transaction:
         draft = self.dataset(name)
         draft.derived = report
         return draft
+
+    def create_index(
+        self,
+        dataset: str,
+        column: str,
+        kind: str | None = None,
+        *,
+        metric: str | None = None,
+        progress: Callable[[int, int, str], None] | None = None,
+        **options: int,
+    ) -> IndexReport:
+        """An index that `Dataset.nearest` or `Dataset.search` asks; or one brought up to date.
+
+        It is an entry ``indexes/DATASET/COLUMN``. Where rows changed since it was made, searches
+        compare these themselves, so that they never answer with what was; called again, this reads
+        and indexes them alone. All is made anew when the kind, the metric or an option is another
+        one.
+
+        Args:
+            dataset: name of a dataset of the branch.
+            column: column of vectors or of text.
+            kind: "ivf_pq", "ivf_sq", "ivf_flat", "ivf_hnsw_sq" (or "hnsw") or "ivf_hnsw_pq" of
+                vectors, "text" of text. None: that of the index which is there, else "ivf_pq" or
+                "text".
+            metric: "l2", "cosine" or "dot": the distance that is asked for; None: likewise, else
+                "l2".
+            progress: receives how much is done of a stage, of how much, and what the stage is.
+            options: ``partitions``, ``sub_vectors`` (of a product quantiser), ``m`` and
+                ``ef_construction`` (of a graph).
+
+        Returns:
+            What was done.
+
+        Raises:
+            NotFoundError: no such dataset or column.
+            InvalidInputError: a kind, metric or option that does not fit the column.
+            UnsupportedError: pylance is not installed.
+
+        Example:
+            ``tx.create_index("photos", "embedding", kind="ivf_pq", metric="cosine")``
+        """
+        _, report = create_index(
+            self.core,
+            self.context.machine,
+            self.context.outside,
+            path_in("datasets", dataset),
+            text("column", column),
+            kind,
+            metric,
+            options,
+            progress or (lambda _done, _total, _stage: None),
+        )
+        return report
 
     def create_view(self, name: str, rows: str | RowsOfDataset, *, replace: bool = False) -> None:
         """Keep which rows a query chooses of what the branch has, staged changes not counted.
@@ -570,10 +626,18 @@ class Transaction:
         self.core.stage(path, put_file(writer, content))
 
     def remove(self, path: str) -> None:
-        """Leave an entry out of the commit. `path` is whole: ``datasets/fashion``."""
+        """Leave an entry out of the commit, a dataset with its search indexes.
+
+        `path` is whole: ``datasets/fashion``.
+        """
         if self.core.entry(text("path", path)) is None:
             raise NotFoundError(f"no {path} in branch {self.core.branch!r}")
-        self.core.remove(path)
+        tree = tree_of(self.core.objects, self.core.base)
+        below = self.context.core.entries(tree, index_folder(path))
+        known = {each for each, _ in below} | self.core.staged.keys()
+        for each in (path, *indexes_of(known, path)):
+            if self.core.entry(each) is not None:
+                self.core.remove(each)
 
     def restore(self, path: str, ref: str) -> None:
         """Stage an entry as it was at another commit, also one that the branch has no more.

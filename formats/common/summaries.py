@@ -24,7 +24,9 @@ from tensorrepo.repo.objects.envelope import Kind
 DATASET_SUMMARY: Final = Struct("<QQQ")  # rows, columns, stored bytes
 MODEL_SUMMARY: Final = Struct("<QQ")  # tensors, aliases counted; bytes of all tensors
 VIEW_SUMMARY: Final = Struct("<QQ")  # rows, bytes of the view; the path of its dataset follows
+INDEX_SUMMARY: Final = Struct("<QQ")  # rows, bytes of its files; its kind follows
 _PATH_BYTES: Final = MAX_SUMMARY_BYTES - VIEW_SUMMARY.size
+_KIND_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ def view_summary(*, rows: int, view_bytes: int, path: str) -> bytes:
     return VIEW_SUMMARY.pack(rows, view_bytes) + path.encode("ascii")[:_PATH_BYTES]
 
 
+def index_summary(*, rows: int, index_bytes: int, kind: str) -> bytes:
+    return INDEX_SUMMARY.pack(rows, index_bytes) + kind.encode("ascii")[:_KIND_BYTES]
+
+
 def decoded_bytes(path: str, entry: Entry) -> int:
     """Bytes of the content of the entry at `path` when decoded; see `list_entry`."""
     return list_entry(path, entry).bytes
@@ -106,6 +112,8 @@ def _content(kind: Kind, counts: tuple[int, ...], rest: bytes) -> str:
     if kind is Kind.VIEW:
         cut = "..." if len(rest) == _PATH_BYTES else ""
         return f"{counted(counts[0], 'row')} of {rest.decode('ascii', 'replace')}{cut}"
+    if kind is Kind.SEARCH_INDEX:
+        return f"{rest.decode('ascii', 'replace')} of {counted(counts[0], 'row')}"
     return counted(counts[0] if counts else 0, "byte")
 
 
@@ -122,6 +130,8 @@ def _facts(kind: Kind, counts: tuple[int, ...], rest: bytes) -> dict[str, Any]:
     if kind is Kind.VIEW:
         whole = len(rest) < _PATH_BYTES
         return {"rows": counts[0], "of": rest.decode("ascii", "replace") if whole else None}
+    if kind is Kind.SEARCH_INDEX:
+        return {"rows": counts[0], "index": rest.decode("ascii", "replace")}
     return {}
 
 
@@ -132,4 +142,5 @@ _FORMS: Final = {
     Kind.DATASET: (DATASET_SUMMARY, 0),
     Kind.MODEL: (MODEL_SUMMARY, 0),
     Kind.VIEW: (VIEW_SUMMARY, _PATH_BYTES),
+    Kind.SEARCH_INDEX: (INDEX_SUMMARY, _KIND_BYTES),
 }

@@ -56,7 +56,7 @@ from tensorrepo.formats.dataset.selecting.select_rows import Chosen, choose_rows
 from tensorrepo.formats.dataset.update import delete_rows, set_values
 from tensorrepo.formats.dataset.versions.changed_cells import VersionPair
 from tensorrepo.formats.dataset.versions.match import RowRanges, emptied
-from tensorrepo.formats.dataset.versions.row_diff import row_changes
+from tensorrepo.formats.dataset.versions.row_diff import updated_rows
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest, write_dataset
 from tensorrepo.repo.errors import ConflictError, InvalidInputError, NotFoundError
 from tensorrepo.repo.ids import Digest
@@ -196,7 +196,7 @@ def _plan_rows(
     pair = VersionPair.of(derived, source, whole=True)
     surplus = pair.matched.deleted.expand()
     _check_surplus(derived, earlier, surplus)
-    stale = live_rows(source).physical(_updated(earlier, source, columns))
+    stale = live_rows(source).physical(updated_rows(earlier, source, columns))
     places = pair.matched.both.old_of(stale)
     there = places >= 0
     there[there] = live_rows(derived).live(places[there]) >= 0
@@ -229,26 +229,13 @@ def _plan_exploded(
     columns: tuple[str, ...],
 ) -> DerivationPlan:
     matched = VersionPair.of(earlier, source, whole=True).matched
-    stale = live_rows(source).physical(_updated(earlier, source, columns))
+    stale = live_rows(source).physical(updated_rows(earlier, source, columns))
     gone = matched.deleted.expand()
     old = np.concatenate([row_id_table(earlier).of(gone), row_id_table(source).of(stale)])
     named = {SOURCE_ROW: [format_row_id(each) for each in old]}
     surplus = choose_rows(derived, named, strict=False).rows if len(old) else _NO_ROWS
     missing = np.union1d(matched.added.expand(), stale)
     return DerivationPlan(_ranges(missing), surplus=surplus, renewed=len(stale), deleted=len(gone))
-
-
-def _updated(earlier: StoredDataset, source: StoredDataset, columns: tuple[str, ...]) -> Ints:
-    """Live rows of the source whose values in `columns` are not what they were, ascending."""
-    if earlier.digest == source.digest:
-        return _NO_ROWS
-    pieces = []
-    for batch in row_changes(earlier, source, columns=columns, max_bytes=1 << 62):
-        if batch.change != "updated":
-            break  # they come first
-        assert batch.new_rows is not None, "updated rows are in both versions"
-        pieces.append(batch.new_rows)
-    return np.sort(np.concatenate([_NO_ROWS, *pieces]))
 
 
 def _ranges(rows: Ints) -> RowRanges:

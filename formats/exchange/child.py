@@ -47,6 +47,7 @@ _MAPPED_BYTES = 1 << 20
 # large buffer unless told to keep them, which takes more time than reading does.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's: whoever forks has one thread
+    "LANCE_LOG": "error",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TOP_PAD_": str(16 << 20),
@@ -67,6 +68,7 @@ _TITLES = {
     "lance": "Lance dataset",
     "hdf5": "HDF5 file",
     "footer": "Parquet footer",
+    "search": "search index",
 }
 
 
@@ -74,12 +76,16 @@ class _Unreadable(Exception):
     """What the library in a child says of bytes that are wrong."""
 
 
-def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Path, TableFile]:
+def open_files(
+    reader: str, files: Sequence[Path], *, memory_bytes: int | None = None, **options: object
+) -> dict[Path, TableFile]:
     """Open files of one source in a child, which lives until what is returned is dropped.
 
     Args:
         reader: one of the readers that `child_main` knows.
         files: read in any order, each as often as its batches are asked for.
+        memory_bytes: bytes that the child may take beyond what it begins with; None: those of an
+            import.
         options: options of the reader.
 
     Raises:
@@ -90,7 +96,7 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
         with refusals(file, "file"):
             if not file.is_dir():
                 file.open("rb").close()
-    child = _Child(reader, files, options)
+    child = _Child(reader, files, options, memory_bytes)
     opened = {}
     for number, file in enumerate(files):
         schema, rows = child.schema(file)
@@ -101,7 +107,13 @@ def open_files(reader: str, files: Sequence[Path], **options: object) -> dict[Pa
 class _Child:
     """The parent's side of one child; closed, and the child ended, when nothing refers to it."""
 
-    def __init__(self, reader: str, files: Sequence[Path], options: dict[str, object]) -> None:
+    def __init__(
+        self,
+        reader: str,
+        files: Sequence[Path],
+        options: dict[str, object],
+        memory_bytes: int | None = None,
+    ) -> None:
         self._title = _TITLES[reader]
         self._socket = _server().fork(reader)
         self._process: int | None = None
@@ -111,7 +123,7 @@ class _Child:
             "files": [str(file) for file in files],
             "options": options,
             "folder": os.getcwd(),
-            "memory_bytes": MEMORY_BYTES,
+            "memory_bytes": MEMORY_BYTES if memory_bytes is None else memory_bytes,
         }
         self._socket.settimeout(START_SECONDS)
         with self._ends_named(files[0]):
@@ -124,11 +136,13 @@ class _Child:
             rows = json.loads(self._frame(file, SCHEMA) or b"null")
             return pa.ipc.read_schema(pa.py_buffer(self._frame(file, SCHEMA) or b"")), rows
 
-    def batches(self, number: int, file: Path) -> Iterator[pa.RecordBatch]:
+    def batches(self, number: int, file: Path, **asked: object) -> Iterator[pa.RecordBatch]:
+        """The batches of a file; `asked` is what its reader is asked for, as JSON values."""
+        question = f"{number} {json.dumps(asked)}\n" if asked else f"{number}\n"
         # One file at a time: answers have no number.
         with self._lock, self._ends_named(file):
             self._socket.settimeout(STALL_SECONDS)
-            self._socket.sendall(b"%d\n" % number)
+            self._socket.sendall(question.encode())
             try:
                 while (body := self._frame(file, BATCH)) is not None:
                     self._socket.sendall(b"\n")

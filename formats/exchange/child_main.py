@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import sys
@@ -37,12 +38,7 @@ DONE, SCHEMA, BATCH, FAILED = range(4)
 BATCHES_AHEAD = 2  # that are sent before the first of them is acknowledged
 _BATCH_BYTES = 8 << 20  # of one record batch, unless a single row is larger
 # How pyarrow says that bytes are wrong. A lying length fails as an allocation.
-ARROW_ERRORS: tuple[type[Exception], ...] = (
-    pa.ArrowException,
-    ValueError,
-    OverflowError,
-    MemoryError,
-)
+ARROW_ERRORS = (pa.ArrowException, ValueError, OverflowError, MemoryError)
 _MAX_ROWS = 65_536
 _POINTER_BYTES = 8  # what a row of any type costs in memory, however well it is encoded
 _STREAM_BYTES = 1 << 20
@@ -70,7 +66,7 @@ class TableFile:
 
     schema: pa.Schema
     rows: int | None
-    batches: Callable[[], Iterator[pa.RecordBatch]]
+    batches: Callable[..., Iterator[pa.RecordBatch]]
 
 
 def open_parquet(path: str) -> TableFile:
@@ -648,6 +644,12 @@ def _hdf5_values(dataset: Any, column: _Hdf5Column, start: int, stop: int) -> pa
     return pa.Array.from_buffers(kind, stop - start, [None, pa.py_buffer(elements)])
 
 
+def open_search_index(path: str, **options: Any) -> TableFile:
+    """A search index of Lance, which answers questions; its reader is a script beside this one."""
+    script = runpy.run_path(os.path.join(os.path.dirname(__file__), "child_search.py"))
+    return TableFile(*script["open_index"](path, Refusal, **options))
+
+
 _READERS: dict[str, Callable[..., TableFile]] = {
     "parquet": open_parquet,
     "arrow": open_arrow,
@@ -655,11 +657,12 @@ _READERS: dict[str, Callable[..., TableFile]] = {
     "lance": open_lance,
     "hdf5": open_hdf5,
     "footer": open_footer,
+    "search": open_search_index,
 }
 READERS = tuple(_READERS)
 # What the server loads once, for all later children: it starts no threads. Lance's core does.
 _PRELOADED = {"hdf5": "h5py"}
-_LOADED = {"lance": "lance"}  # by the child
+_LOADED = {"lance": "lance", "search": "lance"}  # by the child
 
 
 def serve(control: int) -> None:
@@ -725,9 +728,10 @@ def _read(request: dict[str, Any], questions: IO[bytes], answers: socket.socket)
             _send(answers, SCHEMA, json.dumps(opened[-1].rows).encode())
             _send(answers, SCHEMA, opened[-1].schema.serialize())
     while question := questions.readline():
+        number, _, asked = question.partition(b" ")
         waiting = 0
         with _Telling(answers):
-            for batch in opened[int(question)].batches():
+            for batch in opened[int(number)].batches(**json.loads(asked or b"{}")):
                 _send_batch(answers, batch)
                 waiting += 1
                 if waiting > BATCHES_AHEAD:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tensorrepo.formats.common.arguments import counted
 from tensorrepo.formats.dataset.diff import ColumnFactsChange, DatasetDiff, compare_datasets
 from tensorrepo.formats.dataset.external.outside import Outside
 from tensorrepo.formats.dataset.metadata.row_ids import format_row_id
@@ -32,6 +33,7 @@ from tensorrepo.formats.dataset.versions.row_diff import (
     row_changes,
 )
 from tensorrepo.formats.model.comparison import diff_models
+from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index
 from tensorrepo.formats.views import diff_views, open_view
 from tensorrepo.query.compare.descriptions import describe_entry
 from tensorrepo.query.compare.entry_change import EntryChange, mark_of
@@ -191,7 +193,18 @@ def _inside(
     if new.kind is Kind.VIEW:
         views = diff_views(open_view(objects, old.digest), open_view(objects, new.digest))
         return views.summary, (), {"added": len(views.added), "removed": len(views.removed)}
+    if new.kind is Kind.SEARCH_INDEX:
+        return _changed_index(open_index(objects, old.digest), open_index(objects, new.digest))
     return "", (), None
+
+
+def _changed_index(old: StoredIndex, new: StoredIndex) -> Inside:
+    before = {segment.name for segment in old.segments}
+    made = [segment.rows for segment in new.segments if segment.name not in before]
+    gone = len(before - {segment.name for segment in new.segments})
+    told = {"rows": new.rows, "rows_before": old.rows, "indexed": sum(made), "segments_gone": gone}
+    what = f"{counted(sum(made), 'row')} indexed, {counted(new.rows, 'row')} in all"
+    return what, (), told
 
 
 SHOWN_COLUMNS = 6  # of a row that came or went

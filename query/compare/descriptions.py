@@ -16,6 +16,7 @@ from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import type_to_json
 from tensorrepo.formats.model.stored_model import StoredModel, TensorSpec, open_model
+from tensorrepo.formats.search_index.stored_index import StoredIndex, open_index
 from tensorrepo.formats.views import open_view
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
@@ -62,6 +63,8 @@ def describe_entry(objects: ObjectSource, path: str, entry: Entry) -> EntryDescr
         return EntryDescription(
             path, "view", shape, size, entry.digest, details, facts | {"query": view.sql}
         )
+    if entry.kind is Kind.SEARCH_INDEX:
+        return _describe_index(path, entry, open_index(objects, entry.digest))
     size = objects.get(entry.digest).payload.nbytes if entry.kind is Kind.BLOB else 0
     kind = entry.kind.noun
     return EntryDescription(path, kind, counted(size, "byte"), size, entry.digest)
@@ -101,6 +104,41 @@ def _describe_dataset(path: str, entry: Entry, dataset: StoredDataset) -> EntryD
     }
     size, details = dataset.stored_bytes, columns + properties
     return EntryDescription(path, "dataset", shape, size, entry.digest, details, facts)
+
+
+def _describe_index(path: str, entry: Entry, index: StoredIndex) -> EntryDescription:
+    of = f"{index.path}, column {index.column}"
+    content = f"{index.kind} of {counted(index.rows, 'row')} of {of}"
+    made = f"by {index.metric}" if index.metric else "by BM25"
+    details = [f"{made}, as of version {index.dataset:.12}"]
+    details += [
+        f"segment of {counted(each.rows, 'row')}: {each.method}, {counted(each.size_bytes, 'byte')}"
+        + "".join(f", {name} {value}" for name, value in sorted(each.options.items()))
+        + (f", finds about {each.recall:.0%}" if each.recall else "")
+        for each in index.segments
+    ]
+    facts = {
+        "rows": index.rows,
+        "of": index.path,
+        "column": index.column,
+        "index": index.kind,
+        "metric": index.metric or None,
+        "dataset": index.dataset,
+        "options": dict(index.options),
+        "segments": [
+            {
+                "rows": each.rows,
+                "method": each.method,
+                "bytes": each.size_bytes,
+                "options": dict(each.options),
+                "recall": each.recall or None,
+            }
+            for each in index.segments
+        ],
+    }
+    return EntryDescription(
+        path, entry.kind.label, content, index.size_bytes, entry.digest, tuple(details), facts
+    )
 
 
 def _describe_model(path: str, entry: Entry, model: StoredModel) -> EntryDescription:

@@ -20,6 +20,7 @@ from tensorrepo.query.sql.functions import NAMES, add_function
 from tensorrepo.query.sql.names import QueryNames, as_utf8, names_of, quoted, text_literal
 from tensorrepo.query.sql.pushdown import Scanned, ScannedTable, StoppedError, as_arrow_dataset
 from tensorrepo.query.sql.results import Result
+from tensorrepo.query.sql.search_calls import FUNCTIONS, AnswersCalls, answer_calls, find_calls
 from tensorrepo.repo.errors import Error, InvalidInputError, NotFoundError, PermissionDenied
 from tensorrepo.repo.suggest import did_you_mean, there_are
 
@@ -28,6 +29,7 @@ MEMORY = "1GiB"
 _TEXT_AS_NUMBER = re.compile(
     r"Could not convert string .* to U?INT\d+ when casting from source column (\w+)"
 )
+_NO_SEARCH = re.compile(rf"Table Function with name \"?({'|'.join(FUNCTIONS)})\"? does not exist")
 _MISSING = re.compile(r'Table with name "?(.+?)"? does not exist')
 
 
@@ -96,6 +98,7 @@ class DuckSession:
     tables: QueryTables
     settings: DuckSettings = field(default_factory=DuckSettings)
     scanned: Scanned = field(default_factory=Scanned)
+    answers: AnswersCalls | None = None  # calls of `nearest` and `search`; None: nobody does
     _connection: Any = None
     _functions: set[str] = field(default_factory=set)
 
@@ -124,9 +127,30 @@ class DuckSession:
                 )
             self._add_functions(names)
             add_tables(self.connection, names, partial(self.tables.find, scanned=self.scanned))
+            calls = [] if self.answers is None else find_calls(text)
+            if calls and self.answers is not None:
+                evaluate = partial(self._value, params=params)
+                register = self.connection.register
+                text = answer_calls(text, calls, names.words, evaluate, self.answers, register)
+                params = self._needed(text, params)
             relation = self.connection.sql(text, params=params)
         reworded = partial(in_our_words, self.scanned, self.tables.known)
         return Result(self.connection, relation, self.scanned, reworded)
+
+    def _value(self, expression: str, params: Params) -> Any:
+        """The value of an expression in a query."""
+        text = f"SELECT ({expression})"
+        rows = self.connection.sql(text, params=self._needed(text, params)).fetchall()
+        return rows[0][0] if rows else None
+
+    def _needed(self, text: str, params: Params) -> Params:
+        """Those of the parameters that a text names."""
+        if not params:
+            return params
+        named = self.parameters(text)
+        if not isinstance(params, Mapping):
+            params = {str(at): value for at, value in enumerate(params, 1)}
+        return {name: value for name, value in params.items() if name in named} or None
 
     def _listing(self) -> str:
         """`table_listing`, with the tables that this session made itself."""
@@ -279,6 +303,12 @@ def reworded(kind: str, text: str, known: Callable[[], Iterable[str]]) -> Error:
     missing = _MISSING.search(text)
     if missing is not None:
         return NotFoundError(_unknown_table(missing[1], known()))
+    if (search := _NO_SEARCH.search(text)) is not None:
+        return InvalidInputError(
+            f"SQL: {search[1]}(...) is a table behind FROM or JOIN of your own queries: `repo.sql` "
+            "and `tensorrepo sql` answer it. It is not answered where others' queries are: a "
+            "service, a view that came with a repository"
+        )
     if kind == "PermissionException" or "lock_configuration" in text:
         return PermissionDenied(f"SQL: {text}")
     return InvalidInputError(f"SQL: {text}{_about_classes(text)}")

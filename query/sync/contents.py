@@ -65,7 +65,8 @@ from tensorrepo.repo.log.state import State
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 
 _KINDS: Final = {
-    "datasets": "dataset", "files": "file", "models": "model", "runs": "run", "views": "view",
+    "datasets": "dataset", "files": "file", "indexes": "search index", "models": "model",
+    "runs": "run", "views": "view",
 }  # fmt: skip
 
 

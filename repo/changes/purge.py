@@ -47,6 +47,7 @@ from tensorrepo.repo.objects.writer import ObjectWriter
 
 PURGE: Final = "purge"
 _TRIES: Final = 8
+_HELD_ALONE: Final = frozenset({Kind.DATASET, Kind.VIEW, Kind.SEARCH_INDEX})  # by leases
 # They hold ids and counts, or headers of files, and come about in the same form again.
 _WITHOUT_VALUES: Final = frozenset({Kind.DELETION_MAP, Kind.ROW_RUNS, Kind.FOREIGN, Kind.BLOB})
 
@@ -133,7 +134,7 @@ def held_entries(repository: RepositoryCore, state: State) -> Iterator[HeldEntry
     for digest in others:
         for found in closure(objects, [digest], state.supersedes):
             kind = objects.describe(found).kind
-            if kind in (Kind.DATASET, Kind.VIEW) and ("", found, None) not in seen:
+            if kind in _HELD_ALONE and ("", found, None) not in seen:
                 seen.add(("", found, None))
                 yield HeldEntry("", Entry(kind, found), digest)
 

@@ -57,6 +57,7 @@ class Kind(IntEnum):
     VIEW = 22
     ROW_RUNS = 23
     FOREIGN = 24
+    SEARCH_INDEX = 25
     MODEL = 32
     PLACEMENT = 33
     PACK = 34

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tensorrepo.catalog.catalog import catalog_of
+from tensorrepo.catalog.search_calls import SearchAnswers
 from tensorrepo.context import Context
 from tensorrepo.formats.common.arguments import byte_size, check_instance, ref_text, text, wrong
 from tensorrepo.formats.common.json import as_plain
@@ -51,7 +52,14 @@ def sql(
     with _telling_purged(found, query, given):
         if untrusted is not None:
             return query_sandboxed(found, query, untrusted, given)
-        return DuckSession(found, DuckSettings(memory=f"{size_bytes}B")).query(query, given)
+        return session_of(context, found, size_bytes).query(query, given)
+
+
+def session_of(context: Context, tables: RepositoryTables, memory_bytes: int) -> DuckSession:
+    """A session for the caller's own queries, in which `nearest` and `search` are tables."""
+    session = DuckSession(tables, DuckSettings(memory=f"{memory_bytes}B"))
+    session.answers = SearchAnswers(context, tables.ref, session.scanned)
+    return session
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tensorrepo.datasets.search import SearchResult
 from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.json_values import value_json
+from tensorrepo.formats.dataset.schema.types import Text
 from tensorrepo.formats.dataset.searching.nearest import METRICS
 from tensorrepo.repo.errors import InvalidInputError, NoSuchRowError
 
@@ -33,7 +34,9 @@ def search_command(
         str,
         Argument(metavar="[REF:]DATASET", help="A dataset or view.", autocompletion=complete_place),
     ],
-    column: Annotated[str, Argument(metavar="COLUMN", help="Of text, or of vectors.")],
+    column: Annotated[
+        str, Argument(metavar="COLUMN", help="Of text, or of vectors; two with a comma for both.")
+    ],
     text: Annotated[str | None, Option("--text", help="Words to look for.")] = None,
     vector: Annotated[
         str | None, Option("--vector", metavar="FILE.npy", help="One vector, or several.")
@@ -45,6 +48,7 @@ def search_command(
     distance: Annotated[
         str | None, Option("--distance", help=f"One of {', '.join(METRICS)}; of vectors.")
     ] = None,
+    exact: Annotated[bool, Option("--exact", help="Compare every row; ask no index.")] = False,
     where: WhereOption = None,
     columns: ColumnsOption = None,
     vertical: VerticalOption = False,
@@ -52,33 +56,74 @@ def search_command(
 ) -> None:
     """Look for rows that fit words, or whose vectors are near one.
 
-    Every row is compared, so that the answer is exact. Words rank rows by BM25, the best first;
-    vectors by their distance, the nearest first: Euclidean, one minus the cosine, or minus the
-    inner product. With --like the row itself is left out.
+    By an index, where `index create` made one; else every row is compared. Words rank rows by BM25,
+    the best first; vectors by their distance, the nearest first: Euclidean, one minus the cosine,
+    or minus the inner product. With --like the row itself is left out. Two columns, one of text and
+    one of vectors, rank together: --text for one, --vector or --like for the other.
 
     Examples:
         tensorrepo search photos caption --text "red car"
         tensorrepo search photos embedding --like 17 --where "label == 'cat'"
         tensorrepo search v1:photos embedding --vector query.npy --distance cosine -k 3 --json
+        tensorrepo search photos caption,embedding --text "red car" --like 17
     """
     whole = byte_size("--bytes", whole_bytes)
-    if sum(each is not None for each in (text, vector, like)) != 1:
-        raise InvalidInputError("say what to look for: one of --text, --vector and --like")
-    if text is not None and distance is not None:
+    both = "," in column
+    if sum(each is not None for each in (vector, like)) + (text is not None) != 1 + both or (
+        both and text is None
+    ):
+        raise InvalidInputError(
+            "say what to look for: --text, and --vector or --like, as COLUMN is two columns"
+            if both
+            else "say what to look for: one of --text, --vector and --like"
+        )
+    if not both and text is not None and distance is not None:
         raise InvalidInputError("--distance is of vectors, and --text looks for words")
     dataset, metric = streamed_handle(call, entry), distance or METRICS[0]
-    asked: dict[str, Any] = {"where": where, "columns": column_names(columns)}
-    if text is not None:
+    asked: dict[str, Any] = {"where": where, "columns": column_names(columns), "exact": exact}
+    if both:
+        found = _hybrid(
+            call, dataset, column, str(text), vector, like, k, asked | {"metric": metric}
+        )
+    elif text is not None:
         found = dataset.search(column, text, k, **asked)
     elif vector is not None:
         found = dataset.nearest(column, _vectors(call, vector), k, metric=metric, **asked)
     else:
-        row = _row(dataset, str(like))
-        query = dataset[column][row]
-        if not isinstance(query, np.ndarray):
-            raise InvalidInputError(f"row {like} has no vector in column {column!r}")
+        row, query = _like(dataset, column, str(like))
         found = _without(row, dataset.nearest(column, query, k + 1, metric=metric, **asked), k)
     _show(call, found, vertical=vertical, whole_bytes=whole)
+
+
+def _hybrid(
+    call: RepoCall,
+    dataset: Dataset,
+    columns: str,
+    text: str,
+    vector: str | None,
+    like: str | None,
+    k: int,
+    asked: dict[str, Any],
+) -> SearchResult:
+    """Rows ranked by two columns."""
+    names = [each.strip() for each in columns.split(",")]
+    words = [name for name in names if isinstance(dataset.schema.column(name).type, Text)]
+    if len(names) != 2 or len(words) != 1:
+        raise InvalidInputError(f"{columns!r}: expected one column of text and one of vectors")
+    (other,) = [name for name in names if name not in words]
+    if like is None:
+        return dataset.hybrid({words[0]: text, other: _vectors(call, str(vector))}, k, **asked)
+    row, query = _like(dataset, other, like)
+    return _without(row, dataset.hybrid({words[0]: text, other: query}, k + 1, **asked), k)
+
+
+def _like(dataset: Dataset, column: str, name: str) -> tuple[int, Any]:
+    """A row, and its vector."""
+    row = _row(dataset, name)
+    query = dataset[column][row]
+    if not isinstance(query, np.ndarray):
+        raise InvalidInputError(f"row {name} has no vector in column {column!r}")
+    return row, query
 
 
 def _vectors(call: RepoCall, name: str) -> Any:

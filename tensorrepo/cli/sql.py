@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tensorrepo._version import VERSION
-from tensorrepo.catalog.sql import sql, tables_of
+from tensorrepo.catalog.sql import session_of, sql, tables_of
 from tensorrepo.cli import output
 from tensorrepo.cli.options import (
     CommandCall,
@@ -30,7 +30,7 @@ from tensorrepo.formats.common.arguments import byte_size
 from tensorrepo.formats.dataset.schema.cells import value_text
 from tensorrepo.formats.dataset.schema.json_values import value_json
 from tensorrepo.formats.views import StoredView, diff_views, open_view
-from tensorrepo.query.sql.duck import MEMORY, DuckSession, DuckSettings
+from tensorrepo.query.sql.duck import MEMORY, DuckSession
 from tensorrepo.query.sql.functions import NAMES
 from tensorrepo.query.sql.names import quoted
 from tensorrepo.query.sql.results import Result
@@ -229,7 +229,7 @@ def sql_command(
             raise InvalidInputError("--untrusted answers one query: give it, or - to read it")
         if path is not None:
             raise InvalidInputError("--to keeps the rows of one query: give it, or - to read it")
-        connection = DuckSession(tables, DuckSettings(memory=f"{size}B"))
+        connection = session_of(handle.context, tables, size)
         where = f"{session.repository.url} at {at:.12}"
         prompt(partial(_ask, connection, params, show), tables.known, session.machine, where)
         return

@@ -24,17 +24,24 @@ from tensorrepo.datasets.conversions import (
     polars_frame,
     tensors_of,
 )
-from tensorrepo.datasets.search import SearchResult, search_text, search_vectors
+from tensorrepo.datasets.search import (
+    FUSED_ROWS,
+    SearchResult,
+    fuse,
+    search_text,
+    search_vectors,
+)
 from tensorrepo.datasets.splits import sides_of
 from tensorrepo.datasets.sql_edit import row_selection
 from tensorrepo.datasets.stream import Stream
 from tensorrepo.describe import dataset_table
-from tensorrepo.formats.common.arguments import byte_size, check_instance, counted
+from tensorrepo.formats.common.arguments import byte_size, check_instance, counted, flag, mapping
 from tensorrepo.formats.common.arguments import whole as whole_number
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, live_rows, open_dataset
 from tensorrepo.formats.dataset.schema.nulls import null_policy
 from tensorrepo.formats.dataset.schema.schema import Schema
+from tensorrepo.formats.dataset.searching.top_rows import checked_k
 from tensorrepo.formats.dataset.selecting.row_bits import bits_of
 from tensorrepo.formats.dataset.selecting.select_rows import (
     Where,
@@ -83,6 +90,7 @@ from tensorrepo.repo.objects.cache import DiskCache, PageDiskCache
 from tensorrepo.repo.objects.envelope import Kind, ObjectSource
 from tensorrepo.repo.tables import RecordTable, Shown
 from tensorrepo.runs.run_context import note_streamed, noted
+from tensorrepo.verbs.indexes import IndexSearch, index_beside
 
 T = TypeVar("T")
 
@@ -311,11 +319,15 @@ class Dataset(Shown):
         where: Where | None = None,
         columns: Sequence[str] | None = None,
         metric: str = "l2",
+        exact: bool = False,
+        nprobes: int | None = None,
     ) -> SearchResult:
-        """The `k` rows whose vectors are nearest to a query, the nearest first; exact.
+        """The `k` rows whose vectors are nearest to a query, the nearest first.
 
-        Every row is compared, page by page; equally near ones come in the order of the dataset.
-        Nulls, and vectors with NaN, never come.
+        By the index of the column and metric, if the commit has one (`Transaction.create_index`);
+        else every row is compared, page by page. Distances are exact, and equally near rows come in
+        the order of the dataset: what an index may do is miss a row. `told` of what is returned
+        says how it was found. Nulls, and vectors with NaN, never come.
 
         Args:
             column: vectors of one length: Embedding, or Tensor of one dimension.
@@ -325,6 +337,9 @@ class Dataset(Shown):
             columns: columns that are read with the rows; None: all but `column`.
             metric: ``"l2"``, ``"cosine"`` (one minus the cosine) or ``"dot"`` (minus the inner
                 product): the distance, which ascends.
+            exact: compare every row, whatever index there is.
+            nprobes: number of parts of the index that are looked into: more miss less. None: as
+                many as it took for 0.95 of the rows when the index was made.
 
         Raises:
             InvalidInputError: a column of no such vectors, or a query that does not fit it.
@@ -334,11 +349,78 @@ class Dataset(Shown):
         Example:
             ``ds.nearest("embedding", ds[7]["embedding"], k=5, where="label == 'cat'").df()``
         """
+        if nprobes is not None:
+            whole_number("nprobes", nprobes, 1)
         with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
             searched = self.stored if where is None else self.select(where=where).stored
             return search_vectors(
-                searched, self.stored, column, query, k=k, columns=columns, metric=metric
+                searched,
+                self.stored,
+                column,
+                query,
+                k=k,
+                columns=columns,
+                metric=metric,
+                index=self._index(column, metric, exact=exact),
+                nprobes=nprobes,
             )
+
+    def hybrid(
+        self,
+        queries: Mapping[str, str | ArrayLike],
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str = "l2",
+        exact: bool = False,
+    ) -> SearchResult:
+        """The `k` rows that rank best by several columns at once, by words and by vectors.
+
+        Each column ranks rows as `search` or `nearest` does, by its index where there is one, and a
+        row scores the sum of ``1 / (60 + rank)``: reciprocal rank fusion, for which distances and
+        scores need not be alike.
+
+        Args:
+            queries: what is asked of each column: words of one of Text, a vector ``(d,)`` of one of
+                vectors.
+            k: number of rows.
+            where: rank only rows that fulfil this; see `find`.
+            columns: columns that are read with the rows; None: all but those asked.
+            metric: distance of vectors.
+            exact: compare every row, whatever index there is.
+
+        Raises:
+            InvalidInputError: no column, or a query that does not fit one.
+            NotFoundError: no such column.
+
+        Example:
+            ``ds.hybrid({"caption": "red car", "embedding": vector}, k=10).df()``
+        """
+        if not mapping("queries", queries, "queries"):
+            raise InvalidInputError("hybrid ranks by one column at least: queries={'caption': ...}")
+        most = max(FUSED_ROWS, checked_k(k))
+        found: dict[str, SearchResult] = {}
+        for column, query in queries.items():
+            if isinstance(query, str):
+                found[column] = self.search(
+                    column, query, most, where=where, columns=[column], exact=exact
+                )
+            elif np.ndim(query) == 1:
+                found[column] = self.nearest(
+                    column, query, most, where=where, columns=[column], metric=metric, exact=exact
+                )
+            else:
+                raise InvalidInputError(f"a query of {column!r} is words, or one vector")
+        return fuse(self.stored, found, k=k, columns=columns)
+
+    def _index(self, column: str, metric: str, *, exact: bool) -> IndexSearch:
+        """What finds rows of a column, beside the dataset that these rows are of."""
+        self.stored.schema.column(column)  # is there
+        if flag("exact", exact):
+            return IndexSearch(None)
+        whole = self.whole
+        return index_beside(self.context, whole.commit, whole.path, whole.stored, column, metric)
 
     def search(
         self,
@@ -348,12 +430,15 @@ class Dataset(Shown):
         *,
         where: Where | None = None,
         columns: Sequence[str] | None = None,
+        exact: bool = False,
     ) -> SearchResult:
-        """The `k` rows whose text fits the words of a query best, by BM25; exact.
+        """The `k` rows whose text fits the words of a query best, by BM25.
 
         Words are letters, marks, digits and underscores, in lower case. A row comes when it has one
         of them; equally good ones come in the order of the dataset. What BM25 counts, it counts of
-        the rows that are searched: with `where`, of those that fulfil it.
+        the rows that are searched: with `where`, of those that fulfil it. By the index of the
+        column, if the commit has one (`Transaction.create_index`), whose scores are the same; else
+        every text is read.
 
         Args:
             column: column of type Text.
@@ -361,6 +446,7 @@ class Dataset(Shown):
             k: number of rows; fewer where not so many fit.
             where: search only rows that fulfil this; see `find`.
             columns: columns that are read with the rows; None: all.
+            exact: read every text, whatever index there is.
 
         Raises:
             InvalidInputError: a column of another type, or a query without words.
@@ -372,7 +458,10 @@ class Dataset(Shown):
         """
         with telling_purged(self.stored_objects, [self.path], [column, *(columns or ())]):
             searched = self.stored if where is None else self.select(where=where).stored
-            return search_text(searched, self.stored, column, query, k=k, columns=columns)
+            index = self._index(column, "", exact=exact)
+            return search_text(
+                searched, self.stored, column, query, k=k, columns=columns, index=index
+            )
 
     def query(self, query: str, *, params: Params = None) -> Result:
         """Rows of an SQL query over this dataset, which it calls ``self``; see `Repository.sql`.

@@ -5,9 +5,9 @@ Rows are found when the question is asked; their columns are read when they are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,12 @@ from tensorrepo.formats.dataset.searching.nearest import nearest_rows
 from tensorrepo.formats.dataset.searching.text_search import fitting_texts
 from tensorrepo.formats.dataset.searching.top_rows import Ranked
 from tensorrepo.formats.dataset.streaming.checks import column_names
+from tensorrepo.formats.search_index.indexed_nearest import nearest_by_index
+from tensorrepo.formats.search_index.indexed_text import texts_by_index
+from tensorrepo.formats.search_index.opened_index import IndexedAnswer
 from tensorrepo.repo.errors import InvalidInputError, UnsupportedError
 from tensorrepo.repo.tables import RecordTable, Shown
+from tensorrepo.verbs.indexes import IndexSearch
 
 QUERY, ROW_NUMBER, ROW_ID = "query", "row_number", "row_id"
 SHOWN_ROWS = 20
@@ -180,12 +184,20 @@ def search_vectors(
     k: int,
     columns: Sequence[str] | None,
     metric: str,
+    index: IndexSearch,
+    nprobes: int | None = None,
 ) -> SearchResult:
     """See `Dataset.nearest`. `searched` are rows of `asked`, which answers count."""
     names = _shown(asked, columns, {column}, "distance")
-    ranked = nearest_rows(searched, column, queries, k, metric)
-    told = f"nearest in {column!r} by {metric}, {_exactness(searched)}"
-    return _result(asked, ranked, "distance", names, told, several=np.ndim(queries) == 2)
+    answer = None
+    if index.opened is not None:
+        answer = nearest_by_index(index.opened, searched, column, queries, k, metric, nprobes)
+        index = replace(index, why="too few rows for an index to pay")
+    if answer is None:
+        exact = nearest_rows(searched, column, queries, k, metric)
+        answer = IndexedAnswer(exact, _exactness(searched, index.why))
+    told = f"nearest in {column!r} by {metric}, {answer.told}"
+    return _result(asked, answer.ranked, "distance", names, told, several=np.ndim(queries) == 2)
 
 
 def search_text(
@@ -196,18 +208,53 @@ def search_text(
     *,
     k: int,
     columns: Sequence[str] | None,
+    index: IndexSearch,
 ) -> SearchResult:
     """See `Dataset.search`. `searched` are rows of `asked`, which answers count."""
     names = _shown(asked, columns, set(), "score")
-    found = fitting_texts(searched, column, query, k)
-    told = f"that fit {query!r:.80} in {column!r} by BM25, {_exactness(searched)}"
+    if index.opened is not None:
+        answer = texts_by_index(index.opened, searched, column, query, k)
+    else:
+        exact = fitting_texts(searched, column, query, k)
+        answer = IndexedAnswer([exact], _exactness(searched, index.why))
+    told = f"that fit {query!r:.80} in {column!r} by BM25, {answer.told}"
     # What is told is a score: the larger, the better.
-    ranked = Ranked(found.rows, 0.0 - found.keys)
-    return _result(asked, [ranked], "score", names, told, several=False)
+    ranked = [Ranked(each.rows, 0.0 - each.keys) for each in answer.ranked]
+    return _result(asked, ranked, "score", names, told, several=False)
 
 
-def _exactness(searched: StoredDataset) -> str:
-    return f"exact: all {counted(searched.rows, 'row')} compared, no index asked"
+FUSED_ROWS: Final = 100  # at least, of each ranking
+RANK_CONSTANT: Final = 60  # of reciprocal rank fusion, as its authors have it
+
+
+def fuse(
+    asked: StoredDataset,
+    found: Mapping[str, SearchResult],
+    *,
+    k: int,
+    columns: Sequence[str] | None,
+) -> SearchResult:
+    """One ranking of several, by reciprocal rank: see `Dataset.hybrid`.
+
+    A row scores the sum of ``1 / (60 + rank)`` over the rankings that it is in.
+
+    Source:
+        G. Cormack, C. Clarke, S. Buettcher, Reciprocal Rank Fusion outperforms Condorcet and
+        individual Rank Learning Methods, 2009.
+    """
+    names = _shown(asked, columns, set(found) if columns is None else set(), "score")
+    rows = np.concatenate([each.rows for each in found.values()])
+    shares = [1.0 / (RANK_CONSTANT + 1 + np.arange(len(each.rows))) for each in found.values()]
+    unique, of = np.unique(rows, return_inverse=True)
+    scores = np.bincount(of, np.concatenate(shares), len(unique)).astype(np.float64)
+    best = np.lexsort((unique, -scores))[:k]
+    told = "by reciprocal rank of rows " + " and ".join(each.told for each in found.values())
+    queries = np.zeros(len(best), np.int64)
+    return SearchResult(asked, unique[best], queries, scores[best], "score", names, False, told)
+
+
+def _exactness(searched: StoredDataset, why: str) -> str:
+    return f"exact: all {counted(searched.rows, 'row')} compared, {why}"
 
 
 def _shown(

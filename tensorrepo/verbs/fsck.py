@@ -26,6 +26,8 @@ from tensorrepo.formats.dataset.read import (
 from tensorrepo.formats.dataset.verification import verify_dataset
 from tensorrepo.formats.model.stored_model import open_model
 from tensorrepo.formats.model.verification import verify_model
+from tensorrepo.formats.search_index.segment_files import verify_files
+from tensorrepo.formats.search_index.stored_index import open_index
 from tensorrepo.formats.views import open_view
 from tensorrepo.repo.backends.sql_log import MARK_KEY, SqlLogBackend
 from tensorrepo.repo.changes.damage_reach import find_needs
@@ -190,6 +192,8 @@ class _Decoding:
             elif entry.kind is Kind.MODEL:
                 model = open_model(core.objects, core.current(entry))
                 yield from verify_model(model, is_new=self._is_new).faults
+            elif entry.kind is Kind.SEARCH_INDEX:
+                verify_files(core.objects, open_index(core.objects, entry.digest))
         except (CorruptError, NotFoundError) as error:
             yield str(error)
 
@@ -213,6 +217,8 @@ def _summary(core: RepositoryCore, entry: Entry) -> bytes:
         view = open_view(core.objects, entry.digest)
         size_bytes = core.objects.describe(entry.digest).bytes
         return view_summary(rows=view.rows, view_bytes=size_bytes, path=view.path)
+    if entry.kind is Kind.SEARCH_INDEX:
+        return open_index(core.objects, entry.digest).summary
     if entry.kind is Kind.BLOB:
         return file_entry(core.objects.describe(entry.digest)).summary
     return b""

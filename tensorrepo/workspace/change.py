@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -41,6 +41,7 @@ from tensorrepo.formats.model.merging.adapters import adapter_of
 from tensorrepo.formats.model.merging.new_model import ModelRef, NewModel
 from tensorrepo.formats.model.merging.recipe import Recipe, recipe_of
 from tensorrepo.formats.model.stored_model import open_model
+from tensorrepo.formats.search_index.build import IndexReport
 from tensorrepo.formats.views import StoredView, open_view
 from tensorrepo.query.untrusted.sandbox import QueryLimits
 from tensorrepo.repo.changes.transaction import tree_of
@@ -49,6 +50,7 @@ from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest, parse_digest
 from tensorrepo.repo.names import check_path
 from tensorrepo.repo.objects.envelope import Kind, ObjectSink
+from tensorrepo.verbs import indexes
 from tensorrepo.verbs.models import stage_new
 from tensorrepo.verbs.views import create_view
 from tensorrepo.workspace.session import WorkspaceSession, entry_at, find_staged, full_path
@@ -125,6 +127,39 @@ def change_dataset(
         stage.describe(path, rows=rows, source=what)
         changed = stage.drop_if_unchanged(path)
     return Changed(path, len(before), rows, changed, chosen)
+
+
+def create_index(
+    session: WorkspaceSession,
+    name: str,
+    column: str,
+    kind: str | None,
+    metric: str | None,
+    options: Mapping[str, int],
+    progress: Callable[[int, int, str], None],
+) -> tuple[str, IndexReport, bool]:
+    """Stage a search index of a column of a dataset as it is staged; see `indexes.create_index`.
+
+    Returns:
+        Its path, what was done, and whether it differs from what HEAD has.
+    """
+    with begin_stage(session) as stage:
+        path, report = indexes.create_index(
+            stage,
+            session.machine,
+            session.outside,
+            _dataset_at(session, name),
+            column,
+            kind,
+            metric,
+            options,
+            progress,
+        )
+        changed = path in stage.changes
+        if changed:
+            stage.describe(path, rows=report.rows, source=f"index of {column}")
+            changed = stage.drop_if_unchanged(path)
+    return path, report, changed
 
 
 def _dataset_at(session: WorkspaceSession, name: str) -> str:

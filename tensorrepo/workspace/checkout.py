@@ -300,9 +300,18 @@ def _written(path: str, target: Path, format_name: str) -> WrittenFiles:
 def _entries(session: WorkspaceSession, root: bytes, name: str) -> list[str]:
     wanted = name.strip("/")
     if wanted in ("", "."):
-        return [path for path, _ in session.repository.entries(root)]
-    below = [path for path, _ in session.repository.entries(root, wanted + "/")]
+        return [path for path, entry in session.repository.entries(root) if _is_for_people(entry)]
+    below = [
+        path
+        for path, entry in session.repository.entries(root, wanted + "/")
+        if _is_for_people(entry)
+    ]
     return below or [full_path(session.repository, root, wanted)]
+
+
+def _is_for_people(entry: Entry) -> bool:
+    """Whether an entry is written where a folder of them is; an index is made of its rows."""
+    return entry.kind is not Kind.SEARCH_INDEX
 
 
 def _rows(objects: ObjectSource, entry: Entry, outside: Outside | None) -> StoredDataset:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tensorrepo import lazy
+from tensorrepo.formats.search_index.paths import index_folder, indexes_of, moved_index
 from tensorrepo.repo.changes.leases import close_leases
 from tensorrepo.repo.changes.revisions import split_path
 from tensorrepo.repo.changes.transaction import (
@@ -146,24 +147,43 @@ def unstage(session: WorkspaceSession, name: str | None) -> list[str]:
 
 
 def remove(session: WorkspaceSession, names: Iterable[str]) -> list[str]:
-    """Stage the removal of entries; gives their paths. All of them, or none."""
+    """Stage the removal of entries, of datasets with their indexes; gives their paths.
+
+    All of them are, or none.
+    """
     since = generation(session)
     paths = [_present(session, name) for name in names]
+    for path in list(paths):
+        paths += [each for each in _indexes_of(session, path) if each not in paths]
     stage(session, dict.fromkeys(paths, change(None)), since)
     return paths
 
 
 def move(session: WorkspaceSession, old: str, new: str) -> tuple[str, str]:
-    """Stage another path for an entry. Nothing is copied: a digest moves."""
+    """Stage another path for an entry, and for indexes of a dataset. Nothing is copied."""
     since = generation(session)
     source = _present(session, old)
     target = new if "/" in new else f"{source.partition('/')[0]}/{new}"
     check_path(target)
     if entry_at(session, target) is not None:
         raise ConflictError(f"{target} exists already. Remove it first, or choose another name.")
-    moved = change(entry_at(session, source), source=f"was {source}")
-    stage(session, {target: moved, source: change(None, source=f"now {target}")}, since)
+    pairs = {source: target}
+    if target.startswith("datasets/"):
+        pairs |= {each: moved_index(each, target) for each in _indexes_of(session, source)}
+    staged = {}
+    for old_path, new_path in pairs.items():
+        staged[new_path] = change(entry_at(session, old_path), source=f"was {old_path}")
+        staged[old_path] = change(None, source=f"now {new_path}")
+    stage(session, staged, since)
     return source, target
+
+
+def _indexes_of(session: WorkspaceSession, path: str) -> list[str]:
+    """Paths of the search indexes of a dataset, as they are staged."""
+    tree = tree_of(session.repository.objects, session.base())
+    known = {each for each, _ in session.repository.entries(tree, index_folder(path))}
+    known |= session.here.staging().entries.keys()
+    return [each for each in indexes_of(known, path) if entry_at(session, each) is not None]
 
 
 def restore(session: WorkspaceSession, name: str, source: str | None) -> tuple[str, str, bool]:

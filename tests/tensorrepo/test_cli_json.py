@@ -126,6 +126,12 @@ CASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "bench": (("bench", "disk", "--clean"),),
     "dql": (("dql", "select m where m.tensors > 0"),),
     "search": (("search", "points", "point", "--like", "0", "-k", "3"),),
+    "index create": (("index", "create", "points", "point"),),
+    "index ls": (
+        ("index", "create", "points", "point"),
+        ("commit", "-m", "index"),
+        ("index", "ls"),
+    ),
     "sql": (("sql", "SELECT count(*) AS n FROM points"),),
     "view create": (("view", "create", "few", "SELECT row_id FROM points"),),
     "view ls": (

@@ -87,3 +87,63 @@ def test_a_pickle_in_a_file_is_not_opened(photos: Shell) -> None:
     np.save(photos.folder / "q.npy", np.array([{}], object), allow_pickle=True)
     told = photos.fails(2, "search", "photos", "v", "--vector", "q.npy")
     assert "no array of numpy can be read" in told
+
+
+def test_two_columns_rank_together(photos: Shell) -> None:
+    found = photos.records("search", "photos", "caption,v", "--text", "red car", "--like", "3")
+    assert next(iter(found))["row_number"] in (0, 1)
+    assert 3 not in [row["row_number"] for row in found]
+    done = photos.run("search", "photos", "v,caption", "--text", "sea", "--like", "0")
+    assert "by reciprocal rank" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("caption,v", "--text", "red"), "two columns"),
+        (("caption,v", "--like", "0"), "two columns"),
+        (("caption,caption", "--text", "red", "--like", "0"), "one column of text and one"),
+        (("caption", "--text", "red", "--like", "0"), "one of --text, --vector and --like"),
+    ],
+)
+def test_columns_and_what_is_looked_for_must_fit(
+    photos: Shell, words: tuple[str, ...], message: str
+) -> None:
+    assert message in photos.fails(2, "search", "photos", *words)
+
+
+def test_an_index_is_made_listed_used_and_goes_with_its_dataset(photos: Shell) -> None:
+    pytest.importorskip("lance")
+    out = photos("index", "create", "photos", "caption")
+    assert "staged indexes/photos/caption (4 rows indexed of 4" in out
+    photos("commit", "-m", "index")
+    assert "up to date (4 rows)" in photos("index", "create", "photos", "caption")
+    (row,) = photos.records("index", "ls")
+    assert (row["path"], row["index"], row["rows"]) == ("indexes/photos/caption", "text", 4)
+    told = photos.run("search", "photos", "caption", "--text", "red car").stderr
+    assert "by an index (4 rows), scores exact" in told
+    told = photos.run("search", "photos", "caption", "--text", "red car", "--exact").stderr
+    assert "no index asked" in told
+    assert "search index" in photos("show", "HEAD:indexes/photos/caption")
+    photos("mv", "photos", "pictures")
+    photos("commit", "-m", "moved")
+    assert [row["path"] for row in photos.records("index", "ls")] == ["indexes/pictures/caption"]
+    photos("rm", "pictures")
+    photos("commit", "-m", "gone")
+    assert photos.records("index", "ls") == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words", "message"),
+    [
+        (3, ("photos", "nope"), "no column 'nope'"),
+        (2, ("photos", "caption", "--kind", "hnsw"), "nearest compares vectors"),
+        (2, ("photos", "v", "--kind", "tree"), "ivf_pq"),
+        (2, ("photos", "v", "--build-option", "partitions"), "NAME=N"),
+        (2, ("photos", "v", "--build-option", "m=4"), "takes partitions, sub_vectors"),
+    ],
+)
+def test_an_index_that_cannot_be_made_says_why(
+    photos: Shell, exit_code: int, words: tuple[str, ...], message: str
+) -> None:
+    assert message in " ".join(photos.fails(exit_code, "index", "create", *words).split())

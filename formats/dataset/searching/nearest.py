@@ -1,4 +1,4 @@
-"""Exact nearest neighbours: one pass over a column of vectors, page by page.
+"""Exact nearest neighbours: one pass over a column of vectors, or over candidates of an index.
 
 Two numbers decide. BLAS estimates the distance of every row in the element type of the column, with
 a bound for what rounding may have done to it. Rows that may be among the best by that bound, few of
@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorrepo.formats.common.arguments import chosen
 from tensorrepo.formats.common.dtypes import Bools, Ints, is_float
-from tensorrepo.formats.dataset.read import StoredDataset, scan
+from tensorrepo.formats.dataset.read import StoredDataset, page_reader, scan
+from tensorrepo.formats.dataset.reading.row_read import read_columns
 from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import ColumnLayout, Embedding, Storage, Tensor
 from tensorrepo.formats.dataset.schema.values import FixedValues
@@ -71,21 +72,69 @@ def nearest_rows(
         InvalidInputError: a column of no such vectors, or queries that do not fit it.
         NotFoundError: no such column.
     """
-    column = dataset.schema.column(name)
-    wanted = checked_queries(column, queries, metric)
+    wanted = checked_queries(dataset.schema.column(name), queries, metric)
     best = [TopRows(checked_k(k, len(wanted))) for _ in wanted]
-    at_once = _ONE_THREAD // (_PRODUCT_ROWS * wanted.shape[1])
+    _offer_every_row(dataset, name, wanted, metric, best)
+    return [each.ranked() for each in best]
+
+
+def nearest_of_candidates(
+    dataset: StoredDataset,
+    name: str,
+    queries: NDArray[np.float64],
+    candidates: Sequence[Ints],
+    k: int,
+    metric: str,
+    beside: StoredDataset | None = None,
+) -> list[Ranked]:
+    """The `k` rows that are nearest to each query among some rows, the nearest first.
+
+    Distances, and the order of equally near rows, are those of `nearest_rows`.
+
+    Args:
+        dataset: rows that candidates are of.
+        name: column of vectors.
+        queries: float64 ``(n, d)``, as `checked_queries` gives them.
+        candidates: physical rows for each query, ascending.
+        k: number of rows for each query.
+        metric: as for `nearest_rows`.
+        beside: rows of the same version that are compared with every query, none of which is a
+            candidate; None: no more rows.
+    """
+    storage = dataset.schema.column(name).storage
+    best = [TopRows(k) for _ in queries]
+    every = candidates[0] if len(candidates) == 1 else np.unique(np.concatenate([*candidates]))
+    if len(every):
+        (values,) = read_columns([page_reader(dataset, name)], every)
+        assert isinstance(values, FixedValues), "vectors of one length are"
+        for at, rows in enumerate(candidates):
+            some = values if len(rows) == len(every) else values.take(np.searchsorted(every, rows))
+            _Search(storage, queries[at : at + 1], metric, best[at:]).offer(some, rows)
+    if beside is not None and beside.rows:
+        _offer_every_row(beside, name, queries, metric, best)
+    return [each.ranked() for each in best]
+
+
+def _offer_every_row(
+    dataset: StoredDataset,
+    name: str,
+    queries: NDArray[np.float64],
+    metric: str,
+    best: Sequence[TopRows],
+) -> None:
+    """Compare every row with each query."""
+    storage = dataset.schema.column(name).storage
+    at_once = _ONE_THREAD // (_PRODUCT_ROWS * queries.shape[1])
     at_once = min(QUERIES_AT_ONCE, max(1, at_once))
     searches = [
-        _Search(column.storage, wanted[low : low + at_once], metric, best[low:])
-        for low in range(0, len(wanted), at_once)
+        _Search(storage, queries[low : low + at_once], metric, best[low:])
+        for low in range(0, len(queries), at_once)
     ]
     for rows, batch in scan(dataset, [name]):
         values = batch[name]
         assert isinstance(values, FixedValues), "vectors of one length are"
         for search in searches:
             search.offer(values, rows)
-    return [each.ranked() for each in best]
 
 
 def checked_queries(column: Column, queries: ArrayLike, metric: str) -> NDArray[np.float64]:
@@ -95,7 +144,7 @@ def checked_queries(column: Column, queries: ArrayLike, metric: str) -> NDArray[
         InvalidInputError: says what fits.
     """
     chosen("metric", metric, METRICS)
-    _check_vectors(column)
+    check_vectors(column)
     (dim,) = column.storage.row_shape
     try:
         given = np.asarray(queries)
@@ -130,7 +179,8 @@ def _within(squares: NDArray[np.float64], item: int, queries: NDArray[np.float64
     return bool((((squares > least) & (squares < most)) | ~queries.any(axis=1)).all())
 
 
-def _check_vectors(column: Column) -> None:
+def check_vectors(column: Column) -> None:
+    """Raises InvalidInputError for a column whose rows have no distances."""
     storage = column.storage
     is_vector = isinstance(column.type, Embedding | Tensor)
     is_one_length = storage.layout is ColumnLayout.FIXED and len(storage.shape) == 1

@@ -25,6 +25,7 @@ from tensorrepo.formats.common.arguments import text
 from tensorrepo.formats.common.dtypes import Ints
 from tensorrepo.formats.dataset.read import StoredDataset, scan
 from tensorrepo.formats.dataset.schema.arrow import to_arrow_array
+from tensorrepo.formats.dataset.schema.schema import Column
 from tensorrepo.formats.dataset.schema.types import Text
 from tensorrepo.formats.dataset.searching.top_rows import Ranked, TopRows, checked_k
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
@@ -37,7 +38,7 @@ _BETWEEN_WORDS = r"[^\pL\pM\pN_]+"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Counted:
+class CountedTexts:
     """Rows that have a word of the query.
 
     Attributes:
@@ -56,7 +57,7 @@ class _Counted:
 
 
 @dataclass(slots=True)
-class _Statistics:
+class WordStatistics:
     """What was counted of all rows that are not null."""
 
     having: Ints  # rows that have each word of the query
@@ -77,26 +78,30 @@ def fitting_texts(dataset: StoredDataset, name: str, query: str, k: int = 10) ->
         InvalidInputError: a column of another type than Text, or a query without a word.
         NotFoundError: no such column.
     """
-    column = dataset.schema.column(name)
-    if not isinstance(column.type, Text):
-        raise InvalidInputError(
-            f"column {name!r} is {column.type}: search looks for words in columns of Text; "
-            "nearest compares vectors"
-        )
+    check_text(dataset.schema.column(name))
     words, best = words_of(query), TopRows(checked_k(k))
-    statistics = _Statistics(np.zeros(len(words), np.int64))
-    kept: list[_Counted] | None = []
+    statistics = WordStatistics(np.zeros(len(words), np.int64))
+    kept: list[CountedTexts] | None = []
     kept_bytes = 0
-    for counted in _counted(dataset, name, words, statistics):
+    for counted in counted_texts(dataset, name, words, statistics):
         kept_bytes += counted.nbytes
         if kept is not None and kept_bytes <= KEPT_BYTES:
             kept.append(counted)
         else:
             kept = None
-    found = iter(kept) if kept is not None else _counted(dataset, name, words)
+    found = iter(kept) if kept is not None else counted_texts(dataset, name, words)
     for counted in found:
-        best.offer(-_scores(counted, statistics), counted.rows)
+        best.offer(-bm25_scores(counted, statistics), counted.rows)
     return best.ranked()
+
+
+def check_text(column: Column) -> None:
+    """Raises InvalidInputError for a column that words are not looked for in."""
+    if not isinstance(column.type, Text):
+        raise InvalidInputError(
+            f"column {column.name!r} is {column.type}: search looks for words in columns of Text; "
+            "nearest compares vectors"
+        )
 
 
 def words_of(query: str) -> list[str]:
@@ -105,7 +110,7 @@ def words_of(query: str) -> list[str]:
     Raises:
         InvalidInputError: none, or too many.
     """
-    flat, _ = _split(pa.array([text("a query", query)], pa.string()))
+    flat, _ = split_words(pa.array([text("a query", query)], pa.string()))
     words = list(dict.fromkeys(word for word in flat.to_pylist() if word))
     if not words or len(words) > MOST_WORDS:
         raise InvalidInputError(
@@ -115,16 +120,16 @@ def words_of(query: str) -> list[str]:
     return words
 
 
-def _split(texts: pa.Array) -> tuple[pa.Array, Ints]:
+def split_words(texts: pa.Array) -> tuple[pa.Array, Ints]:
     """All words, empty ones between them; and where those of each text begin and end."""
     lists = pc.split_pattern_regex(pc.utf8_lower(texts), pattern=_BETWEEN_WORDS)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return lists.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-def _counted(
-    dataset: StoredDataset, name: str, words: list[str], statistics: _Statistics | None = None
-) -> Iterator[_Counted]:
+def counted_texts(
+    dataset: StoredDataset, name: str, words: list[str], statistics: WordStatistics | None = None
+) -> Iterator[CountedTexts]:
     """Counts of the rows that have one of `words`; those of all rows go to `statistics`."""
     kind = dataset.schema.column(name).type
     step = max(1, SCAN_BYTES // (4 * len(words)))
@@ -133,7 +138,7 @@ def _counted(
         for low in range(0, len(rows), step):
             some = texts.slice(low, step)
             try:
-                counted, word_count = _count(some, rows[low : low + step], words)
+                counted, word_count = count_words(some, rows[low : low + step], words)
             except pa.ArrowInvalid as error:
                 raise CorruptError(f"column {name!r}: text that is no UTF-8: {error}") from error
             if statistics is not None:
@@ -144,9 +149,9 @@ def _counted(
                 yield counted
 
 
-def _count(texts: pa.Array, rows: Ints, words: list[str]) -> tuple[_Counted, int]:
+def count_words(texts: pa.Array, rows: Ints, words: list[str]) -> tuple[CountedTexts, int]:
     """Of some texts those that have one of `words`; and how many words all of them have."""
-    flat, bounds = _split(texts)
+    flat, bounds = split_words(texts)
     is_word = pc.not_equal(pc.binary_length(flat), 0).to_numpy(zero_copy_only=False)
     before = np.concatenate([[0], np.cumsum(is_word, dtype=np.int64)])
     lengths = np.diff(before[bounds])
@@ -157,10 +162,10 @@ def _count(texts: pa.Array, rows: Ints, words: list[str]) -> tuple[_Counted, int
     fitting, at = np.unique(owners, return_inverse=True)
     times = np.zeros((len(fitting), len(words)), np.int32)
     np.add.at(times, (at, which), 1)
-    return _Counted(rows[fitting], lengths[fitting], times), int(lengths.sum())
+    return CountedTexts(rows[fitting], lengths[fitting], times), int(lengths.sum())
 
 
-def _scores(counted: _Counted, statistics: _Statistics) -> NDArray[np.float64]:
+def bm25_scores(counted: CountedTexts, statistics: WordStatistics) -> NDArray[np.float64]:
     """BM25 of every row: the sum over words, in the order of the query."""
     having = statistics.having
     weights = np.log(1 + (statistics.rows - having + 0.5) / (having + 0.5))

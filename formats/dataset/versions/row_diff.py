@@ -325,6 +325,19 @@ def row_changes(
     yield from walk.by_id() if keys is None else walk.by_key(keys)
 
 
+def updated_rows(old: StoredDataset, new: StoredDataset, columns: Sequence[str]) -> Ints:
+    """Live rows of the new version whose values in `columns` are not what they were, ascending."""
+    if old.digest == new.digest:
+        return np.zeros(0, np.int64)
+    pieces = []
+    for batch in row_changes(old, new, columns=columns, max_bytes=1 << 62):
+        if batch.change != "updated":
+            break  # they come first
+        assert batch.new_rows is not None, "updated rows are in both versions"
+        pieces.append(batch.new_rows)
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
     """How many rows were added, deleted, updated; and of these how many in each column."""

@@ -24,6 +24,7 @@ from tensorrepo.formats.model.graph import graph
 from tensorrepo.formats.model.layout import pack, placement
 from tensorrepo.formats.model.layout.manifest import decode_manifest
 from tensorrepo.formats.runs import metrics, run_record
+from tensorrepo.formats.search_index import stored_index
 from tensorrepo.repo.backends.memory import MemoryBackend
 from tensorrepo.repo.backends.sql_log import SqlLogBackend
 from tensorrepo.repo.changes import repository
@@ -37,7 +38,7 @@ from tensorrepo.repo.registry import cards
 from tensorrepo.repo.transfer import bundle
 from tests.support.architecture.sources import ROOT
 from tests.support.builders.objects import MemoryObjects
-from tests.support.golden.others import DATASET
+from tests.support.golden.others import DATASET, INDEX_BLOBS
 
 GOLDEN: Final = ROOT / "tests/golden"
 HERE: Final = Digest("0" * 64)
@@ -114,6 +115,14 @@ def _read_view(data: bytes) -> object:
     objects = MemoryObjects()
     objects.links[DATASET.digest] = DATASET
     return views.open_view(objects, objects.put(Kind.VIEW, data, [DATASET.digest]).digest)
+
+
+def _read_index(data: bytes) -> object:
+    objects = MemoryObjects()
+    objects.links[DATASET.digest] = DATASET
+    parts = [objects.put(Kind.BLOB, blob).digest for blob in INDEX_BLOBS]
+    link = objects.put(Kind.SEARCH_INDEX, data, [DATASET.digest, *parts])
+    return stored_index.open_index(objects, link.digest)
 
 
 def _read_identity(data: bytes) -> object:
@@ -196,6 +205,9 @@ DECLARED: Final = (
         partial(foreign.decode_foreign, what="file"), _in_map(2),
     ),
     DeclaredFormat("view", 1, views.VERSION, "others/view.bin", _read_view, _in_map(2)),
+    DeclaredFormat(
+        "search index", 1, stored_index.VERSION, "others/search-index.bin", _read_index, _in_map(2)
+    ),
     DeclaredFormat(
         "model", 2, canonical.VERSION, "model/manifest.bin",
         partial(decode_manifest, digest=HERE), _in_map(3), is_object=True,

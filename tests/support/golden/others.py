@@ -15,6 +15,12 @@ from tensorrepo.formats.dataset.external.foreign import (
 )
 from tensorrepo.formats.dataset.metadata.row_ids import RUN
 from tensorrepo.formats.model.graph.graph import Graph, GraphNode, Input, Parameter, encode_graph
+from tensorrepo.formats.search_index.stored_index import (
+    IndexFile,
+    IndexSegment,
+    StoredIndex,
+    write_index,
+)
 from tensorrepo.formats.views import StoredView, write_view
 from tensorrepo.repo.ids import Digest
 from tensorrepo.repo.merge_requests.records import (
@@ -93,11 +99,41 @@ def view() -> bytes:
     return bytes(objects.get(write_view(objects, stored).digest).payload)
 
 
+INDEX_BLOBS = (b"stands for a manifest", b"stands for an index")
+
+
+def search_index() -> bytes:
+    """An index of two segments, one of which has nothing that can be found."""
+    objects = MemoryObjects()
+    objects.links[DATASET.digest] = DATASET
+    parts = [objects.put(Kind.BLOB, blob).digest for blob in INDEX_BLOBS]
+    files = tuple(
+        IndexFile(name, len(blob), (part,))
+        for name, blob, part in zip(
+            ("_indices/a/index.idx", "lengths"), INDEX_BLOBS, parts, strict=True
+        )
+    )
+    segments = (
+        IndexSegment(
+            np.array([(7, 0, 5), (9, 3, 1)], RUN), "ivf_pq", {"partitions": 2, "nprobes": 1}, files,
+            0.975,
+        ),
+        IndexSegment(np.array([(7, 2, 1)], RUN), "empty", {}, ()),
+    )  # fmt: skip
+    index = StoredIndex(
+        "datasets/photos", DATASET.digest, "embedding", "0123456789abcdef", "ivf_pq", "l2",
+        {"partitions": 2}, segments,
+    )  # fmt: skip
+    link, _ = write_index(objects, index)
+    return bytes(objects.get(link.digest).payload)
+
+
 def golden_files() -> dict[str, bytes]:
     """Name to bytes of every file that is written alike, whatever compressor is installed."""
     return {
         "graph.bin": encode_graph(GRAPH),
         "view.bin": view(),
+        "search-index.bin": search_index(),
         "foreign.bin": encode_foreign(FOREIGN),
         "card.json": encode_card(CARD),
         "request.json": encode_request(REQUEST),

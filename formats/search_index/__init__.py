@@ -1,0 +1,1 @@
+"""Search indexes: entries that know where rows of one column lie, kept beside its dataset."""

@@ -1,0 +1,156 @@
+"""Search indexes on a stage: made of a column, brought up to date, found beside a dataset."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tensorrepo.connect import Machine, cache_limit
+from tensorrepo.context import Context
+from tensorrepo.formats.dataset.external.outside import Outside
+from tensorrepo.formats.dataset.read import StoredDataset, open_dataset
+from tensorrepo.formats.dataset.schema.schema import Column, Schema
+from tensorrepo.formats.search_index.build import IndexReport, build_index
+from tensorrepo.formats.search_index.kinds import TEXT, index_request
+from tensorrepo.formats.search_index.lance_segment import Progress
+from tensorrepo.formats.search_index.opened_index import IndexedVersion, OpenedIndex, OpenedIndexes
+from tensorrepo.formats.search_index.paths import index_folder
+from tensorrepo.formats.search_index.segment_files import IndexFolders
+from tensorrepo.formats.search_index.stored_index import open_index, write_index
+from tensorrepo.repo.errors import NotFoundError, PurgedError
+from tensorrepo.repo.ids import Digest
+from tensorrepo.repo.names import is_path
+from tensorrepo.repo.objects.envelope import Kind
+from tensorrepo.verbs.stage import Stage
+
+_FOLDER: Final = "indexes"  # of the user's caches
+
+
+def index_path(dataset: str, schema: Schema, column: Column) -> str:
+    """Path of the index of a column: ``indexes/photos/embedding``.
+
+    A column whose name is no name of a path, or differs from another's in case alone, is called by
+    its id.
+    """
+    below = index_folder(dataset)
+    alike = sum(each.name.lower() == column.name.lower() for each in schema.columns)
+    named = below + column.name
+    if alike > 1 or "/" in column.name or not is_path(named):
+        return f"{below}id-{column.id}"
+    return named
+
+
+def opened_indexes(machine: Machine) -> OpenedIndexes:
+    """What this process has open of indexes, below this user's caches."""
+    return _opened(machine.cache_folder / _FOLDER, cache_limit(machine))
+
+
+@functools.cache
+def _opened(root: Path, limit_bytes: int) -> OpenedIndexes:
+    return OpenedIndexes(IndexFolders(root, limit_bytes))
+
+
+def create_index(
+    stage: Stage,
+    machine: Machine,
+    outside: Outside,
+    path: str,
+    name: str,
+    kind: str | None,
+    metric: str | None,
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[str, IndexReport]:
+    """Stage an index of a column, or one that was there, brought up to date.
+
+    Args:
+        stage: next commit, which has the dataset.
+        machine: where caches are.
+        outside: files that may be read in place.
+        path: path of the dataset.
+        name: column.
+        kind: kind of the index; None: that of the one which is there, else the usual one.
+        metric: distance of vectors; None: likewise.
+        options: options of the kind; none: likewise.
+        progress: receives how much of a stage is done, of how much, and the stage.
+
+    Returns:
+        Path of the index, and what was done.
+
+    Raises:
+        NotFoundError: no such dataset or column.
+        InvalidInputError: a kind, a metric or options that do not fit the column.
+    """
+    entry = stage.entry(path)
+    if entry is None or entry.kind is not Kind.DATASET:
+        raise NotFoundError(f"no {path} to make an index of: make the dataset first")
+    dataset = open_dataset(stage.objects, entry.digest, outside)
+    column = dataset.schema.column(name)
+    place = index_path(path, dataset.schema, column)
+    there = stage.entry(place)
+    before = None
+    if there is not None and there.kind is Kind.SEARCH_INDEX:
+        before = open_index(stage.objects, there.digest)
+    if before is not None and before.column_id == column.id and kind is None:
+        kind, metric = before.kind, metric or before.metric or None
+        options = options or before.options
+    request = index_request(column, kind, metric, options)
+    indexes = opened_indexes(machine)
+    index, report = build_index(
+        stage.objects, indexes, dataset, path, name, request, before, progress
+    )
+    if there is None or (before is not None and not index.equals(before)):
+        stage.stage(place, write_index(stage.objects, index)[1])
+    return place, report
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSearch:
+    """What there is to find rows by, beside a dataset.
+
+    Attributes:
+        opened: index of a column; None: none that can be asked.
+        why: reason why there is none, in words.
+    """
+
+    opened: OpenedIndex | None
+    why: str = "no index asked"
+
+
+def index_beside(
+    context: Context, commit: Digest, path: str, whole: StoredDataset, name: str, metric: str = ""
+) -> IndexSearch:
+    """The index of a column, to be asked about the rows of a dataset.
+
+    Args:
+        context: repository that has both.
+        commit: commit whose index is asked.
+        path: path of the dataset in it.
+        whole: all rows of the dataset.
+        name: column.
+        metric: distance that is asked for; ``""`` for words.
+    """
+    indexes, column = opened_indexes(context.machine), whole.schema.column(name)
+    place = index_path(path, whole.schema, column)
+
+    try:
+        core = context.core
+        entry = core.entry(context.resolve(commit).commit.tree, place)
+        if entry is None or entry.kind is not Kind.SEARCH_INDEX:
+            return IndexSearch(None)
+        # What is there now: where something was purged, the digests of commits stay.
+        content, version = (core.objects.living(each) for each in (entry.digest, whole.digest))
+        index = indexes.index(content, lambda: open_index(core.objects, content))
+        if index.column_id != column.id or (index.kind == TEXT) != (not metric):
+            return IndexSearch(None, "the index is of another column")
+        if index.metric != metric:
+            return IndexSearch(None, f"the index is by {index.metric}")
+        key = IndexedVersion(content, version, column.id)
+        return IndexSearch(indexes.of(key, index, whole, column))
+    except PurgedError:
+        return IndexSearch(None, "the index was purged")
+    except NotFoundError:
+        return IndexSearch(None, "what the index was made of is not here")
