@@ -42,7 +42,8 @@ from tensorrepo.formats.model.merging.new_model import (
 from tensorrepo.formats.model.merging.recipe import ADAPTER, METHODS, make_recipe
 from tensorrepo.repo.errors import CorruptError, InvalidInputError
 from tensorrepo.repo.objects.envelope import ObjectSink
-from tensorrepo.workspace.add import AddMode, AddRequest, add
+from tensorrepo.workspace.add import add
+from tensorrepo.workspace.add_request import AddMode, AddRequest
 from tensorrepo.workspace.change import (
     StagedModel,
     adapter_base,

@@ -35,14 +35,9 @@ from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.exchange.registry import parse_options
 from tensorrepo.repo.errors import InvalidInputError
 from tensorrepo.verbs.exchange import AdoptionRequest, is_remote, local_path
-from tensorrepo.workspace.add import (
-    SYNC_MODES,
-    Added,
-    AddMode,
-    AddRequest,
-    adopt_and_stage,
-)
+from tensorrepo.workspace.add import adopt_and_stage
 from tensorrepo.workspace.add_paths import add_all, named_request
+from tensorrepo.workspace.add_request import SYNC_MODES, Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import move, remove, restore, unstage
 

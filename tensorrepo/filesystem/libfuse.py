@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorrepo.repo.errors import UnsupportedError
+from tensorrepo.this_machine import set_unless_set
 
 FILESYSTEM: Final = "tensorrepo"
 _KEEP_SECONDS: Final = 86400 * 365  # a commit never changes
@@ -83,7 +84,7 @@ def raise_read_ahead(folder: Path) -> None:
 def _load() -> Any:
     found = find_library("fuse3") if sys.platform == "linux" else None
     if found is not None:  # what mfusepy takes by itself is libfuse 2, of 128 KiB a call
-        os.environ.setdefault("FUSE_LIBRARY_PATH", found)
+        set_unless_set("FUSE_LIBRARY_PATH", found)
     try:
         import mfusepy
     except ImportError:

@@ -9,45 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
 from tensorrepo.context import Context
 from tensorrepo.datasets.draft import DatasetDraft
 from tensorrepo.formats.common.arguments import counted
-from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC, parse_codec
-from tensorrepo.formats.common.provenance import (
-    ADAPTER_OF,
-    DERIVED_FROM,
-    FINE_TUNED_FROM,
-    TRAINED_ON,
-    ProvenanceEdge,
-    imported_from,
-)
+from tensorrepo.formats.common.buffer_codecs import parse_codec
 from tensorrepo.formats.dataset.evolve import add_lineage, set_properties
 from tensorrepo.formats.dataset.metadata.index import pictures_in_bands
 from tensorrepo.formats.dataset.read import StoredDataset, column_index, open_dataset
-from tensorrepo.formats.dataset.schema.lenient import Misfit, Misfits, OnMisfit, batch_rows
+from tensorrepo.formats.dataset.schema.lenient import Misfits, batch_rows
 from tensorrepo.formats.dataset.schema.schema import ClassLabel, Image, InputBatch, Schema
 from tensorrepo.formats.dataset.unique_key import check_declared_key
-from tensorrepo.formats.dataset.versions.conflicts import SideName
 from tensorrepo.formats.dataset.write import CHECKPOINT_BYTES, ingest
 from tensorrepo.formats.exchange import registry
 from tensorrepo.formats.exchange.base import Ignore, OpenedSource, read_ignore
-from tensorrepo.formats.exchange.checkpoints.models import read_model
-from tensorrepo.formats.exchange.remote import RemotePlace, RemoteSource
-from tensorrepo.formats.model.merging.adapters import declare
-from tensorrepo.formats.model.merging.new_model import ModelRef
-from tensorrepo.formats.model.write.model_source import ModelSource
-from tensorrepo.formats.model.write.model_writer import WriteReport
-from tensorrepo.repo.changes.transaction import entry_digests, tree_of
+from tensorrepo.formats.exchange.remote import RemotePlace
 from tensorrepo.repo.errors import (
     ConflictError,
     InvalidInputError,
@@ -66,97 +47,25 @@ from tensorrepo.verbs.exchange import (
     remote_place,
 )
 from tensorrepo.verbs.files import put_file
-from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.on_workers import pieces_of, store_on_workers
-from tensorrepo.verbs.provenance import edge_of_reading, file_facts, named_edge, relation_to
+from tensorrepo.verbs.provenance import edge_of_reading
 from tensorrepo.verbs.seen_objects import SeenObjects, options_digest
 from tensorrepo.verbs.stage import Stage
 from tensorrepo.verbs.sync import SyncOptions, source_edges, sync
-from tensorrepo.workspace.change import find_model
+from tensorrepo.workspace.add_model import add_model
+from tensorrepo.workspace.add_request import (
+    ROW_MODES,
+    SYNC_MODES,
+    Added,
+    AddMode,
+    AddRequest,
+    SourceProgress,
+    StoredEntry,
+    origins,
+)
 from tensorrepo.workspace.session import RESERVED, WorkspaceSession, entry_at
 from tensorrepo.workspace.staging import WorkspaceStage, begin_stage, held, keep_alive
 from tensorrepo.workspace.state import Tracked, Unfinished, changed_files, describe_files
-
-
-class AddMode(Enum):
-    """What to do with a name that exists."""
-
-    NEW = "new"
-    APPEND = "append"
-    SYNC = "sync"
-    MIRROR = "mirror"
-    REPLACE = "replace"
-    UPSERT = "upsert"
-
-
-ROW_MODES = frozenset({AddMode.APPEND, AddMode.UPSERT, AddMode.MIRROR})
-SYNC_MODES = frozenset({AddMode.SYNC, AddMode.MIRROR, AddMode.REPLACE})
-
-
-@dataclass(frozen=True, slots=True)
-class AddRequest:
-    """What is to be added. `space` is the top folder of the tree: datasets, models or files.
-
-    `source` is a path of this machine; with `url`, one that is made when it is added.
-    """
-
-    source: Path
-    space: str
-    name: str
-    mode: AddMode = AddMode.NEW
-    format: str | None = None
-    options: Mapping[str, object] = field(default_factory=dict)
-    on_error: OnMisfit = "raise"
-    codec: str = DEFAULT_CODEC
-    key: tuple[str, ...] = ()  # of AddMode.UPSERT, and of those that match rows
-    prefer: SideName | None = None  # of AddMode.SYNC: who decides cells that both sides changed
-    base: str | None = None  # of a model: REF:models/NAME to store the difference from
-    derived_from: tuple[str, ...] = ()  # [REF:]NAME or URLs
-    adapter_of: str | None = None  # of a model: it is an adapter to REF:NAME
-    adapter_scale: float | None = None  # of its products, where no config of it says so
-    more: tuple[Path, ...] = ()  # further paths, whose rows come behind those of `source`
-    workers: Context | None = None  # workers of a cluster, which open it, store the rows
-    url: str | None = None  # where to get `source` from, which is no path then
-    remote: RemoteSource | None = None  # what `source` is a copy of
-    progressive: bool | Literal["beside"] = False  # see `Image`; of a new dataset
-
-    @property
-    def path(self) -> str:
-        return f"{self.space}/{self.name}"
-
-    @property
-    def place(self) -> str:
-        """What the source is called."""
-        return str(self.source) if self.remote is None else self.remote.url
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """One entry that was staged; `changed` False: the name held exactly that already.
-
-    `rows` are those that were added; a sync has updated and deleted others.
-    """
-
-    path: str
-    rows: int
-    bytes: int
-    changed: bool
-    notes: tuple[str, ...] = ()
-    misfits: tuple[Misfit, ...] = ()
-    updated: int = 0
-    deleted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """An entry that was stored, and what the user is told of it.
-
-    `source` is what the files hold, where the entry has changes that they have not.
-    """
-
-    entry: Entry
-    added: Added
-    source: Digest | None = None
 
 
 def existing_entry(stage: Stage, request: AddRequest) -> Entry | None:
@@ -231,12 +140,6 @@ def _is_left_out(ignore: Ignore, name: str) -> bool:
     )
 
 
-class SourceProgress(Protocol):
-    """Whatever receives bytes done so far, and those in all where that is known."""
-
-    def __call__(self, done: int, total: int | None = None, /) -> None: ...
-
-
 def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
     """What receives rows and their bytes in memory, and tells of the bytes of the source.
 
@@ -297,7 +200,7 @@ def ingest_dataset(
     )
     made = open_dataset(writer, link.digest)
     edges = source_edges(writer, reading, made) if base is None else [edge_of_reading(reading)]
-    link = add_lineage(writer, made, [*edges, *_origins(session, request)])
+    link = add_lineage(writer, made, [*edges, *origins(session, request)])
     return link, known.rows if known else 0, since
 
 
@@ -330,7 +233,7 @@ def _store_on_workers(
     others = (registry.read(path, told, **options) for path in request.more)
     edges = source_edges(writer, reading, made) if base is None else [edge_of_reading(reading)]
     edges += map(edge_of_reading, others)
-    return add_lineage(writer, made, [*edges, *_origins(stage.session, request)])
+    return add_lineage(writer, made, [*edges, *origins(stage.session, request)])
 
 
 def forget_unfinished(session: WorkspaceSession, path: str) -> None:
@@ -473,7 +376,7 @@ def _add(session: WorkspaceSession, request: AddRequest, progress: SourceProgres
         return [told for told, _, _ in stored]
     with begin_stage(session) as stage:
         existing = existing_entry(stage, request)
-        adder = _add_dataset if request.space == "datasets" else _add_model
+        adder = _add_dataset if request.space == "datasets" else add_model
         made = adder(stage, request, existing, progress)
         entry, added = made.entry, made.added
         if added.changed:
@@ -521,7 +424,7 @@ def _add_dataset(
     request: AddRequest,
     existing: Entry | None,
     progress: SourceProgress,
-) -> _Stored:
+) -> StoredEntry:
     _check_dataset(request.path, existing)
     if request.progressive and existing is not None:
         raise InvalidInputError(
@@ -530,7 +433,7 @@ def _add_dataset(
         )
     session, writer = stage.session, stage.objects
     if existing is not None and request.mode is AddMode.SYNC and _is_unchanged(session, request):
-        return _Stored(existing, Added(request.path, 0, 0, changed=False))
+        return StoredEntry(existing, Added(request.path, 0, 0, changed=False))
     reading = registry.read(request.source, request.format, **_options(stage, request, existing))
     if request.remote is not None:
         reading = request.remote.described(reading, _options_digest(request))
@@ -560,7 +463,7 @@ def _add_dataset(
     notes += tuple(_told_of_bands(made))
     noted = tuple(misfits.noted)
     told = Added(request.path, rows, reading.bytes, changed=True, notes=notes, misfits=noted)
-    return _Stored(open_dataset(writer, link.digest).entry, told)
+    return StoredEntry(open_dataset(writer, link.digest).entry, told)
 
 
 def _options(
@@ -587,7 +490,7 @@ def _upsert(
     request: AddRequest,
     reading: OpenedSource,
     progress: SourceProgress,
-) -> _Stored:
+) -> StoredEntry:
     if request.on_error != "raise":
         raise InvalidInputError("--on-error is for rows that are appended; it has no --upsert")
     draft = DatasetDraft(stage, request.path, stage.session.outside)
@@ -597,7 +500,9 @@ def _upsert(
     rows, notes = draft.rows - before, (*reading.notes, *reading.damage.notes)
     entry = draft.stored.entry
     changed = stage.drop_if_unchanged(request.path)
-    return _Stored(entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes))
+    return StoredEntry(
+        entry, Added(request.path, rows, reading.bytes, changed=changed, notes=notes)
+    )
 
 
 def _watched(reading: OpenedSource, progress: SourceProgress) -> Iterator[InputBatch]:
@@ -615,7 +520,7 @@ def _sync(
     existing: Entry,
     reading: OpenedSource,
     progress: SourceProgress,
-) -> _Stored:
+) -> StoredEntry:
     """Put on the dataset what changed in the source since it was last seen."""
     misfits = Misfits(request.on_error)
     tracked = _tracked_at(stage.session, request)
@@ -651,7 +556,7 @@ def _sync(
         report.updated,
         report.deleted,
     )
-    return _Stored(entry, told, synced.source)
+    return StoredEntry(entry, told, synced.source)
 
 
 def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
@@ -663,113 +568,6 @@ def _account(known_rows: int, misfits: Misfits) -> Iterator[str]:
         yield from (each.reason for each in misfits.noted[:SHOWN_MISFITS])
         if len(misfits.noted) > SHOWN_MISFITS:
             yield "more of them with --json"
-
-
-def _add_model(
-    stage: WorkspaceStage,
-    request: AddRequest,
-    existing: Entry | None,  # noqa: ARG001  every adder is given it
-    progress: SourceProgress,
-) -> _Stored:
-    session = stage.session
-    if request.options:
-        raise InvalidInputError(f"models take no options, got {', '.join(request.options)}")
-    source = read_model(request.source, request.format)
-    if not (source.tensors or source.files):
-        raise InvalidInputError(f"{request.place} holds no tensors: there is nothing to add")
-    base = _base_model(session, request.base)
-    written = save(
-        stage,
-        request.path,
-        source,
-        base=None if base is None else base.model.entry,
-        known=known_models(
-            session.repository,
-            tree_of(stage.objects, session.base()),
-            _staged(session),
-            request.path,
-        ),
-        lineage=_lineage(session, request, source, base),
-        progress=lambda _, done: progress(done, source.tensor_bytes),
-    )
-    changed = stage.drop_if_unchanged(request.path)
-    told = _told(session, written.report, base) if changed else ()
-    notes = (*source.notes, *told)
-    return _Stored(written.entry, Added(request.path, 0, source.tensor_bytes, changed, notes))
-
-
-def _lineage(
-    session: WorkspaceSession, request: AddRequest, source: ModelSource, base: ModelRef | None
-) -> tuple[ProvenanceEdge, ...]:
-    """From which file it comes; from which stored model, or to which of them it is an adapter."""
-    facts = file_facts(request.source)
-    read = imported_from(request.place, format=request.format, sha256=facts.get("sha256"))
-    if request.adapter_of is not None:
-        under = find_model(session, request.adapter_of)
-        adapter = declare(under.model, source, request.adapter_scale)
-        return (under.edge(ADAPTER_OF, **adapter.to_json()), *_origins(session, request), read)
-    tuned = () if base is None else (base.edge(FINE_TUNED_FROM),)
-    return (*tuned, *_origins(session, request), read)
-
-
-def _origins(session: WorkspaceSession, request: AddRequest) -> Iterator[ProvenanceEdge]:
-    """What a user says that it was made of, or a model trained on."""
-    of_rows = TRAINED_ON if request.space == "models" else DERIVED_FROM
-    for name in request.derived_from:
-        if "://" in name:
-            yield named_edge(None, name, DERIVED_FROM)
-            continue
-        revision, path, entry = session.find(name)
-        relation = relation_to(path, of_rows)
-        yield ProvenanceEdge(relation, path, entry.digest, revision.digest)
-
-
-def _told(session: WorkspaceSession, report: WriteReport, base: ModelRef | None) -> Iterator[str]:
-    """How a model was stored, for who added it; a base that was found is no more than a hint."""
-    yield report.summary
-    for used in report.bases:
-        name = _name_of(session, used.digest)
-        how = f"{counted(used.tensors, 'tensor')} stored as differences from {name}"
-        if used.why != "similar" or base is not None:
-            yield how
-            continue
-        yield f"{how}, the most similar model. If it came from there, say so: --base {name}"
-    yield from report.notes
-
-
-def _name_of(session: WorkspaceSession, digest: Digest) -> str:
-    """The path of a model that is staged or at HEAD, else its digest."""
-    tree = tree_of(session.repository.objects, session.base())
-    staged = session.here.staging().entries.items()
-    entries = chain(
-        ((path, each.entry) for path, each in staged), session.repository.entries(tree, "models/")
-    )
-    paths = (path for path, each in entries if each is not None and each.digest == digest)
-    return next(paths, f"model {digest:.12}")
-
-
-def _base_model(session: WorkspaceSession, base: str | None) -> ModelRef | None:
-    """The model that a user named as the base, staged or committed."""
-    if base is None:
-        return None
-    name = base if base.startswith("models/") else f"models/{base}"
-    staged = session.here.staging().entries.get(name)
-    is_staged = staged is not None and staged.entry is not None
-    return find_model(session, name if is_staged else base, staged=is_staged)
-
-
-def _staged(session: WorkspaceSession) -> list[Entry]:
-    """What is staged and held by the lease, which is a root as a commit is.
-
-    So what it consists of is there now, and the commit's fence looks at all of it.
-    """
-    entries = [staged.entry for staged in session.here.staging().entries.values()]
-    kept = held(session)
-    return [
-        session.repository.current(entry)
-        for entry in entries
-        if entry is not None and kept.issuperset(entry_digests(entry))
-    ]
 
 
 def _is_unchanged(session: WorkspaceSession, request: AddRequest) -> bool:

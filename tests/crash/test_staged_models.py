@@ -19,7 +19,8 @@ from tensorrepo.repo.changes.repository import LocalState, create_repository, op
 from tensorrepo.repo.changes.revisions import Head
 from tensorrepo.repo.changes.transaction import tree_of
 from tensorrepo.repo.errors import CommitOutcomeUnknown
-from tensorrepo.workspace.add import AddMode, AddRequest, add
+from tensorrepo.workspace.add import add
+from tensorrepo.workspace.add_request import AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import commit_staged
 from tensorrepo.workspace.state import Workspace, create_workspace
