@@ -62,7 +62,7 @@ def dql_command(
     ] = None,
     progressive: Annotated[
         str | None,
-        Option("--progressive", help=f"High bits first, by {' or '.join(PROGRESSIVE)}."),
+        Option("--planes", help=f"High bits first, by {' or '.join(PROGRESSIVE)}."),
     ] = None,
 ) -> None:  # fmt: skip
     """Select, cut, construct and evaluate models by a statement of DQL, ModelHub's query language.

@@ -98,7 +98,7 @@ def test_a_failure_is_told_by_candidate(models: Shell) -> None:
 
 
 def test_bounds_are_told(models: Shell) -> None:
-    words = ("--over", "test", "--score", "score.py:size", "--progressive", "estimates")
+    words = ("--over", "test", "--score", "score.py:size", "--planes", "estimates")
     found = models.records("dql", 'evaluate e from m keep top(1, e["size"])', *words)
     assert found[0]["bounds"] == [found[0]["metrics"]["size"]] * 2
 
@@ -117,7 +117,7 @@ EVALUATE = 'evaluate e from m keep top(1, e["size"])'
         ((EVALUATE, "--over", "vgg", "--score", "score.py:size"), "expected a dataset or a view"),
         ((EVALUATE, "--over", "test", "--score", "bad.py:x"), "bad.py does not run: SyntaxError"),
         (
-            (EVALUATE, "--over", "test", "--score", "score.py:size", "--progressive", "x"),
+            (EVALUATE, "--over", "test", "--score", "score.py:size", "--planes", "x"),
             "progressive",
         ),
     ],
