@@ -51,10 +51,11 @@ def _changed_rows(index: StoredIndex, dataset: StoredDataset, column: Column) ->
 
 def _missing_rows(dataset: StoredDataset, rows_of: Iterable[Stretches]) -> Ints:
     """Physical rows that no segment has, ascending, none of them deleted."""
-    missing = np.ones(dataset.root.rows, np.bool_)
+    steps = np.zeros(dataset.root.rows + 1, np.int32)
     for stretches in rows_of:
-        for start, rows in zip(stretches.old.tolist(), stretches.rows.tolist(), strict=True):
-            missing[start : start + rows] = False
+        np.add.at(steps, stretches.old, 1)
+        np.subtract.at(steps, stretches.old + stretches.rows, 1)
+    missing = np.cumsum(steps[:-1]) == 0
     missing[live_rows(dataset).dead] = False
     return np.flatnonzero(missing)
 
