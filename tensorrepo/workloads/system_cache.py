@@ -43,7 +43,7 @@ def warm(folder: Path) -> None:
 def held_share(folder: Path) -> float | None:
     """Share of the bytes of large files below `folder` that the system holds, by a sample.
 
-    None where that cannot be told. Looking makes the system read a little ahead.
+    None where that cannot be told.
     """
     if not hasattr(os, "preadv") or not hasattr(os, "RWF_NOWAIT"):
         return None
@@ -63,6 +63,7 @@ def _looks(path: Path, places: range) -> Iterator[bool | None]:
     """Whether the system holds the byte at each of these places; None: it does not say."""
     byte = bytearray(1)
     with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # a look reads nothing ahead
         for place in places:
             try:
                 yield os.preadv(file.fileno(), [byte], place, os.RWF_NOWAIT) == 1

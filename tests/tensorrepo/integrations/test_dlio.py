@@ -111,7 +111,8 @@ def run_dlio(python: Path, folder: Path, name: str, *, ranks: int = 1) -> dict[s
 
 
 def seen(folder: Path) -> list[int]:
-    return sorted(int(line) for path in folder.glob("seen-*") for line in path.open())
+    told = [path.read_text().split() for path in folder.glob("seen-*")]
+    return sorted(int(word) for words in told for word in words)
 
 
 def with_class(config: Path, key: str, name: str) -> None:
