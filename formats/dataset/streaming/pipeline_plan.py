@@ -208,20 +208,28 @@ def _advised(ways: Sequence[PipelineWay], wanted: float) -> int:
 
 
 def _link(stream: BatchStream, seconds: float, clock: Callable[[], float]) -> float:
-    """Bytes a second that come from storage, by a stream that only reads."""
-    began, rows = clock(), 0
+    """Bytes a second that come from storage, by a stream that only reads.
+
+    What is local is read again and again, as planning is most of the time of a small dataset, and
+    the first batch, for which libraries are loaded, does not count.
+    """
     with stream:
-        batches = iter(stream)
-        for batch in batches:
-            rows += len(batch.rows)
-            if clock() - began >= seconds:
-                break
-        took = clock() - began
-        stats = stream.stats()
-        batches.close()
-    if stats.goodput:
-        return stats.goodput
-    return max(1.0, rows * _row_bytes(stream) / max(took, 1e-9))
+        for _ in stream:
+            break
+        rows, began = 0, clock()
+        while not (took := clock() - began) or took < seconds:
+            batches = iter(stream)
+            for batch in batches:
+                rows += len(batch.rows)
+                if clock() - began >= seconds:
+                    break
+            goodput = stream.stats().goodput
+            batches.close()
+            if goodput:
+                return goodput
+            if not rows:
+                return 1.0
+        return max(1.0, rows * _row_bytes(stream) / took)
 
 
 def _row_bytes(stream: BatchStream) -> float:
