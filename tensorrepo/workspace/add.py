@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -60,9 +60,11 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import (
     AdoptionRequest,
+    SourceProgress,
     adopt,
     fetch_source,
     kept_columns,
+    of_source,
     remote_place,
 )
 from tensorrepo.verbs.files import put_file
@@ -228,29 +230,6 @@ def _is_left_out(ignore: Ignore, name: str) -> bool:
     folders = [parent.as_posix() for parent in PurePosixPath(name).parents][:-1]
     return ignore.leaves_out(name, is_folder=False) or any(
         folder in RESERVED or ignore.leaves_out(folder, is_folder=True) for folder in folders
-    )
-
-
-class SourceProgress(Protocol):
-    """Whatever receives bytes done so far, and those in all where that is known."""
-
-    def __call__(self, done: int, total: int | None = None, /) -> None: ...
-
-
-def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
-    """What receives rows and their bytes in memory, and tells of the bytes of the source.
-
-    Those are known where the source says how many rows it has, or how much of its files was read:
-    what a row takes in memory is more than in a compressed file. Else bytes in memory are told,
-    without a total.
-    """
-    rows_in_all, read = reading.rows, reading.bytes_read
-    if read is not None:
-        return lambda _rows, _bytes: progress(min(read(), reading.bytes), reading.bytes)
-    if not rows_in_all:
-        return lambda _, done: progress(done, None)
-    return lambda rows, _: progress(
-        reading.bytes * min(rows, rows_in_all) // rows_in_all, reading.bytes
     )
 
 

@@ -12,7 +12,8 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
 from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
-from tensorrepo.workspace.add import Added, AddMode, AddRequest, SourceProgress, add
+from tensorrepo.verbs.exchange import SourceProgress
+from tensorrepo.workspace.add import Added, AddMode, AddRequest, add
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import changed_files
 
