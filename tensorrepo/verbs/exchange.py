@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -204,6 +204,29 @@ def open_source(
         raise InvalidInputError(f"format {format!r} is of paths; {type(what).__name__} is none")
     given = _options_for(what, None, chosen, {}, on_error)
     return registry.read_object(what, schema, types, **given)
+
+
+class SourceProgress(Protocol):
+    """Whatever receives bytes done so far, and those in all where that is known."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
+def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
+    """What receives rows and their bytes in memory, and tells of the bytes of the source.
+
+    Those are known where the source says how many rows it has, or how much of its files was read:
+    what a row takes in memory is more than in a compressed file. Else bytes in memory are told,
+    without a total.
+    """
+    rows_in_all, read = reading.rows, reading.bytes_read
+    if read is not None:
+        return lambda _rows, _bytes: progress(min(read(), reading.bytes), reading.bytes)
+    if not rows_in_all:
+        return lambda _, done: progress(done, None)
+    return lambda rows, _: progress(
+        reading.bytes * min(rows, rows_in_all) // rows_in_all, reading.bytes
+    )
 
 
 def open_to_sync(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 
@@ -41,9 +41,11 @@ from tensorrepo.repo.objects.envelope import Kind, ObjectLink
 from tensorrepo.repo.objects.writer import ObjectWriter
 from tensorrepo.verbs.exchange import (
     AdoptionRequest,
+    SourceProgress,
     adopt,
     fetch_source,
     kept_columns,
+    of_source,
     remote_place,
 )
 from tensorrepo.verbs.files import put_file
@@ -59,7 +61,6 @@ from tensorrepo.workspace.add_request import (
     Added,
     AddMode,
     AddRequest,
-    SourceProgress,
     StoredEntry,
     origins,
 )
@@ -137,23 +138,6 @@ def _is_left_out(ignore: Ignore, name: str) -> bool:
     folders = [parent.as_posix() for parent in PurePosixPath(name).parents][:-1]
     return ignore.leaves_out(name, is_folder=False) or any(
         folder in RESERVED or ignore.leaves_out(folder, is_folder=True) for folder in folders
-    )
-
-
-def of_source(reading: OpenedSource, progress: SourceProgress) -> Callable[[int, int], None]:
-    """What receives rows and their bytes in memory, and tells of the bytes of the source.
-
-    Those are known where the source says how many rows it has, or how much of its files was read:
-    what a row takes in memory is more than in a compressed file. Else bytes in memory are told,
-    without a total.
-    """
-    rows_in_all, read = reading.rows, reading.bytes_read
-    if read is not None:
-        return lambda _rows, _bytes: progress(min(read(), reading.bytes), reading.bytes)
-    if not rows_in_all:
-        return lambda _, done: progress(done, None)
-    return lambda rows, _: progress(
-        reading.bytes * min(rows, rows_in_all) // rows_in_all, reading.bytes
     )
 
 

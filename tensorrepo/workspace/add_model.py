@@ -23,9 +23,10 @@ from tensorrepo.repo.errors import (
 )
 from tensorrepo.repo.history.trees import Entry
 from tensorrepo.repo.ids import Digest
+from tensorrepo.verbs.exchange import SourceProgress
 from tensorrepo.verbs.models import known_models, save
 from tensorrepo.verbs.provenance import file_facts
-from tensorrepo.workspace.add_request import Added, AddRequest, SourceProgress, StoredEntry, origins
+from tensorrepo.workspace.add_request import Added, AddRequest, StoredEntry, origins
 from tensorrepo.workspace.change import find_model
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.staging import WorkspaceStage, held

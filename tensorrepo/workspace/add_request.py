@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from tensorrepo.context import Context
 from tensorrepo.formats.common.buffer_codecs import DEFAULT_CODEC
@@ -103,12 +103,6 @@ class StoredEntry:
     entry: Entry
     added: Added
     source: Digest | None = None
-
-
-class SourceProgress(Protocol):
-    """Whatever receives bytes done so far, and those in all where that is known."""
-
-    def __call__(self, done: int, total: int | None = None, /) -> None: ...
 
 
 def origins(session: WorkspaceSession, request: AddRequest) -> Iterator[ProvenanceEdge]:

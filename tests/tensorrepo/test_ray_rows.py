@@ -186,8 +186,10 @@ marks = Path.home()
 
 def double(batch):
     x = batch["x"].to_numpy()
-    mark = marks / f"{x[0]}"
-    if x[0] % 300 == 0 and not mark.exists():
+    for number in x[x % 300 == 0].tolist():
+        mark = marks / f"{number}"
+        if mark.exists():
+            continue
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return {"twice": x * 2, "pid": np.full(len(x), os.getpid())}
