@@ -1,7 +1,7 @@
 """Process environment: variables, home and folder, as the SDK hands them on.
 
-The only module of the SDK that reads and sets them: credentials and endpoints of stores, the author of
-commits, and RANK and WORLD_SIZE of a distributed job. The command line reads them for itself.
+The only module of the SDK that reads and sets them: credentials and endpoints of stores, the author
+of commits, and RANK and WORLD_SIZE of a distributed job. The command line reads them for itself.
 """
 
 from __future__ import annotations

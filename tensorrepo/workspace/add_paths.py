@@ -12,8 +12,9 @@ from tensorrepo.formats.exchange.checkpoints.snapshot import READERS
 from tensorrepo.formats.exchange.formats import FORMATS
 from tensorrepo.repo.errors import InvalidInputError, NotFoundError
 from tensorrepo.repo.names import check_path
+from tensorrepo.verbs.exchange import SourceProgress
 from tensorrepo.workspace.add import add
-from tensorrepo.workspace.add_request import Added, AddMode, AddRequest, SourceProgress
+from tensorrepo.workspace.add_request import Added, AddMode, AddRequest
 from tensorrepo.workspace.session import WorkspaceSession
 from tensorrepo.workspace.state import changed_files
 
