@@ -15,7 +15,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -76,25 +76,65 @@ class Uploads(ABC):
         """Stop, and remove what is not visible yet. Never raises."""
 
 
+class UploadTurns:
+    """Lets creates go on at the same time, and `finish` alone.
+
+    It tells of what others began, so all of that must have come to its end by then.
+    """
+
+    def __init__(self) -> None:
+        self._creating = 0
+        self._finishing = False
+        self._turn = threading.Condition()
+
+    @contextmanager
+    def create(self) -> Iterator[None]:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._finishing)
+            self._creating += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._creating -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def finish(self) -> Iterator[None]:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._finishing)
+            self._finishing = True  # nothing begins from here on, so that this comes to its end
+            self._turn.wait_for(lambda: not self._creating)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._finishing = False
+                self._turn.notify_all()
+
+
 class FlyingUploads(Uploads):
     """Creates in flight, a few at a time, each of which says whether it made its key."""
 
     def __init__(self, flights: Flights) -> None:
         self._flights = flights
         self._lock = threading.Lock()
+        self._turns = UploadTurns()
         self._created: dict[str, bool] = {}
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
-        with self._lock:
-            if check_key(key) in self._created:
-                return
-            self._created[key] = False
-        self._send(key, byte_views(parts))
+        with self._turns.create():
+            with self._lock:
+                if check_key(key) in self._created:
+                    return
+                self._created[key] = False
+            self._send(key, byte_views(parts))
 
     def finish(self) -> dict[str, bool]:
-        self._flights.drain()
-        created, self._created = self._created, {}
-        return created
+        with self._turns.finish():
+            self._flights.drain()
+            created, self._created = self._created, {}
+            return created
 
     def abort(self) -> None:
         self._flights.stop()

@@ -34,6 +34,7 @@ from tensorrepo.repo.backends.base import (
     Guarantee,
     StoredKey,
     Uploads,
+    UploadTurns,
     byte_views,
     check_key,
     check_length,
@@ -665,22 +666,11 @@ class LocalUploads(Uploads):
         self._staged: dict[str, StagedFile] = {}
         self._created: dict[str, bool] = {}
         self._aborted = False
-        # Calls of `create` that go on, and whether `finish` does: it makes durable what others
-        # began, whose names and folders must be there by then.
-        self._creating = 0
-        self._finishing = False
-        self._turn = threading.Condition()
+        self._turns = UploadTurns()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: not self._finishing)
-            self._creating += 1
-        try:
+        with self._turns.create():
             self._create(key, parts)
-        finally:
-            with self._turn:
-                self._creating -= 1
-                self._turn.notify_all()
 
     def _create(self, key: str, parts: Sequence[Buffer]) -> None:
         with self._lock:
@@ -696,16 +686,8 @@ class LocalUploads(Uploads):
             raise
 
     def finish(self) -> dict[str, bool]:
-        with self._turn:
-            self._turn.wait_for(lambda: not self._finishing)
-            self._finishing = True  # nothing begins from here on, so that this comes to its end
-            self._turn.wait_for(lambda: not self._creating)
-        try:
+        with self._turns.finish():
             return self._finish()
-        finally:
-            with self._turn:
-                self._finishing = False
-                self._turn.notify_all()
 
     def _finish(self) -> dict[str, bool]:
         with self._lock:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, RLock
 
 from tensorrepo.repo.backends.base import KeepsParts, overwrite_durably
 from tensorrepo.repo.errors import CommitExpired, CorruptError, NotFoundError, StorageError
@@ -51,6 +51,7 @@ class ObjectWriter:
         self._pending_bytes = 0
         self._failure: BaseException | None = None
         self._lock = Lock()
+        self._flushing = RLock()
 
     def put(
         self, kind: Kind, payload: Buffer | Sequence[Buffer], links: Iterable[Digest] = ()
@@ -146,28 +147,43 @@ class ObjectWriter:
             CorruptError: what lies there is damaged, and its bytes are no longer here.
             CommitExpired: what lay there was collected, and its bytes are no longer here.
         """
-        with self._storing():
-            for key, created in self._uploads.finish().items():
+        # One thread at a time: who comes second may rely on what the first still looks at. What is
+        # put meanwhile is of the next flush.
+        with self._flushing, self._storing():
+            with self._lock:
+                adopted, self._adopted = self._adopted, set()
+            finished = self._uploads.finish()
+            for key, created in finished.items():
                 if not created and key in self._unchecked:
                     self._adopt(key, self._unchecked[key])
             backend = self.store.backend
-            if self._adopted and isinstance(backend, KeepsParts):
+            if adopted and isinstance(backend, KeepsParts):
                 # What somebody else linked may not be durable yet.
-                backend.sync_folders(self._adopted)
-        for digest, encoded in self._pending.items():
+                backend.sync_folders(adopted)
+            self._settle(finished)
+
+    def _settle(self, keys: Iterable[str]) -> None:
+        """What lies under these keys is whole and durable: it is read from there from now on."""
+        for key in keys:
+            with self._lock:
+                link = self._unchecked.pop(key, None)
+                encoded = None if link is None else self._pending.get(link.digest)
+            if encoded is None:
+                continue
+            digest = encoded.link.digest
             self.store.remember(digest, decode_object(b"".join(encoded.parts)))
-        self._forget()
+            with self._lock:
+                if self._pending.pop(digest, None) is not None:
+                    self._pending_bytes -= encoded.link.bytes
 
     def abort(self) -> None:
         """Forget what is not durable. What was stored is garbage, and harmless."""
         self._uploads.abort()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pending.clear()
-        self._pending_bytes = 0
-        self._unchecked.clear()
-        self._adopted.clear()
+        with self._lock:
+            self._pending.clear()
+            self._pending_bytes = 0
+            self._unchecked.clear()
+            self._adopted.clear()
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

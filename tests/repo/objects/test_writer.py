@@ -157,6 +157,50 @@ def test_a_large_manifest_that_is_damaged_is_not_adopted(backend: Backend) -> No
         put(backend, Kind.MODEL, bytes(LARGE))
 
 
+def test_what_is_put_while_another_thread_flushes_is_looked_at_by_the_next_flush(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = put(backend, Kind.BLOB, b"damaged")
+    key = object_key(link.digest)
+    backend.overwrite(key, (DAMAGES["a flipped bit"](backend.read(key)),))
+    writer = ObjectWriter(ObjectStore(backend), ())
+    first = writer.put(Kind.BLOB, b"first")
+    finish = writer._uploads.finish
+
+    def finish_and_put() -> dict[str, bool]:
+        finished = finish()
+        monkeypatch.setattr(writer._uploads, "finish", finish)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(writer.put, Kind.BLOB, b"damaged").result(30) == link
+        return finished
+
+    monkeypatch.setattr(writer._uploads, "finish", finish_and_put)
+    writer.flush()
+    assert payload_of(backend, first.digest) == b"first"
+    assert bytes(writer.get(link.digest).payload) == b"damaged"  # from memory, or mended
+    writer.flush()
+    assert payload_of(backend, link.digest) == b"damaged"
+
+
+def test_threads_may_read_and_flush_what_others_put(backend: Backend) -> None:
+    """Of models of one transaction, each is read as a possible base while the next is stored."""
+    writer = ObjectWriter(ObjectStore(backend), ())
+
+    def put_and_read(number: int) -> None:
+        for at in range(40):
+            payload = f"{number} {at}".encode() * 10
+            link = writer.put(Kind.BLOB, payload)
+            assert bytes(writer.read_range(link, 0, 5)) == payload[:5]
+            assert bytes(writer.get(link.digest).payload) == payload
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put_and_read, range(8)))
+    writer.flush()
+    assert (writer._pending, writer._pending_bytes, writer._unchecked) == ({}, 0, {})
+    for digest_, link in writer.own.items():
+        assert len(payload_of(backend, digest_)) == link.bytes - (link.payload_start or 0)
+
+
 def put_and_flush(writer: ObjectWriter, payload: bytes) -> None:
     writer.put(Kind.BLOB, payload)
     writer.flush()
