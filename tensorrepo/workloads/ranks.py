@@ -209,7 +209,7 @@ def _live(
 ) -> None:
     """The life of a rank."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the parent decides
-    Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
+    Thread(target=_watch_parent, daemon=True).start()
     link = RankLink(rank, count, orders, answers, barrier)
     try:
         main(link, job)
@@ -217,7 +217,9 @@ def _live(
         link.fail(error)
 
 
-def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
+def _watch_parent() -> None:
+    # By the sentinel that came with the start: the parent may be gone before this process looks.
+    parent = multiprocessing.parent_process()
+    while parent is not None and parent.is_alive():
         time.sleep(_ALIVE_SECONDS)
     os._exit(1)
